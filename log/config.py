@@ -1,0 +1,319 @@
+"""The properties of a topic, as Apache Kafka 4.3 documents them under "Topic-Level Configs"."""
+
+from odradek.properties import (
+    INT64_MAX,
+    PropertyError,
+    PropertySet,
+    Synonym,
+    boolean,
+    double,
+    integer,
+    long,
+    string,
+    string_list,
+)
+
+HOUR_MS = 3_600_000
+DAY_MS = 24 * HOUR_MS
+MINUTE_MS = 60_000
+
+COMPRESSION_TYPES = ("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")
+CLEANUP_POLICIES = ("compact", "delete")
+TIMESTAMP_TYPES = ("CreateTime", "LogAppendTime")
+
+GZIP_LEVEL_NOTE = "between 1 and 9, or -1"
+THROTTLED_REPLICAS_NOTE = "* or a list of partition:broker pairs"
+
+
+def is_gzip_level(level: int) -> bool:
+    """Whether gzip knows the compression level; -1 is its own default."""
+    return level == -1 or 1 <= level <= 9
+
+
+def is_throttled_replicas(entries: tuple[str, ...]) -> bool:
+    """Whether a list names replicas as `partition:broker`, or all of them as `*`."""
+    if "".join(entries) == "*":
+        return True
+    for entry in entries:
+        partition, colon, broker = entry.partition(":")
+        if entry and not (colon and partition.isdigit() and broker.isdigit()):
+            return False
+    return True
+
+
+class LogConfig(PropertySet):
+    """What holds for the logs of one topic.
+
+    A topic's own values are given as `values`; the broker's defaults for topics as `base`.
+
+    Beyond the declared properties there are, derived once:
+        segment_limit_bytes: size at which a segment is rolled: `internal.segment.bytes` or `segment.bytes`
+        max_segment_ms: age at which a segment is rolled; compacted topics also heed `max.compaction.lag.ms`
+        compacts, deletes: what `cleanup.policy` asks for; a topic with neither keeps everything for ever
+    """
+
+    segment_limit_bytes: int
+    max_segment_ms: int
+    compacts: bool
+    deletes: bool
+
+    cleanup_policy = string_list(
+        "cleanup.policy",
+        ("delete",),
+        choices=CLEANUP_POLICIES,
+        synonyms=["log.cleanup.policy"],
+        doc="How old data goes: delete whole old segments, compact to the last value of each key, or both.",
+    )
+    compression_gzip_level = integer(
+        "compression.gzip.level",
+        -1,
+        check=is_gzip_level,
+        note=GZIP_LEVEL_NOTE,
+        synonyms=["compression.gzip.level"],
+        doc="Level at which the broker compresses when compression.type is gzip.",
+    )
+    compression_lz4_level = integer(
+        "compression.lz4.level",
+        9,
+        minimum=1,
+        maximum=17,
+        synonyms=["compression.lz4.level"],
+        doc="Level at which the broker compresses when compression.type is lz4.",
+    )
+    compression_type = string(
+        "compression.type",
+        "producer",
+        choices=COMPRESSION_TYPES,
+        synonyms=["compression.type"],
+        doc="Codec that batches are stored in; producer keeps the one they arrived in.",
+    )
+    compression_zstd_level = integer(
+        "compression.zstd.level",
+        3,
+        minimum=-131072,
+        maximum=22,
+        synonyms=["compression.zstd.level"],
+        doc="Level at which the broker compresses when compression.type is zstd.",
+    )
+    delete_retention_ms = long(
+        "delete.retention.ms",
+        DAY_MS,
+        minimum=0,
+        synonyms=["log.cleaner.delete.retention.ms"],
+        doc="How long compaction keeps tombstones, so that a reader who began earlier still sees them.",
+    )
+    file_delete_delay_ms = long(
+        "file.delete.delay.ms",
+        60_000,
+        minimum=0,
+        synonyms=["log.segment.delete.delay.ms"],
+        doc="How long a file stays on disk after its segment was deleted.",
+    )
+    flush_messages = long(
+        "flush.messages",
+        INT64_MAX,
+        minimum=1,
+        synonyms=["log.flush.interval.messages"],
+        doc="Records after which the log is forced to disk.",
+    )
+    flush_ms = long(
+        "flush.ms",
+        INT64_MAX,
+        minimum=0,
+        synonyms=["log.flush.interval.ms", "log.flush.scheduler.interval.ms"],
+        doc="Time after which the log is forced to disk.",
+    )
+    follower_replication_throttled_replicas = string_list(
+        "follower.replication.throttled.replicas",
+        (),
+        check=is_throttled_replicas,
+        note=THROTTLED_REPLICAS_NOTE,
+        doc="Replicas whose fetching as followers is throttled.",
+    )
+    index_interval_bytes = integer(
+        "index.interval.bytes",
+        4096,
+        minimum=0,
+        synonyms=["log.index.interval.bytes"],
+        doc="Bytes of records between two entries of the offset index.",
+    )
+    internal_segment_bytes = integer(
+        "internal.segment.bytes",
+        None,
+        internal=True,
+        doc="Overrides segment.bytes without its lower bound; for tests.",
+    )
+    leader_replication_throttled_replicas = string_list(
+        "leader.replication.throttled.replicas",
+        (),
+        check=is_throttled_replicas,
+        note=THROTTLED_REPLICAS_NOTE,
+        doc="Replicas whose serving to followers is throttled.",
+    )
+    local_retention_bytes = long(
+        "local.retention.bytes",
+        -2,
+        minimum=-2,
+        no_effect=True,
+        synonyms=["log.local.retention.bytes"],
+        doc="Bytes kept locally when segments are also in remote storage; -2 means retention.bytes.",
+    )
+    local_retention_ms = long(
+        "local.retention.ms",
+        -2,
+        minimum=-2,
+        no_effect=True,
+        synonyms=["log.local.retention.ms"],
+        doc="Time for which segments that are also in remote storage stay local; -2 means retention.ms.",
+    )
+    max_compaction_lag_ms = long(
+        "max.compaction.lag.ms",
+        INT64_MAX,
+        minimum=1,
+        synonyms=["log.cleaner.max.compaction.lag.ms"],
+        doc="Longest time for which a record may stay uncompacted.",
+    )
+    max_message_bytes = integer(
+        "max.message.bytes",
+        1_048_588,
+        minimum=0,
+        synonyms=["message.max.bytes"],
+        doc="Largest record batch that is accepted, as it is on the wire.",
+    )
+    message_timestamp_after_max_ms = long(
+        "message.timestamp.after.max.ms",
+        HOUR_MS,
+        minimum=0,
+        synonyms=["log.message.timestamp.after.max.ms"],
+        doc="How far a record's CreateTime may lie ahead of the broker's clock.",
+    )
+    message_timestamp_before_max_ms = long(
+        "message.timestamp.before.max.ms",
+        INT64_MAX,
+        minimum=0,
+        synonyms=["log.message.timestamp.before.max.ms"],
+        doc="How far a record's CreateTime may lie behind the broker's clock.",
+    )
+    message_timestamp_type = string(
+        "message.timestamp.type",
+        "CreateTime",
+        choices=TIMESTAMP_TYPES,
+        synonyms=["log.message.timestamp.type"],
+        doc="Whose clock stamps records: the producer's (CreateTime) or the broker's (LogAppendTime).",
+    )
+    min_cleanable_dirty_ratio = double(
+        "min.cleanable.dirty.ratio",
+        0.5,
+        minimum=0,
+        maximum=1,
+        synonyms=["log.cleaner.min.cleanable.ratio"],
+        doc="Share of a compacted log that must be uncompacted before it is compacted again.",
+    )
+    min_compaction_lag_ms = long(
+        "min.compaction.lag.ms",
+        0,
+        minimum=0,
+        synonyms=["log.cleaner.min.compaction.lag.ms"],
+        doc="Time for which a record stays uncompacted at least.",
+    )
+    min_insync_replicas = integer(
+        "min.insync.replicas",
+        1,
+        minimum=1,
+        synonyms=["min.insync.replicas"],
+        doc="Replicas that must be in sync for a write with acks=all to be accepted.",
+    )
+    preallocate = boolean(
+        "preallocate",
+        False,
+        synonyms=["log.preallocate"],
+        doc="Whether a new segment's file gets its full size at once.",
+    )
+    remote_log_copy_disable = boolean(
+        "remote.log.copy.disable",
+        False,
+        no_effect=True,
+        doc="Makes a topic's remote storage read-only.",
+    )
+    remote_log_delete_on_disable = boolean(
+        "remote.log.delete.on.disable",
+        False,
+        no_effect=True,
+        doc="Whether turning remote storage off deletes what is in it.",
+    )
+    remote_storage_enable = boolean(
+        "remote.storage.enable",
+        False,
+        no_effect=True,
+        doc="Keeps old segments in remote storage, which this broker does not have.",
+    )
+    retention_bytes = long(
+        "retention.bytes",
+        -1,
+        synonyms=["log.retention.bytes"],
+        doc="Size up to which a partition keeps old segments; negative for no limit.",
+    )
+    retention_ms = long(
+        "retention.ms",
+        7 * DAY_MS,
+        minimum=-1,
+        synonyms=[
+            "log.retention.ms",
+            Synonym("log.retention.minutes", MINUTE_MS),
+            Synonym("log.retention.hours", HOUR_MS),
+        ],
+        doc="Age up to which old segments are kept; -1 for no limit.",
+    )
+    segment_bytes = integer(
+        "segment.bytes",
+        1 << 30,
+        minimum=1 << 20,
+        synonyms=["log.segment.bytes"],
+        doc="Size at which a new segment is begun.",
+    )
+    segment_index_bytes = integer(
+        "segment.index.bytes",
+        10 << 20,
+        minimum=4,
+        synonyms=["log.index.size.max.bytes"],
+        doc="Largest size of an index file; a segment whose index is full is rolled.",
+    )
+    segment_jitter_ms = long(
+        "segment.jitter.ms",
+        0,
+        minimum=0,
+        synonyms=["log.roll.jitter.ms", Synonym("log.roll.jitter.hours", HOUR_MS)],
+        doc="Largest random time taken off segment.ms, so that segments are not all rolled at once.",
+    )
+    segment_ms = long(
+        "segment.ms",
+        7 * DAY_MS,
+        minimum=1,
+        synonyms=["log.roll.ms", Synonym("log.roll.hours", HOUR_MS)],
+        doc="Age at which a new segment is begun, full or not.",
+    )
+    unclean_leader_election_enable = boolean(
+        "unclean.leader.election.enable",
+        False,
+        synonyms=["unclean.leader.election.enable"],
+        doc="Whether a replica that is not in sync may become leader, at the price of lost records.",
+    )
+
+    def derive(self) -> None:
+        policies = self.cleanup_policy
+        self.compacts = "compact" in policies
+        self.deletes = "delete" in policies
+        override = self.internal_segment_bytes
+        self.segment_limit_bytes = self.segment_bytes if override is None else override
+        lag_ms = self.max_compaction_lag_ms
+        self.max_segment_ms = min(lag_ms, self.segment_ms) if self.compacts else self.segment_ms
+
+    def validate(self) -> None:
+        if self.remote_storage_enable:
+            raise PropertyError("remote.storage.enable", "true", "this broker has no remote storage")
+        if self.min_compaction_lag_ms > self.max_compaction_lag_ms:
+            raise PropertyError(
+                "min.compaction.lag.ms",
+                str(self.min_compaction_lag_ms),
+                f"must be at most max.compaction.lag.ms ({self.max_compaction_lag_ms})",
+            )
