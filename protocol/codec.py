@@ -1,0 +1,490 @@
+"""Compiles, for one message class and one version, a straight-line decoder and encoder.
+
+The generated source has no loop over fields and no call per field: runs of fixed-size fields become one
+`struct` call, nested structs and arrays are inlined. It is compiled on first use and kept. `interpreter` does the
+same work slowly from the same declarations and is what the tests compare with.
+
+Sizes read off the wire are compared with the bytes that remain before anything is allocated for them; whatever is
+wrong with the bytes ends in `DecodeError`.
+"""
+
+import struct
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple, TypeVar
+
+from odradek.protocol.schema import ArrayType, Field, Message, Struct, StructType
+from odradek.protocol.types import (
+    RECORDS,
+    STRING,
+    UUID,
+    DecodeError,
+    FileRegionLike,
+    FixedType,
+    WireType,
+)
+
+Buffer = bytes | bytearray | memoryview
+M = TypeVar("M", bound=Message)
+Decoder = Callable[[Buffer, int, int], tuple[Any, int]]
+Encoder = Callable[[Any, bytearray, "list[Splice]"], None]
+
+
+class Splice(NamedTuple):
+    """A file region that belongs at `position` of the encoded bytes and was not copied into them."""
+
+    position: int
+    region: FileRegionLike
+
+
+def read_varint_tail(buf: Buffer, pos: int, first: int) -> tuple[int, int]:
+    """The rest of an unsigned varint whose first byte, already read, had its high bit set."""
+    value = first & 0x7F
+    shift = 7
+    while True:
+        byte = buf[pos]
+        pos += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            break
+        shift += 7
+        if shift > 28:
+            raise DecodeError("varint longer than five bytes")
+    if value > 0xFFFFFFFF:
+        raise DecodeError("varint out of range")
+    return value, pos
+
+
+def write_varint(out: bytearray, value: int) -> None:
+    """Append an unsigned varint."""
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+
+
+def skip_tagged_fields(buf: Buffer, pos: int, end: int, count: int) -> int:
+    """Step over `count` tagged fields; an unknown tag is none of our business (KIP-482)."""
+    for _ in range(count):
+        _, pos = _read_varint(buf, pos)
+        size, pos = _read_varint(buf, pos)
+        pos += size
+        if pos > end:
+            raise DecodeError("tagged field past the end")
+    return pos
+
+
+def _read_varint(buf: Buffer, pos: int) -> tuple[int, int]:
+    first = buf[pos]
+    if first < 0x80:
+        return first, pos + 1
+    return read_varint_tail(buf, pos + 1, first)
+
+
+def _past_end(what: str) -> DecodeError:
+    return DecodeError(f"{what} runs past the end of the message")
+
+
+def _null_not_allowed(what: str) -> DecodeError:
+    return DecodeError(f"{what} may not be null")
+
+
+class _Source:
+    """Source text under construction, with the objects it refers to."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.scope: dict[str, Any] = {
+            "read_varint_tail": read_varint_tail,
+            "write_varint": write_varint,
+            "skip_tagged_fields": skip_tagged_fields,
+            "past_end": _past_end,
+            "null_not_allowed": _null_not_allowed,
+            "DecodeError": DecodeError,
+            "Splice": Splice,
+            "bytes_like": (bytes, memoryview, bytearray),
+        }
+        self.counter = 0
+
+    def name(self, prefix: str) -> str:
+        self.counter += 1
+        return f"{prefix}{self.counter}"
+
+    def constant(self, prefix: str, value: Any) -> str:
+        name = self.name(prefix)
+        self.scope[name] = value
+        return name
+
+    def add(self, indent: int, *lines: str) -> None:
+        self.lines.extend("    " * indent + line for line in lines)
+
+    def compile(self, signature: str, result: str) -> Any:
+        text = "\n".join([f"def {result}({signature}):", *self.lines])
+        exec(compile(text, f"<{result}>", "exec"), self.scope)
+        return self.scope[result]
+
+
+def _split(cls: type[Struct], version: int) -> tuple[list[Field], list[Field]]:
+    """The fields of a version: those in order on the wire, and the tagged ones by tag."""
+    present = [item for item in cls.fields if item.is_in(version)]
+    plain = [item for item in present if not item.is_tagged(version)]
+    tagged = sorted((item for item in present if item.is_tagged(version)), key=lambda item: item.tag)
+    return plain, tagged
+
+
+# Decoding ------------------------------------------------------------------------------------------------------------
+
+
+class _DecoderSource(_Source):
+    def __init__(self, version: int, flexible: bool) -> None:
+        super().__init__()
+        self.version = version
+        self.flexible = flexible
+
+    def struct(self, indent: int, target: str, cls: type[Struct]) -> None:
+        """Read a struct into the variable `target`."""
+        name = self.constant("cls", cls)
+        self.add(indent, f"{target} = new({name})")
+        plain, tagged = _split(cls, self.version)
+        absent = [item for item in cls.fields if item not in plain]
+        for item in absent:
+            self.add(indent, f"{target}.{item.name} = {self.default(item)}")
+        run: list[Field] = []
+        for item in plain:
+            if isinstance(item.wire, FixedType):
+                run.append(item)
+                continue
+            self.fixed_run(indent, target, run)
+            run = []
+            self.value(indent, f"{target}.{item.name}", item.wire, item.is_nullable(self.version), item.name)
+        self.fixed_run(indent, target, run)
+        if self.flexible:
+            self.tagged(indent, target, tagged)
+
+    def default(self, item: Field) -> str:
+        if isinstance(item.wire, ArrayType) and item.default is not None:
+            return "[]"
+        if isinstance(item.wire, StructType) and item.default is not None:
+            return f"{self.constant('fresh', item.wire.cls)}()"
+        if item.default is None or isinstance(item.default, bool | int | str | bytes):
+            return repr(item.default)
+        return self.constant("default", item.default)
+
+    def fixed_run(self, indent: int, target: str, run: list[Field]) -> None:
+        if not run:
+            return
+        wires = [item.wire for item in run if isinstance(item.wire, FixedType)]
+        packer = struct.Struct(">" + "".join(wire.format_char for wire in wires))
+        unpack = self.constant("unpack", packer.unpack_from)
+        targets = ", ".join(f"{target}.{item.name}" for item in run)
+        comma = "," if len(run) == 1 else ""
+        self.add(indent, f"{targets}{comma} = {unpack}(buf, pos)", f"pos += {packer.size}")
+
+    def value(self, indent: int, target: str, wire: WireType, nullable: bool, what: str) -> None:
+        """Read one value of any type into `target`."""
+        if isinstance(wire, FixedType):
+            packer = struct.Struct(">" + wire.format_char)
+            unpack = self.constant("unpack", packer.unpack_from)
+            self.add(indent, f"({target},) = {unpack}(buf, pos)", f"pos += {packer.size}")
+        elif wire is UUID:
+            self.add(indent, "e = pos + 16", f"if e > end: raise past_end({what!r})")
+            self.add(indent, f"{target} = bytes(buf[pos:e])", "pos = e")
+        elif isinstance(wire, ArrayType):
+            self.array(indent, target, wire, nullable, what)
+        elif isinstance(wire, StructType):
+            self.nested(indent, target, wire, nullable)
+        else:
+            self.sized(indent, target, wire, nullable, what)
+
+    def length(self, indent: int, name: str, wire: WireType) -> None:
+        """Read a length into `name`; below zero means null."""
+        if self.flexible:
+            self.add(indent, f"{name} = buf[pos]", "pos += 1")
+            self.add(indent, f"if {name} > 127: {name}, pos = read_varint_tail(buf, pos, {name})")
+            self.add(indent, f"{name} -= 1")
+        else:
+            format_char, size = ("h", 2) if wire is STRING else ("i", 4)
+            unpack = self.constant("unpack", struct.Struct(">" + format_char).unpack_from)
+            self.add(indent, f"({name},) = {unpack}(buf, pos)", f"pos += {size}")
+
+    def null_branch(self, indent: int, target: str, name: str, nullable: bool, what: str) -> None:
+        self.add(indent, f"if {name} < 0:")
+        if nullable:
+            self.add(indent + 1, f"if {name} != -1: raise DecodeError('negative length')", f"{target} = None")
+        else:
+            self.add(indent + 1, f"raise null_not_allowed({what!r})")
+        self.add(indent, "else:")
+
+    def sized(self, indent: int, target: str, wire: WireType, nullable: bool, what: str) -> None:
+        self.length(indent, "n", wire)
+        self.null_branch(indent, target, "n", nullable, what)
+        self.add(indent + 1, "e = pos + n", f"if e > end: raise past_end({what!r})")
+        if wire is STRING:
+            self.add(indent + 1, f"{target} = str(buf[pos:e], 'utf-8')")
+        elif wire is RECORDS:
+            self.add(indent + 1, f"{target} = memoryview(buf)[pos:e]")
+        else:
+            self.add(indent + 1, f"{target} = bytes(buf[pos:e])")
+        self.add(indent + 1, "pos = e")
+
+    def array(self, indent: int, target: str, wire: ArrayType, nullable: bool, what: str) -> None:
+        count, items, item = self.name("n"), self.name("items"), self.name("item")
+        self.length(indent, count, wire)
+        self.null_branch(indent, target, count, nullable, what)
+        self.add(indent + 1, f"if {count} > end - pos: raise past_end({what!r})")
+        if isinstance(wire.element, FixedType):
+            size = wire.element.size_bytes
+            unpack = self.constant("unpack", struct.unpack_from)
+            self.add(indent + 1, f"if {count} * {size} > end - pos: raise past_end({what!r})")
+            format_char = wire.element.format_char
+            self.add(indent + 1, f"{target} = list({unpack}(f'>{{{count}}}{format_char}', buf, pos))")
+            self.add(indent + 1, f"pos += {count} * {size}")
+            return
+        self.add(indent + 1, f"{target} = {items} = []", f"for _ in range({count}):")
+        self.value(indent + 2, item, wire.element, False, what)
+        self.add(indent + 2, f"{items}.append({item})")
+
+    def nested(self, indent: int, target: str, wire: StructType, nullable: bool) -> None:
+        variable = self.name("o")
+        if nullable:
+            unpack = self.constant("unpack", struct.Struct(">b").unpack_from)
+            self.add(indent, f"(n,) = {unpack}(buf, pos)", "pos += 1", "if n < 0:", f"    {target} = None", "else:")
+            indent += 1
+        self.struct(indent, variable, wire.cls)
+        self.add(indent, f"{target} = {variable}")
+
+    def tagged(self, indent: int, target: str, tagged: list[Field]) -> None:
+        count = self.name("tags")
+        self.add(indent, f"{count} = buf[pos]", "pos += 1", f"if {count}:")
+        self.add(indent + 1, f"if {count} > 127: {count}, pos = read_varint_tail(buf, pos, {count})")
+        self.add(indent + 1, f"if {count} > end - pos: raise past_end('tagged fields')")
+        if not tagged:
+            self.add(indent + 1, f"pos = skip_tagged_fields(buf, pos, end, {count})")
+            return
+        tag, size, until = self.name("tag"), self.name("size"), self.name("until")
+        self.add(indent + 1, f"for _ in range({count}):")
+        inner = indent + 2
+        for name in (tag, size):
+            self.add(inner, f"{name} = buf[pos]", "pos += 1")
+            self.add(inner, f"if {name} > 127: {name}, pos = read_varint_tail(buf, pos, {name})")
+        self.add(inner, f"{until} = pos + {size}", f"if {until} > end: raise past_end('tagged field')")
+        for number, item in enumerate(tagged):
+            self.add(inner, f"{'if' if number == 0 else 'elif'} {tag} == {item.tag}:")
+            self.value(inner + 1, f"{target}.{item.name}", item.wire, item.is_nullable(self.version), item.name)
+            self.add(inner + 1, f"if pos != {until}: raise DecodeError('tagged field of wrong size')")
+        self.add(inner, f"else: pos = {until}")
+
+
+def _compile_decoder(cls: type[Message], version: int) -> Decoder:
+    source = _DecoderSource(version, cls.is_flexible(version))
+    source.scope["new"] = object.__new__
+    source.struct(1, "o", cls)
+    source.add(1, "return o, pos")
+    decoder: Decoder = source.compile("buf, pos, end", f"decode_{cls.__name__}_v{version}")
+    return decoder
+
+
+# Encoding ------------------------------------------------------------------------------------------------------------
+
+
+class _EncoderSource(_Source):
+    def __init__(self, version: int, flexible: bool) -> None:
+        super().__init__()
+        self.version = version
+        self.flexible = flexible
+
+    def struct(self, indent: int, source: str, cls: type[Struct]) -> None:
+        """Write the struct held by the variable `source`."""
+        plain, tagged = _split(cls, self.version)
+        run: list[Field] = []
+        for item in plain:
+            if isinstance(item.wire, FixedType):
+                run.append(item)
+                continue
+            self.fixed_run(indent, source, run)
+            run = []
+            self.value(indent, f"{source}.{item.name}", item.wire, item.is_nullable(self.version), item.name)
+        self.fixed_run(indent, source, run)
+        if self.flexible:
+            self.tagged(indent, source, tagged)
+        elif not plain:
+            self.add(indent, "pass")
+
+    def fixed_run(self, indent: int, source: str, run: list[Field]) -> None:
+        if not run:
+            return
+        wires = [item.wire for item in run if isinstance(item.wire, FixedType)]
+        pack = self.constant("pack", struct.Struct(">" + "".join(wire.format_char for wire in wires)).pack)
+        self.add(indent, f"out += {pack}({', '.join(f'{source}.{item.name}' for item in run)})")
+
+    def value(self, indent: int, source: str, wire: WireType, nullable: bool, what: str) -> None:
+        """Write one value of any type."""
+        if isinstance(wire, FixedType):
+            pack = self.constant("pack", struct.Struct(">" + wire.format_char).pack)
+            self.add(indent, f"out += {pack}({source})")
+        elif wire is UUID:
+            self.add(indent, f"out += {source}")
+        elif isinstance(wire, ArrayType):
+            self.array(indent, source, wire, nullable, what)
+        elif isinstance(wire, StructType):
+            self.nested(indent, source, wire, nullable)
+        else:
+            self.sized(indent, source, wire, nullable, what)
+
+    def length(self, indent: int, expression: str, wire: WireType) -> None:
+        if self.flexible:
+            self.add(indent, f"n = {expression} + 1", "if n < 128: out.append(n)", "else: write_varint(out, n)")
+        else:
+            pack = self.constant("pack", struct.Struct(">h" if wire is STRING else ">i").pack)
+            self.add(indent, f"out += {pack}({expression})")
+
+    def null_branch(self, indent: int, value: str, wire: WireType, nullable: bool, what: str) -> None:
+        self.add(indent, f"if {value} is None:")
+        if nullable:
+            self.length(indent + 1, "-1", wire)
+        else:
+            self.add(indent + 1, f"raise ValueError({what + ' may not be null'!r})")
+        self.add(indent, "else:")
+
+    def sized(self, indent: int, source: str, wire: WireType, nullable: bool, what: str) -> None:
+        self.add(indent, f"v = {source}")
+        self.null_branch(indent, "v", wire, nullable, what)
+        inner = indent + 1
+        if wire is STRING:
+            self.add(inner, "v = v.encode()")
+        if wire is not RECORDS:
+            self.length(inner, "len(v)", wire)
+            self.add(inner, "out += v")
+            return
+        self.add(inner, "if isinstance(v, bytes_like):")
+        self.length(inner + 1, "len(v)", wire)
+        self.add(inner + 1, "out += v")
+        self.add(inner, "else:")
+        self.length(inner + 1, "v.size_bytes", wire)
+        self.add(inner + 1, "splices.append(Splice(len(out), v))")
+
+    def array(self, indent: int, source: str, wire: ArrayType, nullable: bool, what: str) -> None:
+        items, item = self.name("items"), self.name("item")
+        self.add(indent, f"{items} = {source}")
+        self.null_branch(indent, items, wire, nullable, what)
+        inner = indent + 1
+        self.length(inner, f"len({items})", wire)
+        if isinstance(wire.element, FixedType):
+            pack = self.constant("pack", struct.pack)
+            self.add(inner, f"out += {pack}(f'>{{len({items})}}{wire.element.format_char}', *{items})")
+            return
+        self.add(inner, f"for {item} in {items}:")
+        if isinstance(wire.element, StructType):
+            self.struct(inner + 1, item, wire.element.cls)
+        else:
+            self.value(inner + 1, item, wire.element, False, what)
+
+    def nested(self, indent: int, source: str, wire: StructType, nullable: bool) -> None:
+        variable = self.name("o")
+        self.add(indent, f"{variable} = {source}")
+        if nullable:
+            self.add(indent, f"if {variable} is None:", "    out.append(255)", "else:", "    out.append(1)")
+            indent += 1
+        self.struct(indent, variable, wire.cls)
+
+    def tagged(self, indent: int, source: str, tagged: list[Field]) -> None:
+        if not tagged:
+            self.add(indent, "out.append(0)")
+            return
+        present = self.name("present")
+        conditions = [self.is_set(f"{source}.{item.name}", item) for item in tagged]
+        self.add(indent, f"{present} = {' + '.join(f'({condition})' for condition in conditions)}")
+        self.add(indent, f"out.append({present})", f"if {present}:")
+        for item, condition in zip(tagged, conditions, strict=True):
+            outer = self.name("outer")
+            self.add(indent + 1, f"if {condition}:")
+            self.add(indent + 2, f"write_varint(out, {item.tag})", f"{outer} = out", "out = bytearray()")
+            self.value(indent + 2, f"{source}.{item.name}", item.wire, item.is_nullable(self.version), item.name)
+            self.add(indent + 2, f"write_varint({outer}, len(out))", f"{outer} += out", f"out = {outer}")
+
+    def is_set(self, source: str, item: Field) -> str:
+        """An expression that says whether a tagged field differs from its default and so has to be written."""
+        if isinstance(item.wire, ArrayType) and item.default is not None:
+            return (
+                f"{source} is None or len({source}) > 0"
+                if item.nullable_since <= self.version
+                else f"len({source}) > 0"
+            )
+        if item.default is None:
+            return f"{source} is not None"
+        default = item.wire.cls() if isinstance(item.wire, StructType) else item.default
+        return f"{source} != {self.constant('default', default)}"
+
+
+def _compile_encoder(cls: type[Message], version: int) -> Encoder:
+    source = _EncoderSource(version, cls.is_flexible(version))
+    source.struct(1, "o", cls)
+    encoder: Encoder = source.compile("o, out, splices", f"encode_{cls.__name__}_v{version}")
+    return encoder
+
+
+# What callers use ----------------------------------------------------------------------------------------------------
+
+_decoders: Final[dict[tuple[type[Message], int], Decoder]] = {}
+_encoders: Final[dict[tuple[type[Message], int], Encoder]] = {}
+
+
+def decoder(cls: type[Message], version: int) -> Decoder:
+    """The decoder `(buffer, position, end) -> (message, position after it)`, compiled on first use.
+
+    It may raise `struct.error`, `IndexError` or `ValueError` besides `DecodeError`; `decode` turns all of them into
+    the latter. Hot paths that call it directly catch `MALFORMED`.
+    """
+    found = _decoders.get((cls, version))
+    if found is None:
+        _check_version(cls, version)
+        found = _decoders[cls, version] = _compile_decoder(cls, version)
+    return found
+
+
+def encoder(cls: type[Message], version: int) -> Encoder:
+    """The encoder `(message, out, splices)`: appends to `out`, and to `splices` the regions it left out."""
+    found = _encoders.get((cls, version))
+    if found is None:
+        _check_version(cls, version)
+        found = _encoders[cls, version] = _compile_encoder(cls, version)
+    return found
+
+
+MALFORMED: Final = (struct.error, IndexError, ValueError)
+"""What a decoder may raise on bad bytes."""
+
+
+def decode(cls: type[M], version: int, buffer: Buffer, position: int = 0) -> M:
+    """Decode a whole message; bytes left over are an error, as they are to Kafka."""
+    end = len(buffer)
+    try:
+        message, position = decoder(cls, version)(buffer, position, end)
+    except DecodeError:
+        raise
+    except MALFORMED as error:
+        raise DecodeError(f"{cls.__name__} v{version}: {error}") from error
+    if position != end:
+        raise DecodeError(f"{cls.__name__} v{version}: {end - position} bytes left over")
+    decoded: M = message
+    return decoded
+
+
+def encode(message: Message, version: int) -> bytes:
+    """Encode a message into one piece, file regions read in."""
+    out = bytearray()
+    splices: list[Splice] = []
+    encoder(type(message), version)(message, out, splices)
+    if not splices:
+        return bytes(out)
+    pieces: list[bytes | bytearray] = []
+    start = 0
+    for splice in splices:
+        pieces += (out[start : splice.position], splice.region.read())
+        start = splice.position
+    pieces.append(out[start:])
+    return b"".join(pieces)
+
+
+def _check_version(cls: type[Message], version: int) -> None:
+    if not cls.first_version <= version <= cls.last_version:
+        raise ValueError(f"{cls.__name__} has no version {version}")

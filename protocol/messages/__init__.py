@@ -1,0 +1,59 @@
+"""The messages of Kafka 4.3 that Odradek speaks, a module for each API, imported when the API is first used."""
+
+import re
+from importlib import import_module
+from typing import Final
+
+from odradek.protocol.schema import Message
+
+API_NAMES: Final = {
+    0: "Produce",
+    1: "Fetch",
+    2: "ListOffsets",
+    3: "Metadata",
+    8: "OffsetCommit",
+    9: "OffsetFetch",
+    10: "FindCoordinator",
+    11: "JoinGroup",
+    12: "Heartbeat",
+    13: "LeaveGroup",
+    14: "SyncGroup",
+    15: "DescribeGroups",
+    16: "ListGroups",
+    18: "ApiVersions",
+    19: "CreateTopics",
+    20: "DeleteTopics",
+    21: "DeleteRecords",
+    22: "InitProducerId",
+    23: "OffsetForLeaderEpoch",
+    32: "DescribeConfigs",
+    33: "AlterConfigs",
+    35: "DescribeLogDirs",
+    37: "CreatePartitions",
+    42: "DeleteGroups",
+    44: "IncrementalAlterConfigs",
+    47: "OffsetDelete",
+    57: "UpdateFeatures",
+    60: "DescribeCluster",
+    61: "DescribeProducers",
+    74: "ListConfigResources",
+    75: "DescribeTopicPartitions",
+}
+"""Kafka's name of each API, by key."""
+
+
+def request_class(key: int) -> type[Message]:
+    """The request of an API. Raises `KeyError` if there is none."""
+    return _message_class(API_NAMES[key], "Request")
+
+
+def response_class(key: int) -> type[Message]:
+    """The response of an API. Raises `KeyError` if there is none."""
+    return _message_class(API_NAMES[key], "Response")
+
+
+def _message_class(api_name: str, kind: str) -> type[Message]:
+    module_name = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", api_name).lower()
+    module = import_module(f"odradek.protocol.messages.{module_name}")
+    found: type[Message] = getattr(module, api_name + kind)
+    return found

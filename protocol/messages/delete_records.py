@@ -1,0 +1,39 @@
+"""DeleteRecords (key 21)."""
+
+from odradek.protocol.schema import Message, Struct
+from odradek.protocol.types import Int16, Int32, Int64
+
+
+class DeleteRecordsRequestDeleteRecordsPartition(Struct):
+    partition_index: Int32
+    offset: Int64
+
+
+class DeleteRecordsRequestDeleteRecordsTopic(Struct):
+    name: str
+    partitions: list[DeleteRecordsRequestDeleteRecordsPartition]
+
+
+class DeleteRecordsRequest(Message, key=21, versions="0-2", flexible=2):
+    """Moves the log start of partitions forward (KIP-107)."""
+
+    topics: list[DeleteRecordsRequestDeleteRecordsTopic]
+    timeout_ms: Int32
+
+
+class DeleteRecordsResponseDeleteRecordsPartitionResult(Struct):
+    partition_index: Int32
+    low_watermark: Int64
+    error_code: Int16
+
+
+class DeleteRecordsResponseDeleteRecordsTopicResult(Struct):
+    name: str
+    partitions: list[DeleteRecordsResponseDeleteRecordsPartitionResult]
+
+
+class DeleteRecordsResponse(Message, key=21, versions="0-2", flexible=2):
+    """The new log starts."""
+
+    throttle_time_ms: Int32
+    topics: list[DeleteRecordsResponseDeleteRecordsTopicResult]

@@ -1,0 +1,237 @@
+"""Message declarations: one class for all versions of a message.
+
+    class HeartbeatRequest(Message, key=12, versions="0-4", flexible=4):
+        group_id: str
+        generation_id: Int32
+        member_id: str
+        group_instance_id: str | None = field(since=3, default=None)
+
+The class statement turns the annotations into slots, a keyword-only `__init__` and a tuple of `Field`s, from which
+`codec` compiles and `interpreter` reads. The idea is Kafka's own (its message README): one type, whose fields say in
+which versions they exist.
+"""
+
+import sys
+from types import GenericAlias, UnionType
+from typing import Annotated, Any, ClassVar, Final, get_args, get_origin
+
+from odradek.protocol.types import BOOL, BYTES, RECORDS, STRING, UUID, ZERO_UUID, FixedType, WireType
+
+NEWEST: Final = 32767
+MISSING: Final[Any] = object()
+
+
+class ArrayType(WireType):
+    """A counted sequence of one element type."""
+
+    __slots__ = ("element",)
+
+    def __init__(self, element: WireType) -> None:
+        super().__init__(f"[]{element.name}")
+        self.element = element
+
+
+class StructType(WireType):
+    """A nested declaration."""
+
+    __slots__ = ("cls",)
+
+    def __init__(self, cls: "type[Struct]") -> None:
+        super().__init__(cls.__name__)
+        self.cls = cls
+
+
+class Field:
+    """One field of a message: its wire type and the versions in which it exists, may be null, or is tagged."""
+
+    __slots__ = ("default", "name", "nullable_since", "since", "tag", "tag_since", "until", "wire")
+
+    def __init__(self, since: int, until: int, nullable_since: int, tag: int, tag_since: int, default: Any) -> None:
+        self.name = ""
+        self.wire: WireType = BYTES
+        self.since = since
+        self.until = until
+        self.nullable_since = nullable_since
+        self.tag = tag
+        self.tag_since = tag_since
+        self.default = default
+
+    def is_in(self, version: int) -> bool:
+        """Whether the field exists in this version, tagged or not."""
+        return self.since <= version <= self.until
+
+    def is_tagged(self, version: int) -> bool:
+        """Whether this version carries the field in its tagged section (KIP-482)."""
+        return self.tag >= 0 and version >= self.tag_since
+
+    def is_nullable(self, version: int) -> bool:
+        """Whether the field may be null in this version."""
+        return version >= self.nullable_since
+
+    def make_default(self) -> Any:
+        """A default value that the caller may change."""
+        if isinstance(self.wire, ArrayType) and self.default is MISSING:
+            return []
+        if isinstance(self.wire, StructType) and self.default is MISSING:
+            return self.wire.cls()
+        return self.default
+
+
+def field(
+    *,
+    since: int = 0,
+    until: int = NEWEST,
+    nullable_since: int | None = None,
+    tag: int = -1,
+    tag_since: int | None = None,
+    default: Any = MISSING,
+) -> Any:
+    """Say what the annotation cannot.
+
+    `since`/`until` are the versions in which the field exists, `nullable_since` the first in which it may be null (an
+    annotation `X | None` means: in all), `tag` its tag and `tag_since` the first version in which it is tagged.
+    """
+    nullable = NEWEST + 1 if nullable_since is None else nullable_since
+    return Field(since, until, nullable, tag, since if tag_since is None else tag_since, default)
+
+
+def parse_versions(text: str) -> tuple[int, int]:
+    """`"0-4"` or `"3"` as (first, last)."""
+    first, _, last = text.partition("-")
+    return int(first), int(last or first)
+
+
+def _wire_type(annotation: Any) -> tuple[WireType, bool]:
+    """The wire type an annotation stands for, and whether it may be null."""
+    if isinstance(annotation, UnionType) or (
+        get_origin(annotation) is not Annotated and type(None) in get_args(annotation)
+    ):
+        inner = [arm for arm in get_args(annotation) if arm is not type(None)]
+        return _wire_type(inner[0])[0], True
+    if isinstance(annotation, GenericAlias):
+        return ArrayType(_wire_type(annotation.__args__[0])[0]), False
+    metadata = getattr(annotation, "__metadata__", None)
+    if metadata:
+        return metadata[0], False
+    if annotation is str:
+        return STRING, False
+    if annotation is bytes:
+        return BYTES, False
+    if annotation is bool:
+        return BOOL, False
+    if isinstance(annotation, type) and issubclass(annotation, Struct):
+        return StructType(annotation), False
+    raise TypeError(f"not a wire type: {annotation!r}")
+
+
+def _zero(wire: WireType) -> Any:
+    if isinstance(wire, FixedType):
+        return {"?": False, "d": 0.0}.get(wire.format_char, 0)
+    if wire is STRING:
+        return ""
+    if wire is BYTES:
+        return b""
+    if wire is RECORDS:
+        return None
+    if wire is UUID:
+        return ZERO_UUID
+    return MISSING
+
+
+def _annotations(namespace: dict[str, Any]) -> dict[str, Any]:
+    if sys.version_info >= (3, 14):
+        import annotationlib
+
+        annotate = annotationlib.get_annotate_from_class_namespace(namespace)
+        return annotationlib.call_annotate_function(annotate, annotationlib.Format.VALUE) if annotate else {}
+    annotations: dict[str, Any] = namespace.get("__annotations__", {})
+    return annotations
+
+
+def _compile_init(name: str, fields: tuple[Field, ...]) -> Any:
+    """A keyword-only `__init__` over the slots; arrays and structs left out start out fresh, never shared."""
+    scope: dict[str, Any] = {"MISSING": MISSING}
+    parameters, lines = [], []
+    for number, item in enumerate(fields):
+        if item.default is MISSING:
+            fresh = "[]" if isinstance(item.wire, ArrayType) else f"new{number}()"
+            if isinstance(item.wire, StructType):
+                scope[f"new{number}"] = item.wire.cls
+            parameters.append(f"{item.name}=MISSING")
+            lines.append(f"    self.{item.name} = {fresh} if {item.name} is MISSING else {item.name}")
+        else:
+            scope[f"default{number}"] = item.default
+            parameters.append(f"{item.name}=default{number}")
+            lines.append(f"    self.{item.name} = {item.name}")
+    signature = f"def __init__(self, *, {', '.join(parameters)}):" if fields else "def __init__(self):"
+    exec("\n".join([signature, *(lines or ["    pass"])]), scope)
+    init = scope["__init__"]
+    init.__qualname__ = f"{name}.__init__"
+    return init
+
+
+class StructMeta(type):
+    """Turns the annotations of a class statement into slots, fields and `__init__`."""
+
+    def __new__(mcs, name: str, bases: tuple[type, ...], namespace: dict[str, Any], **options: Any) -> Any:
+        fields = []
+        for field_name, annotation in _annotations(namespace).items():
+            if get_origin(annotation) is ClassVar:
+                continue
+            given = namespace.pop(field_name, MISSING)
+            item = given if isinstance(given, Field) else field(default=given)
+            item.name = field_name
+            item.wire, nullable = _wire_type(annotation)
+            if nullable and item.nullable_since > NEWEST:
+                item.nullable_since = 0
+            if item.default is MISSING:
+                item.default = _zero(item.wire)
+            fields.append(item)
+        namespace["__slots__"] = tuple(item.name for item in fields)
+        namespace["fields"] = tuple(fields)
+        namespace["__init__"] = _compile_init(name, tuple(fields))
+        return super().__new__(mcs, name, bases, namespace, **options)
+
+
+class Struct(metaclass=StructMeta):
+    """Base of all declarations; equality and repr go by fields."""
+
+    fields: ClassVar[tuple[Field, ...]]
+
+    def __init__(self, **values: Any) -> None:
+        """Every subclass gets its own, compiled from its fields: keyword-only, each with a default."""
+        raise TypeError("Struct is abstract")
+
+    def __eq__(self, other: object) -> bool:
+        if other.__class__ is not self.__class__:
+            return NotImplemented
+        return all(getattr(self, item.name) == getattr(other, item.name) for item in self.fields)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        values = ", ".join(f"{item.name}={getattr(self, item.name)!r}" for item in self.fields)
+        return f"{type(self).__name__}({values})"
+
+
+class Message(Struct):
+    """A top-level message: what follows a header on the wire, or a record's versioned key or value.
+
+    Class options: `versions` (inclusive range, as "0-4"), `flexible` (first version with compact types and tagged
+    fields, KIP-482; None if there is none) and, for requests and responses, the API `key`.
+    """
+
+    api_key: ClassVar[int] = -1
+    first_version: ClassVar[int] = 0
+    last_version: ClassVar[int] = 0
+    flexible_since: ClassVar[int] = NEWEST + 1
+
+    def __init_subclass__(cls, versions: str = "0", flexible: int | None = None, key: int = -1) -> None:
+        cls.api_key = key
+        cls.first_version, cls.last_version = parse_versions(versions)
+        cls.flexible_since = NEWEST + 1 if flexible is None else flexible
+
+    @classmethod
+    def is_flexible(cls, version: int) -> bool:
+        """Whether this version has compact types and tagged fields (KIP-482)."""
+        return version >= cls.flexible_since

@@ -1,0 +1,77 @@
+"""The compiled codec against the interpreter of the same declarations, for every message and version."""
+
+import pytest
+
+from odradek.protocol import codec, interpreter
+from odradek.protocol.messages import API_NAMES, request_class, response_class
+from odradek.protocol.schema import Message, Struct, field
+from odradek.protocol.types import DecodeError, Int32, Int64
+
+ALL = [
+    pytest.param(cls, version, id=f"{cls.__name__}-v{version}")
+    for key in API_NAMES
+    for cls in (request_class(key), response_class(key))
+    for version in range(cls.first_version, cls.last_version + 1)
+]
+
+
+@pytest.mark.parametrize(("cls", "version"), ALL)
+def test_defaults_agree_with_the_interpreter(cls, version):
+    encoded = codec.encode(cls(), version)
+    assert encoded == interpreter.encode(cls(), version)
+    assert codec.decode(cls, version, encoded) == interpreter.decode(cls, version, encoded)
+
+
+@pytest.mark.parametrize(("cls", "version"), ALL)
+def test_every_shortened_message_is_refused(cls, version):
+    encoded = codec.encode(cls(), version)
+    for size in range(len(encoded)):
+        with pytest.raises(DecodeError):
+            codec.decode(cls, version, encoded[:size])
+
+
+class Inner(Struct):
+    number: Int32 = 7
+
+
+class Sample(Message, versions="0-2", flexible=1):
+    text: str | None
+    inners: list[Inner] | None
+    counts: list[Int64]
+    maybe: Inner | None = field(since=1, default=None)
+    note: str = field(since=2, tag=3)
+    extra: Inner = field(since=2, tag=0)
+
+
+def test_tagged_fields_are_written_only_when_set_and_in_order_of_tags():
+    bare = codec.encode(Sample(text=None, inners=None), 2)
+    assert bare == b"\x00\x00\x01\xff\x00"
+    full = Sample(text="a", inners=[Inner()], counts=[1], maybe=Inner(number=2), note="n", extra=Inner(number=1))
+    encoded = codec.encode(full, 2)
+    assert encoded == interpreter.encode(full, 2)
+    assert codec.decode(Sample, 2, encoded) == full
+
+
+def test_unknown_tags_are_skipped():
+    encoded = codec.encode(Sample(text="a", inners=[]), 1)
+    with_tag = encoded[:-1] + b"\x01\x09\x02xy"
+    assert codec.decode(Sample, 1, with_tag) == Sample(text="a", inners=[])
+
+
+@pytest.mark.parametrize("count", [2**31 - 1, 10_000, 100])
+def test_a_count_beyond_the_message_allocates_nothing(count):
+    with pytest.raises(DecodeError, match="past the end"):
+        codec.decode(Sample, 0, b"\xff\xff" + count.to_bytes(4, "big") + b"\x00" * 8)
+
+
+def test_null_where_null_is_not_allowed():
+    with pytest.raises(DecodeError, match="may not be null"):
+        codec.decode(Sample, 0, b"\xff\xff" + b"\xff\xff\xff\xff" + b"\xff\xff\xff\xff")
+    with pytest.raises(ValueError, match="may not be null"):
+        codec.encode(Sample(counts=None), 0)
+
+
+def test_fresh_arrays_are_not_shared():
+    first, second = Sample(), Sample()
+    first.counts.append(1)
+    assert second.counts == []

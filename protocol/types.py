@@ -1,0 +1,74 @@
+"""The wire types of Kafka's protocol, as annotations for message classes.
+
+A message declares `generation_id: Int32`; to a type checker that is an `int`, to the codec it is four
+big-endian bytes. Plain `str`, `bytes` and `bool` are wire types as they stand, `list[X]` is an array and
+`X | None` may be null. Source: Kafka protocol guide, "Protocol Primitive Types".
+"""
+
+from typing import Annotated, Final, Protocol
+
+
+class WireType:
+    """A type the codec can read and write."""
+
+    __slots__ = ("name",)
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+class FixedType(WireType):
+    """A type of fixed size, read and written by `struct` with one format character."""
+
+    __slots__ = ("format_char", "size_bytes")
+
+    def __init__(self, name: str, format_char: str, size_bytes: int) -> None:
+        super().__init__(name)
+        self.format_char = format_char
+        self.size_bytes = size_bytes
+
+
+class FileRegionLike(Protocol):
+    """Record bytes that still lie in a file and are sent from there, without passing through this process."""
+
+    @property
+    def size_bytes(self) -> int: ...
+
+    def read(self) -> bytes:
+        """The bytes themselves, for whoever cannot send them from the file."""
+        ...
+
+
+BOOL: Final = FixedType("bool", "?", 1)
+INT8: Final = FixedType("int8", "b", 1)
+INT16: Final = FixedType("int16", "h", 2)
+UINT16: Final = FixedType("uint16", "H", 2)
+INT32: Final = FixedType("int32", "i", 4)
+UINT32: Final = FixedType("uint32", "I", 4)
+INT64: Final = FixedType("int64", "q", 8)
+FLOAT64: Final = FixedType("float64", "d", 8)
+STRING: Final = WireType("string")
+BYTES: Final = WireType("bytes")
+RECORDS: Final = WireType("records")
+UUID: Final = WireType("uuid")
+
+Int8 = Annotated[int, INT8]
+Int16 = Annotated[int, INT16]
+UInt16 = Annotated[int, UINT16]
+Int32 = Annotated[int, INT32]
+UInt32 = Annotated[int, UINT32]
+Int64 = Annotated[int, INT64]
+Float64 = Annotated[float, FLOAT64]
+Uuid = Annotated[bytes, UUID]
+"""Sixteen bytes. Kafka prints them as base64url without padding."""
+Records = Annotated[bytes | memoryview | FileRegionLike, RECORDS]
+"""Record batches, closed: a view into the frame when decoded; bytes or a file region when encoded."""
+
+ZERO_UUID: Final = bytes(16)
+
+
+class DecodeError(ValueError):
+    """Bytes off the wire that are not the message they claim to be; the connection they came from is closed."""
