@@ -1,0 +1,1 @@
+"""Clients and tools that others wrote, run against real broker processes."""

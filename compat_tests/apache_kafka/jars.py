@@ -1,0 +1,221 @@
+"""The jars of Apache Kafka and of Spark's Kafka connector, fetched once into a cache.
+
+Apache Ivy does the fetching; its jar is part of the pyspark wheel and its default settings know Maven Central,
+so nothing else has to be installed. Every set has exact versions, is fetched into a temporary directory
+and moved into place when complete, so a directory that exists is a whole one.
+
+    python -m compat_tests.apache_kafka.jars        fetches all sets and prints where they are
+"""
+
+import fcntl
+import functools
+import hashlib
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+KAFKA_VERSION = "4.3.0"
+SPARK_VERSION = "4.0.0"
+SCALA_VERSION = "2.13"
+OLDEST_JAVA = 17
+FETCH_TIMEOUT_SECONDS = 900
+
+
+class JarsError(RuntimeError):
+    """Java or the jars cannot be had; the message says what to do."""
+
+
+class Module(NamedTuple):
+    """One Maven artifact, and the (group, artifact) pairs that are left out of what it depends on."""
+
+    group: str
+    artifact: str
+    version: str
+    without: tuple[tuple[str, str], ...] = ()
+
+
+class JarSet(NamedTuple):
+    """Modules that are resolved together into one directory."""
+
+    name: str
+    modules: tuple[Module, ...]
+
+    @property
+    def directory_name(self) -> str:
+        """Changes whenever a module or version does, so that a cached set never passes for another."""
+        digest = hashlib.sha256(repr(self.modules).encode()).hexdigest()[:10]
+        return f"{self.name}-{digest}"
+
+
+# Kafka Connect is needed by none of the tools used here and would bring a web server along.
+WITHOUT_CONNECT = (("org.apache.kafka", "connect-runtime"),)
+
+KAFKA = JarSet(
+    f"kafka-{KAFKA_VERSION}",
+    (
+        Module("org.apache.kafka", f"kafka_{SCALA_VERSION}", KAFKA_VERSION, WITHOUT_CONNECT),
+        Module("org.apache.kafka", "kafka-tools", KAFKA_VERSION, WITHOUT_CONNECT),
+        Module("org.apache.logging.log4j", "log4j-core", "2.25.4"),
+        Module("org.apache.logging.log4j", "log4j-slf4j-impl", "2.25.4"),
+    ),
+)
+
+# What the pyspark wheel itself holds is not fetched a second time.
+IN_PYSPARK = (
+    ("org.apache.hadoop", "hadoop-client-api"),
+    ("org.apache.hadoop", "hadoop-client-runtime"),
+    ("org.scala-lang", "scala-library"),
+    ("org.scala-lang.modules", f"scala-parallel-collections_{SCALA_VERSION}"),
+    ("org.apache.spark", f"spark-tags_{SCALA_VERSION}"),
+    ("org.slf4j", "slf4j-api"),
+    ("org.lz4", "lz4-java"),
+    ("org.xerial.snappy", "snappy-java"),
+    ("com.google.code.findbugs", "jsr305"),
+)
+SPARK_KAFKA = JarSet(
+    f"spark-sql-kafka-{SPARK_VERSION}",
+    (Module("org.apache.spark", f"spark-sql-kafka-0-10_{SCALA_VERSION}", SPARK_VERSION, IN_PYSPARK),),
+)
+
+ALL = (KAFKA, SPARK_KAFKA)
+
+
+def cache_directory() -> Path:
+    """Where the sets are kept: `$XDG_CACHE_HOME/odradek/jars`, else below `~/.cache`."""
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "odradek" / "jars"
+
+
+@functools.cache
+def java() -> str:
+    """Path of a Java 17 or later; JarsError when there is none."""
+    home = os.environ.get("JAVA_HOME")
+    found = shutil.which("java", path=os.path.join(home, "bin") if home else None)
+    if found is None:
+        where = "JAVA_HOME" if home else "PATH"
+        raise JarsError(f"No java in {where}: install Java {OLDEST_JAVA} or later (a headless JRE is enough).")
+    answer = subprocess.run([found, "-version"], capture_output=True, text=True, timeout=60)
+    version = re.search(r'version "(?:1\.)?(\d+)', answer.stderr + answer.stdout)
+    if version is None or int(version[1]) < OLDEST_JAVA:
+        told = (answer.stderr + answer.stdout).strip().splitlines()
+        raise JarsError(f"Java {OLDEST_JAVA} or later is needed; {found} is: {told[0] if told else 'unknown'}")
+    return found
+
+
+def ivy_jar() -> Path:
+    """Ivy's jar inside the installed pyspark."""
+    spec = importlib.util.find_spec("pyspark")
+    for root in (spec.submodule_search_locations or ()) if spec else ():
+        for jar in sorted(Path(root, "jars").glob("ivy-*.jar")):
+            return jar
+    raise JarsError("The pyspark package is not installed: run `make install`, it brings Ivy, which fetches the jars.")
+
+
+def kafka_jars() -> list[Path]:
+    """Apache Kafka's broker and tools with everything they need at run time."""
+    return ensure(KAFKA)
+
+
+def kafka_classpath() -> str:
+    """The class path on which every class of Apache Kafka's broker and tools is found."""
+    return os.pathsep.join(map(str, kafka_jars()))
+
+
+def spark_connector_jars() -> list[Path]:
+    """Spark's Kafka connector and what it needs beyond Spark's own jars (for `spark.jars`)."""
+    return ensure(SPARK_KAFKA)
+
+
+def ensure(jar_set: JarSet) -> list[Path]:
+    """The jars of a set in a fixed order, fetched first when they are not there. Raises JarsError."""
+    directory = cache_directory() / jar_set.directory_name
+    if not directory.is_dir():
+        with _locked(cache_directory()):
+            if not directory.is_dir():
+                _fetch(jar_set, directory)
+    return sorted(directory.glob("*.jar"))
+
+
+@contextmanager
+def _locked(directory: Path) -> Iterator[None]:
+    """Lets one process at a time fetch; the kernel frees the lock of one that dies."""
+    directory.mkdir(parents=True, exist_ok=True)
+    with open(directory / ".lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _fetch(jar_set: JarSet, directory: Path) -> None:
+    for left_over in directory.parent.glob(f"{jar_set.name}-*.part"):
+        shutil.rmtree(left_over, ignore_errors=True)
+    print(f"Fetching {jar_set.name} and what it needs from Maven Central ...", file=sys.stderr, flush=True)
+    temporary = Path(tempfile.mkdtemp(dir=directory.parent, prefix=f"{jar_set.name}-", suffix=".part"))
+    try:
+        _run_ivy(jar_set, temporary)
+        have = {jar.name for jar in temporary.glob("*.jar")}
+        missing = [m for m in jar_set.modules if f"{m.artifact}-{m.version}.jar" not in have]
+        if missing:
+            names = ", ".join(f"{m.group}:{m.artifact}:{m.version}" for m in missing)
+            raise JarsError(f"Ivy ended well but brought no jar for {names}.")
+        temporary.rename(directory)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _run_ivy(jar_set: JarSet, into: Path) -> None:
+    home = into.parent / "ivy"
+    description = into / "ivy.xml"
+    description.write_text(_ivy_description(jar_set))
+    command = [java(), "-Xmx256m", "-XX:TieredStopAtLevel=1", f"-Divy.default.ivy.user.dir={home}"]
+    command += [f"-Duser.home={home}", "-cp", str(ivy_jar()), "org.apache.ivy.Main", "-ivy", str(description)]
+    command += ["-cache", str(home / "cache"), "-confs", "default", "-types", "jar", "bundle", "maven-plugin"]
+    command += ["-retrieve", f"{into}/[artifact]-[revision](-[classifier]).[ext]"]
+    try:
+        result = subprocess.run(command, capture_output=True, text=True, timeout=FETCH_TIMEOUT_SECONDS)
+    except subprocess.TimeoutExpired:
+        raise JarsError(f"Fetching {jar_set.name} took longer than {FETCH_TIMEOUT_SECONDS} s.") from None
+    if result.returncode != 0 or "UNRESOLVED DEPENDENCIES" in result.stdout:
+        lines = (result.stdout + result.stderr).splitlines()
+        telling = [x.strip() for x in lines if re.search(r"unresolved|not found|Exception|ERROR|timed out", x)]
+        raise JarsError(
+            f"Fetching {jar_set.name} failed. Is Maven Central reachable from here? Ivy says:\n  "
+            + "\n  ".join((telling or lines)[-15:])
+        )
+
+
+def _ivy_description(jar_set: JarSet) -> str:
+    def dependency(module: Module) -> str:
+        excludes = "".join(f'<exclude org="{org}" module="{name}"/>' for org, name in module.without)
+        return (
+            f'<dependency org="{module.group}" name="{module.artifact}" rev="{module.version}"'
+            f' force="true" conf="default->default">{excludes}</dependency>'
+        )
+
+    return (
+        '<ivy-module version="2.0"><info organisation="odradek" module="tests"/>'
+        '<configurations><conf name="default"/></configurations>'
+        f"<dependencies>{''.join(map(dependency, jar_set.modules))}</dependencies></ivy-module>"
+    )
+
+
+def main() -> int:
+    try:
+        for jar_set in ALL:
+            jars = ensure(jar_set)
+            print(f"{jar_set.name}: {len(jars)} jars in {jars[0].parent}")
+    except JarsError as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
