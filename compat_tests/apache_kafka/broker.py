@@ -1,0 +1,263 @@
+"""A real Apache Kafka broker as a context manager: one node that is broker and controller (KRaft).
+
+    with ApacheKafkaBroker({"num.partitions": "3"}) as kafka:
+        ...  # clients of kafka.bootstrap_servers
+
+It has the same surface as `odradek.testing.OdradekBroker`, so that a test can take either.
+"""
+
+import atexit
+import contextlib
+import functools
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from compat_tests import processes
+from compat_tests.apache_kafka.jars import java, kafka_classpath
+
+NODE_ID = 1
+CLUSTER_ID = "b2RyYWRlay1jb21wYXRAAA"
+START_TIMEOUT_SECONDS = 60
+STOP_TIMEOUT_SECONDS = 30
+START_ATTEMPTS = 3
+READY_LINE = "Kafka Server started"
+PORT_TAKEN = "Address already in use"
+
+# Half the start-up time of the default, and less memory; for measurements pass jvm_options=().
+QUICK_JVM = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto")
+
+DEFAULTS = {
+    "process.roles": "broker,controller",
+    "node.id": str(NODE_ID),
+    "controller.listener.names": "CONTROLLER",
+    "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+    "offsets.topic.replication.factor": "1",
+    "offsets.topic.num.partitions": "5",
+    "transaction.state.log.replication.factor": "1",
+    "transaction.state.log.min.isr": "1",
+    "transaction.state.log.num.partitions": "5",
+    "share.coordinator.state.topic.replication.factor": "1",
+    "share.coordinator.state.topic.min.isr": "1",
+    "share.coordinator.state.topic.num.partitions": "5",
+    # A killed broker may register again only when its old session has ended.
+    "broker.session.timeout.ms": "3000",
+    "broker.heartbeat.interval.ms": "500",
+}
+
+LOGGING = """\
+status = warn
+appender.console.type = Console
+appender.console.name = console
+appender.console.layout.type = PatternLayout
+appender.console.layout.pattern = [%d] %p %m (%c)%n
+rootLogger.level = info
+rootLogger.appenderRef.console.ref = console
+"""
+
+
+class BrokerError(RuntimeError):
+    """The broker did not start or stop as asked; the message ends with the tail of its log."""
+
+
+class ApacheKafkaBroker:
+    """One Apache Kafka broker process on free ports of 127.0.0.1.
+
+    properties      broker properties by Kafka's names, over this class's defaults
+    directory       where configuration, log and data go; by default a temporary one, removed at the end
+    heap            the JVM's -Xmx and -Xms
+    jvm_options     further JVM flags
+    """
+
+    def __init__(
+        self,
+        properties: Mapping[str, str] | None = None,
+        *,
+        directory: Path | None = None,
+        heap: str = "512m",
+        jvm_options: Sequence[str] = QUICK_JVM,
+    ) -> None:
+        self._own_properties = dict(properties or {})
+        self._heap = heap
+        self._jvm_options = tuple(jvm_options)
+        self._temporary = directory is None
+        self.directory = Path(tempfile.mkdtemp(prefix="apache-kafka-")) if directory is None else directory
+        self.directory.mkdir(parents=True, exist_ok=True)
+        self.data_dir = self.directory / "data"
+        self.log_file = self.directory / "broker.log"
+        self.port = 0
+        self._controller_port = 0
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def bootstrap_servers(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    @property
+    def pid(self) -> int:
+        if self._process is None:
+            raise BrokerError("The broker is not running.")
+        return self._process.pid
+
+    def start(self) -> Self:
+        """Formats the data directory if need be, starts the process and returns when it serves."""
+        if not (self.data_dir / "meta.properties").exists():
+            shutil.copytree(_formatted_directory(), self.data_dir, dirs_exist_ok=True)
+        for attempt in range(START_ATTEMPTS):
+            first_start = self.port == 0
+            if first_start:
+                self.port, self._controller_port = processes.free_ports(2)
+            try:
+                self._start_once()
+                return self
+            except BrokerError:
+                lost_race = first_start and PORT_TAKEN in self.log_text()
+                self._reap()
+                if not lost_race or attempt == START_ATTEMPTS - 1:
+                    raise
+                self.port = 0
+        raise AssertionError("unreachable")
+
+    def stop(self) -> None:
+        """Clean shutdown (SIGTERM)."""
+        if self._process is None:
+            return
+        self._process.terminate()
+        try:
+            self._process.wait(STOP_TIMEOUT_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._reap()
+            raise BrokerError(f"No clean stop in {STOP_TIMEOUT_SECONDS} s\n{self._log_tail()}") from None
+        self._reap()
+
+    def kill(self) -> None:
+        """Ends the process at once (SIGKILL), as a crash would."""
+        self._reap()
+
+    def restart(self, clean: bool = True) -> None:
+        """Stops (or kills) and starts again on the same port and data."""
+        if clean:
+            self.stop()
+        else:
+            self.kill()
+        self.start()
+
+    def suspend(self) -> None:
+        os.kill(self.pid, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        os.kill(self.pid, signal.SIGCONT)
+
+    def log_text(self) -> str:
+        """All that the broker logged since its last start."""
+        return self.log_file.read_text(errors="replace") if self.log_file.exists() else ""
+
+    def close(self) -> None:
+        """Ends the process without ceremony and removes the temporary directory."""
+        self._reap()
+        if self._temporary:
+            shutil.rmtree(self.directory, ignore_errors=True)
+
+    def __enter__(self) -> Self:
+        try:
+            return self.start()
+        except BaseException:
+            self.close()
+            raise
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _start_once(self) -> None:
+        properties = self.directory / "server.properties"
+        properties.write_text(_properties_text(self._effective_properties()))
+        logging = self.directory / "log4j2.properties"
+        logging.write_text(LOGGING)
+        command = [java(), f"-Xmx{self._heap}", f"-Xms{self._heap}", *self._jvm_options]
+        command += [
+            f"-Dlog4j2.configurationFile={logging}",
+            "-cp",
+            kafka_classpath(),
+            "kafka.Kafka",
+            str(properties),
+        ]
+        with open(self.log_file, "wb") as log:
+            self._process = processes.start(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, cwd=self.directory
+            )
+        self._wait_until_ready()
+
+    def _effective_properties(self) -> dict[str, str]:
+        return {
+            **DEFAULTS,
+            "listeners": f"PLAINTEXT://127.0.0.1:{self.port},CONTROLLER://127.0.0.1:{self._controller_port}",
+            "controller.quorum.voters": f"{NODE_ID}@127.0.0.1:{self._controller_port}",
+            "log.dirs": str(self.data_dir),
+            **self._own_properties,
+        }
+
+    def _wait_until_ready(self) -> None:
+        assert self._process is not None
+        give_up_at = time.monotonic() + START_TIMEOUT_SECONDS
+        while READY_LINE not in self.log_text():
+            if self._process.poll() is not None:
+                raise BrokerError(f"Apache Kafka ended with {self._process.returncode}\n{self._log_tail()}")
+            if time.monotonic() > give_up_at:
+                raise BrokerError(f"Apache Kafka not ready in {START_TIMEOUT_SECONDS} s\n{self._log_tail()}")
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(0.05)
+
+    def _log_tail(self) -> str:
+        return "\n".join(self.log_text().splitlines()[-40:])
+
+    def _reap(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+
+def _properties_text(properties: Mapping[str, str]) -> str:
+    return "".join(f"{name}={value}\n" for name, value in properties.items())
+
+
+@functools.cache
+def _formatted_directory() -> Path:
+    """A freshly formatted data directory to copy from; formatting takes a JVM start, so once is enough."""
+    work = Path(tempfile.mkdtemp(prefix="apache-kafka-format-"))
+    try:
+        properties = work / "server.properties"
+        settings = {
+            **DEFAULTS,
+            "listeners": "PLAINTEXT://127.0.0.1:9092,CONTROLLER://127.0.0.1:9093",
+            "controller.quorum.voters": f"{NODE_ID}@127.0.0.1:9093",
+            "log.dirs": str(work / "data"),
+        }
+        properties.write_text(_properties_text(settings))
+        command = [
+            java(),
+            "-Xmx256m",
+            *QUICK_JVM,
+            "-cp",
+            kafka_classpath(),
+            "kafka.tools.StorageTool",
+            "format",
+        ]
+        command += ["-t", CLUSTER_ID, "-c", str(properties)]
+        result = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        if result.returncode != 0:
+            raise BrokerError(f"Formatting failed\n{result.stdout}{result.stderr}")
+    except BaseException:
+        shutil.rmtree(work, ignore_errors=True)
+        raise
+    atexit.register(shutil.rmtree, work, True)
+    return work / "data"

@@ -1,0 +1,152 @@
+"""Apache Kafka's command line tools, each run as its own process.
+
+run(TOPICS, "--bootstrap-server", server, "--list").stdout
+"""
+
+import os
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import NamedTuple, Self
+
+from compat_tests import processes
+from compat_tests.apache_kafka.broker import QUICK_JVM
+from compat_tests.apache_kafka.jars import java, kafka_classpath
+
+TOPICS = "org.apache.kafka.tools.TopicCommand"
+CONFIGS = "kafka.admin.ConfigCommand"
+CONSUMER_GROUPS = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
+GET_OFFSETS = "org.apache.kafka.tools.GetOffsetShell"
+DELETE_RECORDS = "org.apache.kafka.tools.DeleteRecordsCommand"
+LOG_DIRS = "org.apache.kafka.tools.LogDirsCommand"
+CONSOLE_PRODUCER = "org.apache.kafka.tools.ConsoleProducer"
+CONSOLE_CONSUMER = "org.apache.kafka.tools.consumer.ConsoleConsumer"
+PRODUCER_PERFORMANCE = "org.apache.kafka.tools.ProducerPerformance"
+CONSUMER_PERFORMANCE = "org.apache.kafka.tools.ConsumerPerformance"
+VERIFIABLE_PRODUCER = "org.apache.kafka.tools.VerifiableProducer"
+VERIFIABLE_CONSUMER = "org.apache.kafka.tools.VerifiableConsumer"
+BROKER_API_VERSIONS = "org.apache.kafka.tools.BrokerApiVersionsCommand"
+DUMP_LOG_SEGMENTS = "org.apache.kafka.tools.DumpLogSegments"
+CLUSTER = "org.apache.kafka.tools.ClusterTool"
+TRANSACTIONS = "org.apache.kafka.tools.TransactionsCommand"
+LEADER_ELECTION = "org.apache.kafka.tools.LeaderElectionCommand"
+REASSIGN_PARTITIONS = "org.apache.kafka.tools.reassign.ReassignPartitionsCommand"
+GROUPS = "org.apache.kafka.tools.GroupsCommand"
+
+# Only what goes wrong, and on the error stream, so that it never mixes with what a tool prints.
+LOGGING = Path(__file__).parent / "tools-log4j2.properties"
+
+
+class ToolError(AssertionError):
+    """A tool ended with an error or not in time; the message holds all that it printed."""
+
+
+class ToolResult(NamedTuple):
+    """How a tool ended and what it printed."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+    @property
+    def lines(self) -> list[str]:
+        """What went to the output, without empty lines."""
+        return [line for line in self.stdout.splitlines() if line.strip()]
+
+
+def command(
+    tool: str, arguments: Sequence[str], *, heap: str = "256m", jvm_options: Sequence[str] = QUICK_JVM
+) -> list[str]:
+    """The command line that runs a tool class."""
+    start = [java(), f"-Xmx{heap}", *jvm_options, f"-Dlog4j2.configurationFile={LOGGING}"]
+    return [*start, "-cp", kafka_classpath(), tool, *arguments]
+
+
+def run(
+    tool: str,
+    *arguments: str,
+    stdin: str = "",
+    timeout: float = 60,
+    check: bool = True,
+    heap: str = "256m",
+    jvm_options: Sequence[str] = QUICK_JVM,
+    environment: Mapping[str, str] | None = None,
+) -> ToolResult:
+    """Runs a tool to its end. Raises ToolError when it takes over `timeout` seconds or, with `check`, fails."""
+    line = command(tool, arguments, heap=heap, jvm_options=jvm_options)
+    process = processes.start(
+        line,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **(environment or {})},
+    )
+    try:
+        stdout, stderr = process.communicate(stdin, timeout=timeout)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        stdout, stderr = process.communicate()
+        raise ToolError(_report(f"did not end in {timeout} s", tool, arguments, stdout, stderr)) from None
+    except BaseException:
+        process.kill()
+        process.wait()
+        raise
+    if check and process.returncode != 0:
+        raise ToolError(_report(f"ended with {process.returncode}", tool, arguments, stdout, stderr))
+    return ToolResult(process.returncode, stdout, stderr)
+
+
+def _report(what: str, tool: str, arguments: Sequence[str], stdout: str, stderr: str) -> str:
+    name = tool.rpartition(".")[2]
+    return f"{name} {what}: {' '.join(arguments)}\n--- output\n{stdout}\n--- errors\n{stderr}"
+
+
+class RunningTool:
+    """A tool that goes on until told to stop, such as a consumer; a context manager.
+
+    Its output is collected in a file, so that it never blocks and is all there afterwards.
+    """
+
+    def __init__(self, output: Path, tool: str, *arguments: str, heap: str = "256m") -> None:
+        self._output = output
+        self._name = tool.rpartition(".")[2]
+        self._command = command(tool, arguments, heap=heap)
+
+    def __enter__(self) -> Self:
+        with open(self._output, "wb") as output:
+            self.process = processes.start(
+                self._command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT
+            )
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    def output(self) -> str:
+        return self._output.read_text(errors="replace")
+
+    def wait_for(self, text: str, timeout: float = 30) -> str:
+        """Returns the output once it holds `text`; ToolError when it does not in time."""
+        give_up_at = time.monotonic() + timeout
+        while text not in (output := self.output()):
+            if self.process.poll() is not None and text not in self.output():
+                raise ToolError(f"{self._name} ended without printing {text!r}:\n{self.output()}")
+            if time.monotonic() > give_up_at:
+                raise ToolError(f"{self._name} did not print {text!r} in {timeout} s:\n{output}")
+            time.sleep(0.05)
+        return output
+
+    def terminate(self, timeout: float = 20) -> str:
+        """Asks it to end (SIGTERM), waits for that and returns all that it printed."""
+        self.process.terminate()
+        try:
+            self.process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            raise ToolError(f"{self._name} did not end on SIGTERM:\n{self.output()}") from None
+        return self.output()
