@@ -1,0 +1,43 @@
+# Odradek. `make start` runs a broker, `make test` runs all tests; both set up what they need.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+.PHONY: start test check bench install install-test jars clean
+
+start: install
+	$(BIN)/odradek start --override listeners=PLAINTEXT://127.0.0.1:9092 --override log.dirs=data
+
+test: install-test jars
+	$(BIN)/python -m pytest
+
+check: install-test
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: install-test jars
+	$(BIN)/python -m benchmarks
+
+jars: install-test
+	$(BIN)/python -m compat_tests.apache_kafka.jars
+
+install: $(VENV)/installed
+
+install-test: $(VENV)/installed-test
+
+$(VENV)/installed: pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "Odradek needs Python 3.11 or later; $(PYTHON) is older. Install one and say: make PYTHON=/path/to/python3"; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || \
+	  { echo "python3 -m venv failed; on Debian and Ubuntu: apt-get install python3-venv"; exit 1; }
+	$(BIN)/python -m pip install --quiet --editable .
+	@touch $@
+
+$(VENV)/installed-test: $(VENV)/installed requirements-test.txt
+	$(BIN)/python -m pip install --quiet --requirement requirements-test.txt
+	@touch $@
+
+clean:
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis build *.egg-info

@@ -1,0 +1,148 @@
+"""The one table of APIs: what is served, in which versions, by whom.
+
+ApiVersions, dispatch, docs/compatibility.md and the test that every row is exercised derive from it. An API or a
+version that is not whole is not in it.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from odradek.protocol.codec import Decoder, Encoder, decoder, encoder
+from odradek.protocol.errors import KafkaError
+from odradek.protocol.headers import API_VERSIONS_KEY, response_is_flexible
+from odradek.protocol.messages import request_class, response_class
+from odradek.protocol.schema import Message
+from odradek.protocol.types import DecodeError
+
+if TYPE_CHECKING:
+    from odradek.server.services import Services
+
+
+class Api(NamedTuple):
+    """A row of the table: the versions served and the handler, as `module:function` under `server/handlers`."""
+
+    key: int
+    name: str
+    first_version: int
+    last_version: int
+    handler: str
+
+
+PRODUCE_KEY: Final = 0
+
+APIS: Final = {
+    api.key: api
+    for api in (
+        Api(0, "Produce", 3, 13, "produce:produce"),
+        Api(1, "Fetch", 4, 18, "fetch:fetch"),
+        Api(2, "ListOffsets", 1, 11, "list_offsets:list_offsets"),
+        Api(3, "Metadata", 0, 13, "metadata:metadata"),
+        Api(8, "OffsetCommit", 2, 10, "group_offsets:offset_commit"),
+        Api(9, "OffsetFetch", 1, 10, "group_offsets:offset_fetch"),
+        Api(10, "FindCoordinator", 0, 6, "find_coordinator:find_coordinator"),
+        Api(11, "JoinGroup", 0, 9, "groups:join_group"),
+        Api(12, "Heartbeat", 0, 4, "groups:heartbeat"),
+        Api(13, "LeaveGroup", 0, 5, "groups:leave_group"),
+        Api(14, "SyncGroup", 0, 5, "groups:sync_group"),
+        Api(15, "DescribeGroups", 0, 6, "groups:describe_groups"),
+        Api(16, "ListGroups", 0, 5, "groups:list_groups"),
+        Api(18, "ApiVersions", 0, 4, "api_versions:api_versions"),
+        Api(19, "CreateTopics", 2, 7, "topics:create_topics"),
+        Api(20, "DeleteTopics", 1, 6, "topics:delete_topics"),
+        Api(21, "DeleteRecords", 0, 2, "topics:delete_records"),
+        Api(22, "InitProducerId", 0, 5, "producers:init_producer_id"),
+        Api(23, "OffsetForLeaderEpoch", 2, 4, "list_offsets:offset_for_leader_epoch"),
+        Api(32, "DescribeConfigs", 1, 4, "configs:describe_configs"),
+        Api(33, "AlterConfigs", 0, 2, "configs:alter_configs"),
+        Api(35, "DescribeLogDirs", 1, 5, "log_dirs:describe_log_dirs"),
+        Api(37, "CreatePartitions", 0, 3, "topics:create_partitions"),
+        Api(42, "DeleteGroups", 0, 2, "groups:delete_groups"),
+        Api(44, "IncrementalAlterConfigs", 0, 1, "configs:incremental_alter_configs"),
+        Api(47, "OffsetDelete", 0, 0, "group_offsets:offset_delete"),
+        Api(57, "UpdateFeatures", 0, 2, "features:update_features"),
+        Api(60, "DescribeCluster", 0, 2, "metadata:describe_cluster"),
+        Api(61, "DescribeProducers", 0, 0, "producers:describe_producers"),
+        Api(74, "ListConfigResources", 0, 1, "configs:list_config_resources"),
+        Api(75, "DescribeTopicPartitions", 0, 0, "metadata:describe_topic_partitions"),
+    )
+}
+"""Source of keys and versions: Apache Kafka 4.3.0's own ApiVersions answer, less what is not served yet."""
+
+
+def advertised_first_version(api: Api) -> int:
+    """The first version ApiVersions names.
+
+    Produce is advertised from 0 although it is served from 3: librdkafka switches off compression codecs otherwise
+    (KAFKA-18659).
+    """
+    return 0 if api.key == PRODUCE_KEY else api.first_version
+
+
+class BoundApi:
+    """One API in one version, ready to be called: codec, handler and the shape of its failure."""
+
+    __slots__ = (
+        "_error_response",
+        "decode",
+        "encode",
+        "flexible",
+        "flexible_response_header",
+        "handle",
+        "name",
+        "unsupported_version",
+    )
+
+    def __init__(self, api: Api, version: int, unsupported_version: bool = False) -> None:
+        request_type, response_type = request_class(api.key), response_class(api.key)
+        module_name, _, function_name = api.handler.partition(":")
+        module = import_module(f"odradek.server.handlers.{module_name}")
+        self.name = api.name
+        self.unsupported_version = unsupported_version
+        self.flexible = request_type.is_flexible(version)
+        self.flexible_response_header = response_is_flexible(api.key, self.flexible)
+        self.decode: Decoder = decoder(request_type, version)
+        self.encode: Encoder = encoder(response_type, version)
+        self.handle: Callable[[Services, Any, Any], Any] = getattr(module, function_name)
+        self._error_response: Callable[[Any, int, KafkaError], Message | None] = getattr(
+            module, f"{function_name}_error"
+        )
+
+    def error_response(self, request: Any, version: int, error: KafkaError) -> Message | None:
+        """The response that carries `error` for the whole request; None if the connection is to be closed instead."""
+        return self._error_response(request, version, error)
+
+
+class Dispatch:
+    """Finds who answers a request. Modules are imported and codecs compiled when an API is first asked for."""
+
+    def __init__(self, services: "Services", apis: dict[int, Api] = APIS) -> None:
+        self.services = services
+        self.unexpected_errors: Counter[str] = Counter()
+        self._apis = apis
+        self._bound: dict[tuple[int, int], BoundApi] = {}
+
+    def find(self, key: int, version: int) -> BoundApi:
+        """The API in that version. Raises `DecodeError` if it is not served: Kafka closes such a connection.
+
+        ApiVersions in a version from the future is the exception: it is answered in version 0, which says what there
+        is, so that the client can ask again (KIP-511).
+        """
+        found = self._bound.get((key, version))
+        return found if found is not None else self._bind(key, version)
+
+    def count_unexpected(self, api_name: str) -> None:
+        """Remember that a handler failed in a way nobody foresaw."""
+        self.unexpected_errors[api_name] += 1
+
+    def _bind(self, key: int, version: int) -> BoundApi:
+        api = self._apis.get(key)
+        if api is None:
+            raise DecodeError(f"unknown api key {key}")
+        if api.first_version <= version <= api.last_version:
+            bound = self._bound[key, version] = BoundApi(api, version)
+            return bound
+        if key == API_VERSIONS_KEY and version > api.last_version:
+            return BoundApi(api, 0, unsupported_version=True)
+        raise DecodeError(f"{api.name} has no version {version}")

@@ -1,0 +1,220 @@
+"""One client connection: requests in, responses out, in order.
+
+As in Kafka, one request of a connection is in progress at a time and the next is not looked at before the answer to
+the last has left for the socket. That gives the order that clients rely on and bounds what a connection can hold.
+"""
+
+import logging
+import struct
+from collections import deque
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from odradek.protocol.codec import MALFORMED, Splice
+from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.protocol.framing import SIZE_BYTES
+from odradek.protocol.headers import PREFIX_BYTES, read_client_id, read_request_prefix
+from odradek.protocol.schema import Message
+from odradek.protocol.types import DecodeError, FileRegionLike
+from odradek.server.apis import BoundApi, Dispatch
+
+if TYPE_CHECKING:
+    from twisted.internet.defer import Deferred
+    from twisted.python.failure import Failure
+
+    from odradek.server.transport import KafkaTransport
+
+logger = logging.getLogger(__name__)
+
+Piece = bytes | bytearray | memoryview | FileRegionLike
+
+_pack_response_head: Final = struct.Struct(">ii").pack
+_pack_size_into: Final = struct.Struct(">i").pack_into
+_BACKLOG_LIMIT: Final = 16
+
+
+class NoResponse:
+    """What a handler returns when nothing is to be sent (Produce with acks=0)."""
+
+
+NO_RESPONSE: Final = NoResponse()
+
+
+class CloseConnection(Exception):  # noqa: N818 - not an error but an instruction
+    """Raised by a handler that has to close the connection, as Kafka does for a failed produce with acks=0."""
+
+
+class RequestContext:
+    """Who asks, and how. One object per connection, valid while its request is in progress."""
+
+    __slots__ = ("api_version", "client_host", "client_id", "client_software", "listener_name", "principal")
+
+    def __init__(self, client_host: str, listener_name: str) -> None:
+        self.client_host = client_host
+        self.listener_name = listener_name
+        self.principal = "User:ANONYMOUS"
+        self.client_id: str | None = None
+        self.client_software = ("unknown", "unknown")
+        self.api_version = 0
+
+
+class Connection:
+    """The state of one connection, between the transport and the handlers."""
+
+    def __init__(self, transport: "KafkaTransport", dispatch: Dispatch, context: RequestContext) -> None:
+        self._transport = transport
+        self._dispatch = dispatch
+        self.context = context
+        self._backlog: deque[bytes | memoryview] = deque()
+        self._in_progress: Deferred[Any] | None = None
+        self._blocked = False
+        self._paused = False
+        self._lost = False
+        self._client_id_bytes: bytes = b""
+
+    def frames_received(self, frames: Sequence[bytes | memoryview]) -> None:
+        """Frames in the order of arrival, each with its length prefix."""
+        if self._blocked:
+            self._backlog.extend(frames)
+        else:
+            for number, frame in enumerate(frames, 1):
+                self._request(frame)
+                if self._blocked:
+                    self._backlog.extend(frames[number:])
+                    break
+        if len(self._backlog) >= _BACKLOG_LIMIT and not self._paused:
+            self._paused = True
+            self._transport.pause_reading()
+
+    def output_drained(self) -> None:
+        """The last response has reached the socket."""
+        if self._in_progress is None:
+            self._unblock()
+
+    def connection_lost(self) -> None:
+        """The client is gone: drop what it asked."""
+        self._lost = True
+        self._backlog.clear()
+        if self._in_progress is not None:
+            self._in_progress.cancel()
+
+    def refuse(self, why: str) -> None:
+        """Close because of what the client sent, with the one line an operator needs."""
+        logger.warning(
+            "closing connection client=%s client_id=%s why=%r", self.context.client_host, self.context.client_id, why
+        )
+        self._lost = True
+        self._backlog.clear()
+        self._transport.close()
+
+    def _unblock(self) -> None:
+        self._blocked = False
+        while self._backlog and not self._blocked:
+            self._request(self._backlog.popleft())
+        if self._paused and len(self._backlog) < _BACKLOG_LIMIT and not self._blocked:
+            self._paused = False
+            self._transport.resume_reading()
+
+    def _request(self, frame: bytes | memoryview) -> None:
+        """Decode one request, let its handler answer, and send the answer if it is there already."""
+        if self._lost:
+            return
+        try:
+            api_key, version, correlation_id, client_id_size = read_request_prefix(frame, SIZE_BYTES)
+            api = self._dispatch.find(api_key, version)
+            end = len(frame)
+            self.context.client_id, position = read_client_id(
+                frame, SIZE_BYTES + PREFIX_BYTES, end, client_id_size, api.flexible
+            )
+            if api.unsupported_version:
+                request: Any = None
+            else:
+                request, position = api.decode(frame, position, end)
+                if position != end:
+                    raise DecodeError(f"{end - position} bytes left over after the request")
+        except MALFORMED as error:
+            self.refuse(f"malformed request: {error}")
+            return
+        self.context.api_version = version
+        try:
+            response = api.handle(self._dispatch.services, self.context, request)
+        except Exception as error:
+            self._answer_failure(api, correlation_id, request, error)
+            return
+        if isinstance(response, Message):
+            self._respond(api, correlation_id, response)
+        elif response is not NO_RESPONSE:
+            self._wait_for(api, correlation_id, request, response)
+
+    def _wait_for(self, api: BoundApi, correlation_id: int, request: Any, deferred: "Deferred[Any]") -> None:
+        self._in_progress = deferred
+        self._blocked = True
+
+        def answered(response: Any) -> None:
+            self._in_progress = None
+            if response is not NO_RESPONSE:
+                self._respond(api, correlation_id, response)
+            if self._transport.writer.is_idle and not self._lost:
+                self._unblock()
+
+        def failed(failure: "Failure") -> None:
+            self._in_progress = None
+            if self._lost:
+                return
+            self._answer_failure(api, correlation_id, request, failure.value)
+            if self._transport.writer.is_idle and not self._lost:
+                self._unblock()
+
+        deferred.addCallbacks(answered, failed)
+
+    def _answer_failure(self, api: BoundApi, correlation_id: int, request: Any, error: BaseException) -> None:
+        if isinstance(error, CloseConnection):
+            self.refuse(str(error))
+            return
+        if not isinstance(error, KafkaError):
+            self._dispatch.count_unexpected(api.name)
+            logger.error(
+                "unexpected error in a handler; the request was answered with UNKNOWN_SERVER_ERROR; please report it "
+                "api=%s version=%d client_id=%s", api.name, self.context.api_version, self.context.client_id,
+                exc_info=error,
+            )
+            error = KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR)
+        response = api.error_response(request, self.context.api_version, error)
+        if response is None:
+            self.refuse(f"{api.name} failed: {error}")
+        else:
+            self._respond(api, correlation_id, response)
+
+    def _respond(self, api: BoundApi, correlation_id: int, response: Message) -> None:
+        if self._lost:
+            return
+        out = bytearray(_pack_response_head(0, correlation_id))
+        if api.flexible_response_header:
+            out.append(0)
+        splices: list[Splice] = []
+        try:
+            api.encode(response, out, splices)
+        except Exception:
+            logger.exception("a response could not be encoded; closing; please report it api=%s", api.name)
+            self.refuse("response could not be encoded")
+            return
+        writer = self._transport.writer
+        if not splices:
+            _pack_size_into(out, 0, len(out) - SIZE_BYTES)
+            if not writer.send_one(out):
+                self._blocked = True
+            return
+        size = len(out) - SIZE_BYTES + sum(splice.region.size_bytes for splice in splices)
+        _pack_size_into(out, 0, size)
+        view = memoryview(out)
+        pieces: list[Piece] = []
+        start = 0
+        for position, region in splices:
+            if position > start:
+                pieces.append(view[start:position])
+            pieces.append(region)
+            start = position
+        if start < len(out):
+            pieces.append(view[start:])
+        if not writer.send(pieces):
+            self._blocked = True

@@ -1,0 +1,157 @@
+"""Fetch sessions (KIP-227): a consumer of many partitions names only those that changed since its last fetch.
+
+A session remembers each partition's fetch parameters and what the client was last told of it. Epochs say which
+request is meant: 0 asks for a new session, -1 closes one, n > 0 continues it.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from odradek.protocol.errors import ErrorCode, KafkaError
+
+INVALID_SESSION_ID: Final = 0
+INITIAL_EPOCH: Final = 0
+FINAL_EPOCH: Final = -1
+EVICTION_MS: Final = 120_000
+MAX_EPOCH: Final = 2**31 - 1
+
+PartitionKey = tuple[str | bytes, int]
+"""Topic id (from Fetch 13 on) or topic name, and partition index."""
+
+
+class FetchPartition:
+    """One partition to be fetched: what was asked, and what the client was last told."""
+
+    __slots__ = (
+        "current_leader_epoch",
+        "fetch_offset",
+        "fetcher_log_start_offset",
+        "high_watermark",
+        "index",
+        "last_fetched_epoch",
+        "log_start_offset",
+        "max_bytes",
+        "topic",
+        "topic_id",
+    )
+
+    def __init__(self, topic: str, topic_id: bytes, index: int) -> None:
+        self.topic = topic
+        self.topic_id = topic_id
+        self.index = index
+        self.fetch_offset = 0
+        self.max_bytes = 0
+        self.current_leader_epoch = -1
+        self.last_fetched_epoch = -1
+        self.fetcher_log_start_offset = -1
+        self.high_watermark = -1
+        self.log_start_offset = -1
+
+    def ask(self, other: "FetchPartition") -> None:
+        """Take over what a newer request asks."""
+        self.fetch_offset = other.fetch_offset
+        self.max_bytes = other.max_bytes
+        self.current_leader_epoch = other.current_leader_epoch
+        self.last_fetched_epoch = other.last_fetched_epoch
+        self.fetcher_log_start_offset = other.fetcher_log_start_offset
+
+    def tell(self, high_watermark: int, log_start_offset: int, failed: bool) -> bool:
+        """Note what the client is now told; whether any of it is news.
+
+        After an error the next good answer has to be sent even if nothing changed since.
+        """
+        news = failed or high_watermark != self.high_watermark or log_start_offset != self.log_start_offset
+        self.high_watermark = -1 if failed else high_watermark
+        self.log_start_offset = log_start_offset
+        return news
+
+
+class FetchSession:
+    """What one fetcher has told us so far; the epoch is the one its next request has to carry."""
+
+    __slots__ = ("created_ms", "epoch", "id", "last_used_ms", "partitions", "uses_topic_ids")
+
+    def __init__(self, session_id: int, uses_topic_ids: bool, now_ms: int) -> None:
+        self.id = session_id
+        self.uses_topic_ids = uses_topic_ids
+        self.epoch = 1
+        self.created_ms = now_ms
+        self.last_used_ms = now_ms
+        self.partitions: OrderedDict[PartitionKey, FetchPartition] = OrderedDict()
+
+    def update(self, asked: dict[PartitionKey, FetchPartition], forgotten: Iterable[PartitionKey]) -> None:
+        """Apply an incremental request."""
+        for key, partition in asked.items():
+            known = self.partitions.get(key)
+            if known is None:
+                self.partitions[key] = partition
+            else:
+                known.ask(partition)
+        for key in forgotten:
+            self.partitions.pop(key, None)
+
+    def advance(self) -> None:
+        """Expect the next epoch; after the last comes 1, as 0 means something else."""
+        self.epoch = 1 if self.epoch == MAX_EPOCH else self.epoch + 1
+
+
+class FetchSessionCache:
+    """All fetch sessions of a broker, at most `max_sessions` (Kafka: `max.incremental.fetch.session.cache.slots`)."""
+
+    def __init__(self, max_sessions: int, random_id: Callable[[], int]) -> None:
+        self._max_sessions = max_sessions
+        self._random_id = random_id
+        self._sessions: OrderedDict[int, FetchSession] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def create(
+        self, partitions: dict[PartitionKey, FetchPartition], uses_topic_ids: bool, now_ms: int
+    ) -> FetchSession | None:
+        """A new session, or None if there is no room and nobody who may be put out."""
+        if not partitions or (len(self._sessions) >= self._max_sessions and not self._evict(len(partitions), now_ms)):
+            return None
+        session_id = self._random_id()
+        while session_id in self._sessions or session_id == INVALID_SESSION_ID:
+            session_id = self._random_id()
+        session = self._sessions[session_id] = FetchSession(session_id, uses_topic_ids, now_ms)
+        session.partitions.update(partitions)
+        return session
+
+    def remove(self, session_id: int) -> None:
+        """Forget a session, if there is one."""
+        self._sessions.pop(session_id, None)
+
+    def resume(self, session_id: int, epoch: int, uses_topic_ids: bool, now_ms: int) -> FetchSession:
+        """The session an incremental request continues.
+
+        Raises FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH, or FETCH_SESSION_TOPIC_ID_ERROR when the
+        session was opened by names and is continued by topic ids or the other way round.
+        """
+        session = self._sessions.get(session_id)
+        if session is None:
+            raise KafkaError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+        if session.epoch != epoch:
+            raise KafkaError(ErrorCode.INVALID_FETCH_SESSION_EPOCH)
+        if session.uses_topic_ids != uses_topic_ids:
+            raise KafkaError(ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR)
+        session.last_used_ms = now_ms
+        self._sessions.move_to_end(session_id)
+        return session
+
+    def _evict(self, new_size: int, now_ms: int) -> bool:
+        """Make room: put out the longest unused session if it is stale, else an old one smaller than the new."""
+        if not self._sessions:
+            return False
+        oldest = next(iter(self._sessions.values()))
+        if now_ms - oldest.last_used_ms > EVICTION_MS:
+            del self._sessions[oldest.id]
+            return True
+        settled = [session for session in self._sessions.values() if now_ms - session.created_ms > EVICTION_MS]
+        smallest = min(settled, key=lambda session: (len(session.partitions), session.id), default=None)
+        if smallest is None or len(smallest.partitions) > new_size:
+            return False
+        del self._sessions[smallest.id]
+        return True

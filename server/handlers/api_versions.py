@@ -1,0 +1,52 @@
+"""ApiVersions: what this broker serves.
+
+Versions 0-4. From 3 on the client names itself, and a name or version that is not
+`[a-zA-Z0-9](?:[a-zA-Z0-9\\-.]*[a-zA-Z0-9])?` is INVALID_REQUEST (KIP-511). A request in an unknown version is answered
+in version 0 with UNSUPPORTED_VERSION and the range of ApiVersions itself. Features are listed when they are whole
+(KIP-584); there are none yet.
+"""
+
+import re
+from typing import TYPE_CHECKING, Final
+
+from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.protocol.headers import API_VERSIONS_KEY
+from odradek.protocol.messages.api_versions import (
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    ApiVersionsResponseApiVersion,
+)
+from odradek.server.apis import APIS, Api, advertised_first_version
+
+if TYPE_CHECKING:
+    from odradek.server.connection import RequestContext
+    from odradek.server.services import Services
+
+_SOFTWARE: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
+
+
+def api_versions(
+    services: "Services", context: "RequestContext", request: ApiVersionsRequest | None
+) -> ApiVersionsResponse:
+    """The table of APIs; `request` is None when its version is not known."""
+    if request is None:
+        return ApiVersionsResponse(
+            error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=[_row(APIS[API_VERSIONS_KEY])]
+        )
+    if context.api_version >= 3:
+        software = (request.client_software_name, request.client_software_version)
+        if not all(_SOFTWARE.fullmatch(part) for part in software):
+            raise KafkaError(ErrorCode.INVALID_REQUEST)
+        context.client_software = software
+    return ApiVersionsResponse(api_keys=[_row(api) for api in APIS.values()])
+
+
+def api_versions_error(request: ApiVersionsRequest | None, version: int, error: KafkaError) -> ApiVersionsResponse:
+    """An error and no APIs."""
+    return ApiVersionsResponse(error_code=error.code)
+
+
+def _row(api: Api) -> ApiVersionsResponseApiVersion:
+    return ApiVersionsResponseApiVersion(
+        api_key=api.key, min_version=advertised_first_version(api), max_version=api.last_version
+    )

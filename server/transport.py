@@ -1,0 +1,211 @@
+"""The edge: Twisted's view of a connection. The only `dataReceived` in Odradek.
+
+Reading: bytes are cut into frames and handed to `Connection`. Writing: `SocketWriter` tries the socket at once, in
+the same reactor turn, and queues only what it does not take; record bytes go from file to socket by `sendfile`.
+"""
+
+import logging
+import os
+import socket
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final
+
+from twisted.internet.interfaces import IAddress, IPullProducer
+from twisted.internet.protocol import Factory, Protocol, connectionDone
+from twisted.python.failure import Failure
+from zope.interface import implementer
+
+from odradek.protocol.framing import FrameSplitter
+from odradek.protocol.types import DecodeError
+from odradek.server.connection import Connection, Piece
+
+logger = logging.getLogger(__name__)
+
+SMALL_READ_BYTES: Final = 65536
+LARGE_READ_BYTES: Final = 1048576
+"""A read that fills its buffer is followed by larger ones; small ones stay cheap to allocate."""
+
+_TURN_LIMIT_BYTES: Final = 4194304
+"""What one connection may send in one reactor turn, so that a fast reader does not starve the others."""
+
+
+@implementer(IPullProducer)
+class SocketWriter:
+    """Sends pieces, bytes and file regions, in order.
+
+    Whenever something is left over it registers itself as the transport's pull producer, so Twisted's own write buffer
+    stays empty and the socket is ours. `on_drained` is called when the queue has become empty again.
+    """
+
+    def __init__(self, transport: Any, on_drained: Callable[[], None]) -> None:
+        self._transport = transport
+        self._socket: socket.socket = transport.getHandle()
+        self._on_drained = on_drained
+        self._queue: deque[Piece] = deque()
+        self._region_sent_bytes = 0
+        self._registered = False
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether everything sent so far has reached the socket."""
+        return not self._queue
+
+    def send_one(self, data: bytearray | bytes) -> bool:
+        """Send a response that is one piece; True if the socket took it whole."""
+        if not self._queue:
+            try:
+                sent = self._socket.send(data)
+            except BlockingIOError:
+                sent = 0
+            except OSError as error:
+                self._fail(error)
+                return True
+            if sent == len(data):
+                return True
+            self._queue.append(memoryview(data)[sent:])
+        else:
+            self._queue.append(data)
+        self._register()
+        return False
+
+    def send(self, pieces: list[Piece]) -> bool:
+        """Send a response of several pieces; True if the socket took all of it."""
+        self._queue.extend(pieces)
+        if not self._registered and not self._pump():
+            self._register()
+        return not self._queue
+
+    def resumeProducing(self) -> None:
+        """Twisted: the socket may be written to again."""
+        if not self._pump():
+            self._transport.startWriting()
+        elif self._registered:
+            self._registered = False
+            self._transport.unregisterProducer()
+            self._on_drained()
+
+    def stopProducing(self) -> None:
+        """Twisted: the connection is gone."""
+        self._queue.clear()
+
+    def _register(self) -> None:
+        if not self._registered:
+            self._registered = True
+            self._transport.registerProducer(self, False)
+
+    def _pump(self) -> bool:
+        """Send until the queue is empty (True) or the socket or this turn is full (False)."""
+        queue = self._queue
+        budget_bytes = _TURN_LIMIT_BYTES
+        try:
+            while queue:
+                if budget_bytes <= 0:
+                    return False
+                piece = queue[0]
+                if isinstance(piece, (bytes, bytearray, memoryview)):
+                    flags = socket.MSG_MORE if len(queue) > 1 else 0
+                    sent = self._socket.send(piece, flags)
+                    if sent < len(piece):
+                        queue[0] = memoryview(piece)[sent:]
+                        return False
+                    queue.popleft()
+                else:
+                    sent = self._send_region(piece)
+                budget_bytes -= sent
+        except BlockingIOError:
+            return False
+        except OSError as error:
+            self._fail(error)
+        return True
+
+    def _send_region(self, region: Any) -> int:
+        """One `sendfile` of what is left of the region at the head of the queue."""
+        already = self._region_sent_bytes
+        sent = os.sendfile(
+            self._socket.fileno(), region.file.fd, region.position + already, region.size_bytes - already
+        )
+        if sent == 0:
+            raise OSError(f"segment ended {region.size_bytes - already} bytes before the promised end")
+        self._region_sent_bytes += sent
+        if self._region_sent_bytes == region.size_bytes:
+            self._region_sent_bytes = 0
+            self._queue.popleft()
+        return sent
+
+    def _fail(self, error: OSError) -> None:
+        logger.debug("write failed error=%s", error)
+        self._queue.clear()
+        self._transport.abortConnection()
+
+
+class KafkaTransport(Protocol):
+    """One client connection on a plaintext listener."""
+
+    def __init__(self, make_connection: Callable[["KafkaTransport"], Connection], max_frame_bytes: int) -> None:
+        self._make_connection = make_connection
+        self._splitter = FrameSplitter(max_frame_bytes)
+        self._read_bytes = SMALL_READ_BYTES
+        self._closing = False
+
+    def connectionMade(self) -> None:
+        transport: Any = self.transport
+        transport.setTcpNoDelay(True)
+        transport.bufferSize = SMALL_READ_BYTES
+        self.connection = self._make_connection(self)
+        self.writer = SocketWriter(transport, self.connection.output_drained)
+
+    def dataReceived(self, data: bytes) -> None:
+        if self._closing:
+            return
+        size = len(data)
+        if size == self._read_bytes:
+            self._set_read_size(LARGE_READ_BYTES)
+        elif size < SMALL_READ_BYTES and self._read_bytes != SMALL_READ_BYTES:
+            self._set_read_size(SMALL_READ_BYTES)
+        try:
+            frames = self._splitter.feed(data)
+        except DecodeError as error:
+            self.connection.refuse(str(error))
+            return
+        if frames:
+            self.connection.frames_received(frames)
+
+    def connectionLost(self, reason: Failure = connectionDone) -> None:
+        self._closing = True
+        self.connection.connection_lost()
+
+    def close(self) -> None:
+        """Close without waiting for what is still queued."""
+        self._closing = True
+        transport: Any = self.transport
+        transport.abortConnection()
+
+    def pause_reading(self) -> None:
+        """Take no more requests in until `resume_reading`."""
+        transport: Any = self.transport
+        transport.stopReading()
+
+    def resume_reading(self) -> None:
+        """The opposite of `pause_reading`."""
+        transport: Any = self.transport
+        if not self._closing and transport.connected:
+            transport.startReading()
+
+    def _set_read_size(self, size_bytes: int) -> None:
+        self._read_bytes = size_bytes
+        transport: Any = self.transport
+        transport.bufferSize = size_bytes
+
+
+class KafkaTransportFactory(Factory):
+    """Makes a `KafkaTransport` for each connection accepted on a listener."""
+
+    noisy = False
+
+    def __init__(self, make_connection: Callable[[KafkaTransport], Connection], max_frame_bytes: int) -> None:
+        self._make_connection = make_connection
+        self._max_frame_bytes = max_frame_bytes
+
+    def buildProtocol(self, addr: IAddress | None) -> KafkaTransport:
+        return KafkaTransport(self._make_connection, self._max_frame_bytes)
