@@ -160,6 +160,8 @@ class Property(Generic[T]):
             return "true" if value else "false"
         if isinstance(value, tuple):
             return ",".join(value)
+        if isinstance(value, float):
+            return _format_double(value)
         return str(value)
 
     def error(self, value: str | None, allowed: str) -> PropertyError:
@@ -327,6 +329,14 @@ def _parse_double(text: str) -> float:
 
 def _parse_list(text: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in text.split(",")) if text else ()
+
+
+def _format_double(value: float) -> str:
+    """As Java writes it: 0.5, 1.7976931348623157E308."""
+    mantissa, e, exponent = repr(value).partition("e")
+    if not e:
+        return mantissa
+    return f"{mantissa}{'' if '.' in mantissa else '.0'}E{int(exponent)}"
 
 
 _PARSERS: dict[Kind, Callable[[str], Any]] = {

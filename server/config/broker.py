@@ -1,0 +1,204 @@
+"""The broker's properties as one set, what follows from them, and where they contradict one another."""
+
+from collections.abc import Mapping
+
+from odradek.log.config import LogConfig
+from odradek.properties import PropertyError
+from odradek.server.config.accepted import AcceptedProperties
+from odradek.server.config.cluster import ClusterProperties
+from odradek.server.config.groups import GroupProperties
+from odradek.server.config.listeners import (
+    Listener,
+    parse_listeners,
+    parse_protocol_map,
+    refuse_wildcards,
+    resolve,
+)
+from odradek.server.config.network import NetworkProperties
+from odradek.server.config.storage import StorageProperties
+from odradek.server.config.transactions import TransactionProperties
+
+SERVED_PROTOCOLS = ("PLAINTEXT",)
+
+THEMES = (
+    NetworkProperties,
+    StorageProperties,
+    ClusterProperties,
+    GroupProperties,
+    TransactionProperties,
+    AcceptedProperties,
+)
+
+# (greater or equal, less or equal): pairs of properties whose order Kafka checks at start.
+_ORDERED = (
+    ("group.max.session.timeout.ms", "group.min.session.timeout.ms"),
+    ("group.consumer.max.heartbeat.interval.ms", "group.consumer.min.heartbeat.interval.ms"),
+    ("group.consumer.heartbeat.interval.ms", "group.consumer.min.heartbeat.interval.ms"),
+    ("group.consumer.max.heartbeat.interval.ms", "group.consumer.heartbeat.interval.ms"),
+    ("group.consumer.max.session.timeout.ms", "group.consumer.min.session.timeout.ms"),
+    ("group.consumer.session.timeout.ms", "group.consumer.min.session.timeout.ms"),
+    ("group.consumer.max.session.timeout.ms", "group.consumer.session.timeout.ms"),
+    ("group.consumer.max.assignment.interval.ms", "group.consumer.min.assignment.interval.ms"),
+    ("group.consumer.assignment.interval.ms", "group.consumer.min.assignment.interval.ms"),
+    ("group.consumer.max.assignment.interval.ms", "group.consumer.assignment.interval.ms"),
+    ("replica.socket.timeout.ms", "replica.fetch.wait.max.ms"),
+    ("replica.lag.time.max.ms", "replica.fetch.wait.max.ms"),
+    ("log.cleaner.max.compaction.lag.ms", "log.cleaner.min.compaction.lag.ms"),
+)
+
+# Sizes and counts of internal topics whose default fits a cluster of three.
+_CAPPED_BY_BROKERS = (
+    "offsets.topic.replication.factor",
+    "transaction.state.log.replication.factor",
+    "transaction.state.log.min.isr",
+)
+
+
+class BrokerConfig(
+    NetworkProperties,
+    StorageProperties,
+    ClusterProperties,
+    GroupProperties,
+    TransactionProperties,
+    AcceptedProperties,
+):
+    """All properties of a broker.
+
+    Beyond the declared ones there are, derived once:
+        node_id: `node.id`, or `broker.id` where only that is given
+        data_dirs: `log.dirs`, or `log.dir` where that is not given
+        endpoints: where to listen, without the listeners of KRaft controllers
+        advertised_endpoints: what clients are told, before ports are bound (see `advertise`)
+        inter_broker_name: name of the listener that brokers use among themselves
+        topic_defaults: what holds for a topic without configuration of its own; the base of its LogConfig
+    """
+
+    data_dirs: tuple[str, ...]
+    endpoints: tuple[Listener, ...]
+    advertised_endpoints: tuple[Listener, ...]
+    inter_broker_name: str
+    topic_defaults: LogConfig
+
+    def derive(self) -> None:
+        if "node.id" not in self.explicit and "broker.id" in self.explicit and self.broker_id >= 0:
+            self.__dict__["node_id"] = self.broker_id
+        self.data_dirs = self.log_dir if self.log_dirs is None else self.log_dirs
+        self._derive_listeners()
+        self.topic_defaults = LogConfig(self.topic_values(self.explicit))
+
+    def _derive_listeners(self) -> None:
+        property_name = "listener.security.protocol.map"
+        protocols = parse_protocol_map(property_name, self.listener_security_protocol_map)
+        if property_name not in self.explicit:
+            for name in self.controller_listener_names:
+                protocols.setdefault(name.upper(), "PLAINTEXT")
+        controllers = {name.upper() for name in self.controller_listener_names}
+        bound = parse_listeners("listeners", self.listeners, protocols, distinct_ports=True)
+        self.endpoints = tuple(listener for listener in bound if listener.name not in controllers)
+        advertised = bound
+        if self.advertised_listeners is not None:
+            advertised = parse_listeners(
+                "advertised.listeners", self.advertised_listeners, protocols, distinct_ports=False
+            )
+        self.advertised_endpoints = tuple(one for one in advertised if one.name not in controllers)
+        given = self.inter_broker_listener_name
+        self.inter_broker_name = self.security_inter_broker_protocol if given is None else given.upper()
+
+    @staticmethod
+    def topic_values(broker_values: Mapping[str, str]) -> dict[str, str]:
+        """Topic properties that broker properties give a default, the first of several synonyms winning."""
+        values: dict[str, str] = {}
+        for prop in LogConfig.declared().values():
+            for name, factor in prop.synonyms:
+                text = broker_values.get(name)
+                if text is None:
+                    continue
+                values[prop.name] = text if factor == 1 else str(int(text) * factor)
+                if prop.name == "retention.ms" and int(values[prop.name]) < 0:
+                    values[prop.name] = "-1"
+                break
+        return values
+
+    def for_brokers(self, name: str, live_brokers: int) -> int:
+        """A count for an internal topic: as given, or the default capped by the brokers there are.
+
+        So a broker on its own needs no configuration, and a count that was asked for and cannot be had fails as
+        it does with Kafka. `name` is one of `offsets.topic.replication.factor`,
+        `transaction.state.log.replication.factor`, `transaction.state.log.min.isr`.
+        """
+        assert name in _CAPPED_BY_BROKERS, name
+        value: int = self.value(name)
+        return value if name in self.explicit else max(1, min(value, live_brokers))
+
+    def advertise(self, bound_ports: Mapping[str, int], host: str) -> tuple[Listener, ...]:
+        """What clients are told, given the bound port of each listener name and this machine's name."""
+        return resolve(self.advertised_endpoints, bound_ports.__getitem__, host)
+
+    def validate(self) -> None:
+        self._validate_identity()
+        self._validate_listeners()
+        self._validate_log()
+        for larger, smaller in _ORDERED:
+            if self.value(larger) < self.value(smaller):
+                raise PropertyError(larger, self.text(larger), f"must be at least {smaller} ({self.text(smaller)})")
+        name = "group.consumer.heartbeat.interval.ms"
+        timeout_ms = self.group_consumer_session_timeout_ms
+        if self.group_consumer_heartbeat_interval_ms >= timeout_ms:
+            allowed = f"must be less than group.consumer.session.timeout.ms ({timeout_ms})"
+            raise PropertyError(name, self.text(name), allowed)
+        if 0 <= self.connections_max_idle_ms <= self.connection_failed_authentication_delay_ms:
+            name = "connection.failed.authentication.delay.ms"
+            allowed = f"must be less than connections.max.idle.ms ({self.connections_max_idle_ms})"
+            raise PropertyError(name, self.text(name), allowed)
+
+    def _validate_identity(self) -> None:
+        if "broker.id" in self.explicit and self.broker_id not in (-1, self.node_id):
+            raise PropertyError("broker.id", self.text("broker.id"), f"must be node.id ({self.node_id})")
+        if self.process_roles and "broker" not in self.process_roles:
+            raise PropertyError(
+                "process.roles", ",".join(self.process_roles), "must include broker; there are no controllers"
+            )
+        if self.authorizer_class_name:
+            raise PropertyError("authorizer.class.name", self.authorizer_class_name, "this version has no authorizer")
+
+    def _validate_listeners(self) -> None:
+        names = {listener.name for listener in self.endpoints}
+        if not names:
+            raise PropertyError("listeners", ",".join(self.listeners), "must name a listener for clients")
+        for listener in self.endpoints:
+            if listener.protocol not in SERVED_PROTOCOLS:
+                served = ", ".join(SERVED_PROTOCOLS)
+                raise PropertyError("listeners", str(listener), f"this version serves {served} only")
+        advertised = {listener.name for listener in self.advertised_endpoints}
+        if not advertised or not advertised <= names:
+            text = ",".join(map(str, self.advertised_endpoints))
+            raise PropertyError("advertised.listeners", text, f"must name any of: {', '.join(sorted(names))}")
+        refuse_wildcards(
+            "listeners" if self.advertised_listeners is None else "advertised.listeners",
+            self.advertised_endpoints,
+        )
+        self._validate_inter_broker_listener(advertised)
+
+    def _validate_inter_broker_listener(self, advertised: set[str]) -> None:
+        name = "inter.broker.listener.name"
+        given = self.inter_broker_listener_name
+        if given is not None and "security.inter.broker.protocol" in self.explicit:
+            raise PropertyError(name, given, "must not be set together with security.inter.broker.protocol")
+        if self.inter_broker_name in advertised:
+            return
+        choices = f"must be one of: {', '.join(sorted(advertised))}"
+        if given is not None:
+            raise PropertyError(name, given, choices)
+        raise PropertyError(name, None, f"{choices}, because no listener is named {self.inter_broker_name}")
+
+    def _validate_log(self) -> None:
+        for name, minimum in (("log.roll.ms", 1), ("log.roll.jitter.ms", 0)):
+            value = self.value(name)
+            if value is not None and value < minimum:
+                raise PropertyError(name, str(value), f"must be at least {minimum}")
+        for name in ("log.retention.ms", "log.retention.minutes", "log.retention.hours"):
+            if self.value(name) == 0:
+                raise PropertyError(name, "0", "must be at least 1, or -1 for no limit")
+        if self.log_cleaner_dedupe_buffer_size <= 1 << 20:
+            name = "log.cleaner.dedupe.buffer.size"
+            raise PropertyError(name, self.text(name), "must be more than 1048576")

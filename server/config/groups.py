@@ -1,0 +1,196 @@
+"""Consumer groups and committed offsets."""
+
+from odradek.properties import INT32_MAX, PropertySet, UpdateMode, integer, long, short, string, string_list
+
+
+class GroupProperties(PropertySet):
+    """Consumer groups and committed offsets."""
+
+    group_min_session_timeout_ms = integer(
+        "group.min.session.timeout.ms",
+        6000,
+        doc="Shortest session timeout a member of a classic group may ask for.",
+    )
+    group_max_session_timeout_ms = integer(
+        "group.max.session.timeout.ms",
+        1_800_000,
+        doc="Longest session timeout a member of a classic group may ask for.",
+    )
+    group_initial_rebalance_delay_ms = integer(
+        "group.initial.rebalance.delay.ms",
+        3000,
+        doc="How long a new group waits for more members before its first rebalance.",
+    )
+    group_max_size = integer(
+        "group.max.size",
+        INT32_MAX,
+        minimum=1,
+        doc="Most members of a classic group.",
+    )
+    group_coordinator_rebalance_protocols = string_list(
+        "group.coordinator.rebalance.protocols",
+        ("classic", "consumer", "streams"),
+        choices=("consumer", "classic", "share", "streams"),
+        doc="Group protocols that are served.",
+    )
+    group_coordinator_append_linger_ms = integer(
+        "group.coordinator.append.linger.ms",
+        -1,
+        minimum=-1,
+        no_effect=True,
+        doc="How long Kafka gathers writes of its coordinator.",
+    )
+    group_coordinator_threads = integer(
+        "group.coordinator.threads",
+        4,
+        minimum=1,
+        no_effect=True,
+        doc="Kafka's coordinator threads.",
+    )
+    group_coordinator_background_threads = integer(
+        "group.coordinator.background.threads",
+        2,
+        minimum=1,
+        no_effect=True,
+        doc="Kafka's coordinator background threads.",
+    )
+    group_coordinator_cached_buffer_max_bytes = integer(
+        "group.coordinator.cached.buffer.max.bytes",
+        1_048_588,
+        minimum=524288,
+        update_mode=UpdateMode.CLUSTER_WIDE,
+        no_effect=True,
+        doc="Buffer that Kafka's coordinator keeps for reuse.",
+    )
+    group_consumer_session_timeout_ms = integer(
+        "group.consumer.session.timeout.ms",
+        45_000,
+        minimum=1,
+        doc="Session timeout of members of consumer groups (KIP-848).",
+    )
+    group_consumer_min_session_timeout_ms = integer(
+        "group.consumer.min.session.timeout.ms",
+        45_000,
+        minimum=1,
+        doc="Shortest session timeout a consumer group may be given.",
+    )
+    group_consumer_max_session_timeout_ms = integer(
+        "group.consumer.max.session.timeout.ms",
+        60_000,
+        minimum=1,
+        doc="Longest session timeout a consumer group may be given.",
+    )
+    group_consumer_heartbeat_interval_ms = integer(
+        "group.consumer.heartbeat.interval.ms",
+        5000,
+        minimum=1,
+        doc="Time between heartbeats of members of consumer groups.",
+    )
+    group_consumer_min_heartbeat_interval_ms = integer(
+        "group.consumer.min.heartbeat.interval.ms",
+        5000,
+        minimum=1,
+        doc="Shortest heartbeat interval a consumer group may be given.",
+    )
+    group_consumer_max_heartbeat_interval_ms = integer(
+        "group.consumer.max.heartbeat.interval.ms",
+        15_000,
+        minimum=1,
+        doc="Longest heartbeat interval a consumer group may be given.",
+    )
+    group_consumer_assignment_interval_ms = integer(
+        "group.consumer.assignment.interval.ms",
+        1000,
+        minimum=0,
+        update_mode=UpdateMode.CLUSTER_WIDE,
+        doc="Shortest time between two assignments of a consumer group.",
+    )
+    group_consumer_min_assignment_interval_ms = integer(
+        "group.consumer.min.assignment.interval.ms",
+        0,
+        minimum=0,
+        doc="Lower bound of that time for a group.",
+    )
+    group_consumer_max_assignment_interval_ms = integer(
+        "group.consumer.max.assignment.interval.ms",
+        15_000,
+        minimum=0,
+        doc="Upper bound of that time for a group.",
+    )
+    group_consumer_max_size = integer(
+        "group.consumer.max.size",
+        INT32_MAX,
+        minimum=1,
+        doc="Most members of a consumer group.",
+    )
+    group_consumer_assignors = string_list(
+        "group.consumer.assignors",
+        ("uniform", "range"),
+        doc="Assignors of the broker; the first is the default.",
+    )
+    group_consumer_migration_policy = string(
+        "group.consumer.migration.policy",
+        "bidirectional",
+        choices=("disabled", "downgrade", "upgrade", "bidirectional"),
+        ignore_case=True,
+        doc="Which live groups may change between the classic and the consumer protocol.",
+    )
+    group_consumer_regex_refresh_interval_ms = integer(
+        "group.consumer.regex.refresh.interval.ms",
+        600_000,
+        minimum=10000,
+        internal=True,
+        doc="Time after which a subscribed pattern is matched anew; for tests.",
+    )
+    offset_metadata_max_bytes = integer(
+        "offset.metadata.max.bytes",
+        4096,
+        doc="Longest text a client may commit with an offset.",
+    )
+    offsets_commit_timeout_ms = integer(
+        "offsets.commit.timeout.ms",
+        5000,
+        minimum=1,
+        doc="Longest wait for a commit to be replicated.",
+    )
+    offsets_load_buffer_size = integer(
+        "offsets.load.buffer.size",
+        5_242_880,
+        minimum=1,
+        doc="Bytes read at a time when groups are loaded.",
+    )
+    offsets_retention_minutes = integer(
+        "offsets.retention.minutes",
+        10_080,
+        minimum=1,
+        doc="Minutes for which an idle group's offsets are kept.",
+    )
+    offsets_retention_check_interval_ms = long(
+        "offsets.retention.check.interval.ms",
+        600_000,
+        minimum=1,
+        doc="Time between two looks for expired offsets.",
+    )
+    offsets_topic_num_partitions = integer(
+        "offsets.topic.num.partitions",
+        50,
+        minimum=1,
+        doc="Partitions of __consumer_offsets; fixed once it exists.",
+    )
+    offsets_topic_replication_factor = short(
+        "offsets.topic.replication.factor",
+        3,
+        minimum=1,
+        doc="Replicas of __consumer_offsets; unless set, no more than there are brokers.",
+    )
+    offsets_topic_segment_bytes = integer(
+        "offsets.topic.segment.bytes",
+        104_857_600,
+        minimum=1,
+        doc="Segment size of __consumer_offsets.",
+    )
+    offsets_topic_compression_codec = integer(
+        "offsets.topic.compression.codec",
+        0,
+        doc="Codec of writes to __consumer_offsets: 0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd.",
+    )

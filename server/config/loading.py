@@ -1,0 +1,72 @@
+"""From a configuration file and overrides to a BrokerConfig, with what there is to warn of."""
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from odradek.properties import PropertyError
+from odradek.server.config.broker import BrokerConfig
+from odradek.server.config.properties_file import read_properties
+
+# Kafka's properties of things this broker does not have: taken, so that a file written for Kafka can be used as it
+# is, but not declared.
+ACCEPTED_PREFIXES = (
+    "alter.log.dirs.replication.quota.", "client.quota.callback.", "config.providers", "connections.max.reauth.",
+    "controller.performance.", "controller.quorum.", "controller.quota.", "delegation.token.",
+    "follower.fetch.last.tiered.", "group.share.", "group.streams.", "internal.metadata.", "kafka.metrics.",
+    "listener.name.", "remote.", "replication.quota.", "sasl.", "security.providers", "server.max.startup.",
+    "share.", "ssl.", "unstable.",
+)  # fmt: skip
+
+
+class Loaded(NamedTuple):
+    """A configuration that is whole and free of contradiction, and lines to warn with."""
+
+    config: BrokerConfig
+    warnings: list[str]
+
+
+def load_config(path: str | None, overrides: Iterable[str] = ()) -> Loaded:
+    """Reads a .properties file, if there is one, and lays `name=value` overrides over it.
+
+    Raises OSError if the file cannot be read, ValueError (of which PropertyError is one) with a readable line for
+    everything that is wrong in it.
+    """
+    values: dict[str, str] = {}
+    if path is not None:
+        with open(path, "rb") as file:
+            values.update(read_properties(file.read()))
+    for override in overrides:
+        name, equals, value = override.partition("=")
+        if not equals or not name.strip():
+            raise ValueError(f"--override {override} is not name=value")
+        values[name.strip()] = value
+    return config_of(values)
+
+
+def config_of(values: Mapping[str, str]) -> Loaded:
+    """A configuration of texts by name; unknown names are left out with a warning. Raises PropertyError."""
+    declared = BrokerConfig.declared()
+    known: dict[str, str] = {}
+    without_effect: list[str] = []
+    warnings: list[str] = []
+    for name, text in values.items():
+        prop = declared.get(name)
+        if prop is None:
+            if name.startswith(ACCEPTED_PREFIXES):
+                without_effect.append(name)
+            else:
+                nearest = BrokerConfig.nearest(name)
+                hint = f", did you mean {nearest}?" if nearest else ""
+                warnings.append(f"unknown property {name} is ignored{hint}")
+            continue
+        known[name] = text
+        if prop.no_effect:
+            without_effect.append(name)
+    if without_effect:
+        warnings.append(f"properties without effect here: {', '.join(sorted(without_effect))}")
+    config = BrokerConfig(known)
+    config.validate()
+    return Loaded(config, warnings)
+
+
+__all__ = ["Loaded", "PropertyError", "config_of", "load_config"]

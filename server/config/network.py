@@ -1,0 +1,196 @@
+"""Listeners, connections and requests."""
+
+from odradek.properties import INT32_MAX, PropertySet, UpdateMode, integer, long, string, string_list
+
+
+class NetworkProperties(PropertySet):
+    """Listeners, connections and requests."""
+
+    listeners = string_list(
+        "listeners",
+        ("PLAINTEXT://:9092",),
+        unique=True,
+        may_be_empty=False,
+        update_mode=UpdateMode.PER_BROKER,
+        doc="Where to listen, as NAME://host:port; an empty host is every interface, port 0 any free port.",
+    )
+    advertised_listeners = string_list(
+        "advertised.listeners",
+        None,
+        unique=True,
+        may_be_empty=False,
+        doc="What clients are told to connect to, when that is not what listeners says.",
+    )
+    listener_security_protocol_map = string(
+        "listener.security.protocol.map",
+        "SASL_SSL:SASL_SSL,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT",
+        update_mode=UpdateMode.PER_BROKER,
+        doc="Security protocol of each listener name.",
+    )
+    inter_broker_listener_name = string(
+        "inter.broker.listener.name",
+        None,
+        doc="Listener that brokers use among themselves.",
+    )
+    security_inter_broker_protocol = string(
+        "security.inter.broker.protocol",
+        "PLAINTEXT",
+        choices=("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"),
+        doc="Protocol between brokers when inter.broker.listener.name is not set.",
+    )
+    socket_send_buffer_bytes = integer(
+        "socket.send.buffer.bytes",
+        102_400,
+        doc="SO_SNDBUF of a connection; -1 leaves it to the system.",
+    )
+    socket_receive_buffer_bytes = integer(
+        "socket.receive.buffer.bytes",
+        102_400,
+        doc="SO_RCVBUF of a connection; -1 leaves it to the system.",
+    )
+    socket_request_max_bytes = integer(
+        "socket.request.max.bytes",
+        104_857_600,
+        minimum=1,
+        doc="Largest request that is read; a larger one closes its connection.",
+    )
+    socket_listen_backlog_size = integer(
+        "socket.listen.backlog.size",
+        50,
+        minimum=1,
+        doc="Connections the system queues before they are accepted.",
+    )
+    connections_max_idle_ms = long(
+        "connections.max.idle.ms",
+        600_000,
+        doc="Idle time after which a connection is closed; -1 for never.",
+    )
+    max_connections = integer(
+        "max.connections",
+        INT32_MAX,
+        minimum=0,
+        update_mode=UpdateMode.CLUSTER_WIDE,
+        doc="Most connections in all.",
+    )
+    max_connections_per_ip = integer(
+        "max.connections.per.ip",
+        INT32_MAX,
+        minimum=0,
+        update_mode=UpdateMode.CLUSTER_WIDE,
+        doc="Most connections from one address.",
+    )
+    max_connections_per_ip_overrides = string(
+        "max.connections.per.ip.overrides",
+        "",
+        update_mode=UpdateMode.CLUSTER_WIDE,
+        doc="Exceptions to max.connections.per.ip, as host:count,host:count.",
+    )
+    max_connection_creation_rate = integer(
+        "max.connection.creation.rate",
+        INT32_MAX,
+        minimum=0,
+        update_mode=UpdateMode.CLUSTER_WIDE,
+        doc="Most new connections a second.",
+    )
+    connection_failed_authentication_delay_ms = integer(
+        "connection.failed.authentication.delay.ms",
+        100,
+        minimum=0,
+        doc="How long the answer to a failed authentication is held back.",
+    )
+    request_timeout_ms = integer(
+        "request.timeout.ms",
+        30_000,
+        doc="Longest wait for the answer to a request that the broker itself sends.",
+    )
+    fetch_max_bytes = integer(
+        "fetch.max.bytes",
+        57_671_680,
+        minimum=1024,
+        doc="Most bytes of records in one fetch response.",
+    )
+    max_incremental_fetch_session_cache_slots = integer(
+        "max.incremental.fetch.session.cache.slots",
+        1000,
+        minimum=0,
+        doc="Incremental fetch sessions kept (KIP-227).",
+    )
+    max_request_partition_size_limit = integer(
+        "max.request.partition.size.limit",
+        2000,
+        minimum=1,
+        doc="Most partitions in one answer to DescribeTopicPartitions.",
+    )
+    queued_max_request_bytes = long(
+        "queued.max.request.bytes",
+        -1,
+        no_effect=True,
+        doc="Kafka's bound on queued requests; here a connection has one request in progress.",
+    )
+    queued_max_requests = integer(
+        "queued.max.requests",
+        500,
+        minimum=1,
+        no_effect=True,
+        doc="Kafka's length of the queue between its threads.",
+    )
+    num_network_threads = integer(
+        "num.network.threads",
+        3,
+        minimum=1,
+        update_mode=UpdateMode.CLUSTER_WIDE,
+        no_effect=True,
+        doc="Kafka's network threads; here one event loop does this work.",
+    )
+    num_io_threads = integer(
+        "num.io.threads",
+        8,
+        minimum=1,
+        update_mode=UpdateMode.CLUSTER_WIDE,
+        no_effect=True,
+        doc="Kafka's request threads; here one event loop does this work.",
+    )
+    background_threads = integer(
+        "background.threads",
+        10,
+        minimum=1,
+        update_mode=UpdateMode.CLUSTER_WIDE,
+        no_effect=True,
+        doc="Kafka's background threads.",
+    )
+    fetch_purgatory_purge_interval_requests = integer(
+        "fetch.purgatory.purge.interval.requests",
+        1000,
+        no_effect=True,
+        doc="How often Kafka sweeps its waiting fetches.",
+    )
+    producer_purgatory_purge_interval_requests = integer(
+        "producer.purgatory.purge.interval.requests",
+        1000,
+        no_effect=True,
+        doc="How often Kafka sweeps its waiting produce requests.",
+    )
+    delete_records_purgatory_purge_interval_requests = integer(
+        "delete.records.purgatory.purge.interval.requests",
+        1,
+        no_effect=True,
+        doc="How often Kafka sweeps its waiting DeleteRecords requests.",
+    )
+    socket_connection_setup_timeout_ms = long(
+        "socket.connection.setup.timeout.ms",
+        10_000,
+        no_effect=True,
+        doc="Time for a connection the broker opens to be established.",
+    )
+    socket_connection_setup_timeout_max_ms = long(
+        "socket.connection.setup.timeout.max.ms",
+        30_000,
+        no_effect=True,
+        doc="Upper bound of that time after repeated failures.",
+    )
+    early_start_listeners = string_list(
+        "early.start.listeners",
+        None,
+        no_effect=True,
+        doc="Kafka's listeners that open before its authorizer is ready.",
+    )

@@ -1,0 +1,341 @@
+"""Data directories, segments, retention, compaction, and the defaults of topics."""
+
+import sys
+
+from odradek.log.config import GZIP_LEVEL_NOTE, is_gzip_level
+from odradek.properties import INT64_MAX, PropertySet, UpdateMode, boolean, double, integer, long, string, string_list
+
+
+class StorageProperties(PropertySet):
+    """Data directories, segments, retention, compaction, and the defaults of topics."""
+
+    log_dir = string_list(
+        "log.dir",
+        ("/tmp/kafka-logs",),
+        unique=True,
+        may_be_empty=False,
+        doc="Directories of the data, used when log.dirs is not set.",
+    )
+    log_dirs = string_list(
+        "log.dirs",
+        None,
+        unique=True,
+        may_be_empty=False,
+        doc="Directories of the data, separated by commas.",
+    )
+    cordoned_log_dirs = string_list(
+        "cordoned.log.dirs",
+        (),
+        update_mode=UpdateMode.PER_BROKER,
+        no_effect=True,
+        doc="Directories that get no new partitions.",
+    )
+    num_recovery_threads_per_data_dir = integer(
+        "num.recovery.threads.per.data.dir",
+        2,
+        minimum=1,
+        update_mode=UpdateMode.CLUSTER_WIDE,
+        doc="Logs of a directory that are loaded at the same time at start.",
+    )
+    log_segment_bytes = integer(
+        "log.segment.bytes",
+        1_073_741_824,
+        minimum=1048576,
+        update_mode=UpdateMode.CLUSTER_WIDE,
+        doc="Size at which a new segment is begun.",
+    )
+    log_segment_delete_delay_ms = long(
+        "log.segment.delete.delay.ms",
+        60_000,
+        minimum=0,
+        update_mode=UpdateMode.CLUSTER_WIDE,
+        doc="How long a file stays on disk after its segment was deleted.",
+    )
+    log_roll_ms = long(
+        "log.roll.ms",
+        None,
+        update_mode=UpdateMode.CLUSTER_WIDE,
+        doc="Age at which a new segment is begun; not set: log.roll.hours.",
+    )
+    log_roll_hours = integer(
+        "log.roll.hours",
+        168,
+        minimum=1,
+        doc="Age in hours at which a new segment is begun.",
+    )
+    log_roll_jitter_ms = long(
+        "log.roll.jitter.ms",
+        None,
+        update_mode=UpdateMode.CLUSTER_WIDE,
+        doc="Largest random time taken off the age; not set: log.roll.jitter.hours.",
+    )
+    log_roll_jitter_hours = integer(
+        "log.roll.jitter.hours",
+        0,
+        minimum=0,
+        doc="Largest random time taken off the age, in hours.",
+    )
+    log_retention_ms = long(
+        "log.retention.ms",
+        None,
+        update_mode=UpdateMode.CLUSTER_WIDE,
+        doc="Age up to which segments are kept, -1 for no limit; not set: log.retention.minutes.",
+    )
+    log_retention_minutes = integer(
+        "log.retention.minutes",
+        None,
+        doc="Age in minutes up to which segments are kept; not set: log.retention.hours.",
+    )
+    log_retention_hours = integer(
+        "log.retention.hours",
+        168,
+        doc="Age in hours up to which segments are kept.",
+    )
+    log_retention_bytes = long(
+        "log.retention.bytes",
+        -1,
+        update_mode=UpdateMode.CLUSTER_WIDE,
+        doc="Size up to which a partition keeps old segments; negative for no limit.",
+    )
+    log_retention_check_interval_ms = long(
+        "log.retention.check.interval.ms",
+        300_000,
+        minimum=1,
+        doc="Time between two looks for segments that may go.",
+    )
+    log_cleanup_policy = string_list(
+        "log.cleanup.policy",
+        ("delete",),
+        choices=("compact", "delete"),
+        update_mode=UpdateMode.CLUSTER_WIDE,
+        doc="How old data goes: delete, compact or both.",
+    )
+    log_index_size_max_bytes = integer(
+        "log.index.size.max.bytes",
+        10_485_760,
+        minimum=4,
+        update_mode=UpdateMode.CLUSTER_WIDE,
+        doc="Largest size of an index file.",
+    )
+    log_index_interval_bytes = integer(
+        "log.index.interval.bytes",
+        4096,
+        minimum=0,
+        update_mode=UpdateMode.CLUSTER_WIDE,
+        doc="Bytes of records between two entries of the offset index.",
+    )
+    log_flush_interval_messages = long(
+        "log.flush.interval.messages",
+        INT64_MAX,
+        minimum=1,
+        update_mode=UpdateMode.CLUSTER_WIDE,
+        doc="Records after which a log is forced to disk.",
+    )
+    log_flush_interval_ms = long(
+        "log.flush.interval.ms",
+        None,
+        update_mode=UpdateMode.CLUSTER_WIDE,
+        doc="Time after which a log is forced to disk; not set: log.flush.scheduler.interval.ms.",
+    )
+    log_flush_scheduler_interval_ms = long(
+        "log.flush.scheduler.interval.ms",
+        INT64_MAX,
+        doc="Time between two looks for logs to force to disk.",
+    )
+    log_flush_offset_checkpoint_interval_ms = integer(
+        "log.flush.offset.checkpoint.interval.ms",
+        60_000,
+        minimum=0,
+        doc="Time between two writes of the recovery points.",
+    )
+    log_flush_start_offset_checkpoint_interval_ms = integer(
+        "log.flush.start.offset.checkpoint.interval.ms",
+        60_000,
+        minimum=0,
+        doc="Time between two writes of the log start offsets.",
+    )
+    log_preallocate = boolean(
+        "log.preallocate",
+        False,
+        update_mode=UpdateMode.CLUSTER_WIDE,
+        doc="Whether a new segment's file gets its full size at once.",
+    )
+    log_message_timestamp_type = string(
+        "log.message.timestamp.type",
+        "CreateTime",
+        choices=("CreateTime", "LogAppendTime"),
+        update_mode=UpdateMode.CLUSTER_WIDE,
+        doc="Whose clock stamps records: CreateTime or LogAppendTime.",
+    )
+    log_message_timestamp_before_max_ms = long(
+        "log.message.timestamp.before.max.ms",
+        INT64_MAX,
+        minimum=0,
+        update_mode=UpdateMode.CLUSTER_WIDE,
+        doc="How far a record's CreateTime may lie behind the broker's clock.",
+    )
+    log_message_timestamp_after_max_ms = long(
+        "log.message.timestamp.after.max.ms",
+        3_600_000,
+        minimum=0,
+        update_mode=UpdateMode.CLUSTER_WIDE,
+        doc="How far a record's CreateTime may lie ahead of the broker's clock.",
+    )
+    message_max_bytes = integer(
+        "message.max.bytes",
+        1_048_588,
+        minimum=0,
+        update_mode=UpdateMode.CLUSTER_WIDE,
+        doc="Largest record batch that is accepted.",
+    )
+    compression_type = string(
+        "compression.type",
+        "producer",
+        choices=("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"),
+        update_mode=UpdateMode.CLUSTER_WIDE,
+        doc="Codec that batches are stored in; producer keeps the one they arrived in.",
+    )
+    compression_gzip_level = integer(
+        "compression.gzip.level",
+        -1,
+        check=is_gzip_level,
+        note=GZIP_LEVEL_NOTE,
+        update_mode=UpdateMode.CLUSTER_WIDE,
+        doc="Level at which the broker compresses with gzip.",
+    )
+    compression_lz4_level = integer(
+        "compression.lz4.level",
+        9,
+        minimum=1,
+        maximum=17,
+        update_mode=UpdateMode.CLUSTER_WIDE,
+        doc="Level at which the broker compresses with lz4.",
+    )
+    compression_zstd_level = integer(
+        "compression.zstd.level",
+        3,
+        minimum=-131072,
+        maximum=22,
+        update_mode=UpdateMode.CLUSTER_WIDE,
+        doc="Level at which the broker compresses with zstd.",
+    )
+    log_cleaner_enable = boolean(
+        "log.cleaner.enable",
+        True,
+        doc="Whether compacted topics are compacted at all.",
+    )
+    log_cleaner_threads = integer(
+        "log.cleaner.threads",
+        1,
+        minimum=0,
+        update_mode=UpdateMode.CLUSTER_WIDE,
+        no_effect=True,
+        doc="Kafka's compaction threads; here one works at a time.",
+    )
+    log_cleaner_backoff_ms = long(
+        "log.cleaner.backoff.ms",
+        15_000,
+        minimum=0,
+        update_mode=UpdateMode.CLUSTER_WIDE,
+        doc="Time between two looks for logs to compact, when there was none.",
+    )
+    log_cleaner_min_cleanable_ratio = double(
+        "log.cleaner.min.cleanable.ratio",
+        0.5,
+        minimum=0,
+        maximum=1,
+        update_mode=UpdateMode.CLUSTER_WIDE,
+        doc="Share of a log that must be uncompacted before it is compacted again.",
+    )
+    log_cleaner_min_compaction_lag_ms = long(
+        "log.cleaner.min.compaction.lag.ms",
+        0,
+        minimum=0,
+        update_mode=UpdateMode.CLUSTER_WIDE,
+        doc="Time for which a record stays uncompacted at least.",
+    )
+    log_cleaner_max_compaction_lag_ms = long(
+        "log.cleaner.max.compaction.lag.ms",
+        INT64_MAX,
+        minimum=1,
+        update_mode=UpdateMode.CLUSTER_WIDE,
+        doc="Longest time for which a record may stay uncompacted.",
+    )
+    log_cleaner_delete_retention_ms = long(
+        "log.cleaner.delete.retention.ms",
+        86_400_000,
+        minimum=0,
+        update_mode=UpdateMode.CLUSTER_WIDE,
+        doc="How long compaction keeps tombstones.",
+    )
+    log_cleaner_dedupe_buffer_size = long(
+        "log.cleaner.dedupe.buffer.size",
+        134_217_728,
+        update_mode=UpdateMode.CLUSTER_WIDE,
+        doc="Memory for the keys of one compaction.",
+    )
+    log_cleaner_io_buffer_size = integer(
+        "log.cleaner.io.buffer.size",
+        524_288,
+        minimum=0,
+        update_mode=UpdateMode.CLUSTER_WIDE,
+        no_effect=True,
+        doc="Kafka's buffer for reading while compacting.",
+    )
+    log_cleaner_io_buffer_load_factor = double(
+        "log.cleaner.io.buffer.load.factor",
+        0.9,
+        update_mode=UpdateMode.CLUSTER_WIDE,
+        no_effect=True,
+        doc="How full Kafka lets its table of keys become.",
+    )
+    log_cleaner_io_max_bytes_per_second = double(
+        "log.cleaner.io.max.bytes.per.second",
+        sys.float_info.max,
+        update_mode=UpdateMode.CLUSTER_WIDE,
+        doc="Most bytes a second that compaction reads and writes.",
+    )
+    log_dir_failure_timeout_ms = long(
+        "log.dir.failure.timeout.ms",
+        30_000,
+        minimum=1,
+        no_effect=True,
+        doc="Kafka's time for telling its controller of a failed directory.",
+    )
+    log_local_retention_bytes = long(
+        "log.local.retention.bytes",
+        -2,
+        minimum=-2,
+        update_mode=UpdateMode.CLUSTER_WIDE,
+        no_effect=True,
+        doc="Bytes kept locally with remote storage.",
+    )
+    log_local_retention_ms = long(
+        "log.local.retention.ms",
+        -2,
+        minimum=-2,
+        update_mode=UpdateMode.CLUSTER_WIDE,
+        no_effect=True,
+        doc="Time kept locally with remote storage.",
+    )
+    log_initial_task_delay_ms = long(
+        "log.initial.task.delay.ms",
+        30_000,
+        minimum=0,
+        internal=True,
+        doc="Time after start before retention and checkpoints begin; for tests.",
+    )
+    producer_id_expiration_ms = integer(
+        "producer.id.expiration.ms",
+        86_400_000,
+        minimum=1,
+        update_mode=UpdateMode.CLUSTER_WIDE,
+        doc="Idle time after which an idempotent producer's state is dropped.",
+    )
+    producer_id_expiration_check_interval_ms = integer(
+        "producer.id.expiration.check.interval.ms",
+        600_000,
+        minimum=1,
+        internal=True,
+        doc="Time between two looks for idle producers.",
+    )

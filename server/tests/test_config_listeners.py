@@ -1,0 +1,140 @@
+import pytest
+
+from odradek.properties import PropertyError
+from odradek.server.config import BrokerConfig, Listener, config_of
+
+
+def endpoints(**values):
+    return config_of({name.replace("_", "."): text for name, text in values.items()}).config
+
+
+def test_the_default_listens_on_every_interface():
+    config = endpoints()
+    assert config.endpoints == (Listener("PLAINTEXT", "PLAINTEXT", "", 9092),)
+    assert config.inter_broker_name == "PLAINTEXT"
+
+
+@pytest.mark.parametrize(
+    ("text", "host", "port", "address"),
+    [
+        ("PLAINTEXT://:9092", "", 9092, ":9092"),
+        ("plaintext://localhost:0", "localhost", 0, "localhost:0"),
+        ("PLAINTEXT://broker-1.example_org:65535", "broker-1.example_org", 65535, "broker-1.example_org:65535"),
+        ("PLAINTEXT://[::1]:9092", "::1", 9092, "[::1]:9092"),
+        ("PLAINTEXT://[fe80::1%eth0]:9092", "fe80::1%eth0", 9092, "[fe80::1%eth0]:9092"),
+    ],
+)
+def test_a_listener_is_read(text, host, port, address):
+    (listener,) = endpoints(listeners=text).endpoints
+    assert (listener.host, listener.port, listener.address) == (host, port, address)
+    assert str(listener) == f"PLAINTEXT://{address}"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "localhost:9092",
+        "PLAINTEXT://localhost",
+        "PLAINTEXT://h:65536",
+        "PLAINTEXT://::1:9092",
+        "://:1",
+        "PLAINTEXT://a b:1",
+    ],
+)
+def test_a_malformed_listener_is_refused(text):
+    with pytest.raises(PropertyError, match=r"for configuration listeners: must be NAME://host:port"):
+        endpoints(listeners=text)
+
+
+def test_a_listener_name_needs_a_security_protocol():
+    with pytest.raises(PropertyError, match=r"listener.security.protocol.map has no security protocol for INSIDE"):
+        endpoints(listeners="INSIDE://:9092")
+    config = endpoints(
+        listeners="INSIDE://:9092,outside://:9093",
+        listener_security_protocol_map="inside:PLAINTEXT, OUTSIDE:PLAINTEXT",
+        inter_broker_listener_name="inside",
+    )
+    assert [(e.name, e.protocol) for e in config.endpoints] == [("INSIDE", "PLAINTEXT"), ("OUTSIDE", "PLAINTEXT")]
+    assert config.inter_broker_name == "INSIDE"
+
+
+@pytest.mark.parametrize("text", ["PLAINTEXT:TLS", "PLAINTEXT", ":PLAINTEXT", "A:PLAINTEXT,a:PLAINTEXT"])
+def test_a_bad_protocol_map_is_refused(text):
+    with pytest.raises(PropertyError, match=r"for configuration listener\.security\.protocol\.map: "):
+        endpoints(listener_security_protocol_map=text)
+
+
+TWO = {"listener.security.protocol.map": "A:PLAINTEXT,B:PLAINTEXT", "inter.broker.listener.name": "A"}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("A://:1,A://:2", "A is named twice"),
+        ("A://:1,a://:2", "A is named twice"),
+        ("A://x:1,B://y:1", "port 1 is used twice"),
+        ("A://127.0.0.1:1,B://127.0.0.2:1", "port 1 is used twice"),
+    ],
+)
+def test_listeners_that_clash_are_refused(text, message):
+    with pytest.raises(PropertyError, match=message):
+        config_of({**TWO, "listeners": text})
+
+
+@pytest.mark.parametrize("text", ["A://127.0.0.1:1,B://[::1]:1", "A://:0,B://:0", "A://:1,B://:2"])
+def test_listeners_that_do_not_clash(text):
+    assert len(config_of({**TWO, "listeners": text}).config.endpoints) == 2
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "[::]"])
+def test_a_wildcard_is_not_advertised(host):
+    with pytest.raises(PropertyError, match=r"for configuration listeners: clients cannot connect to"):
+        endpoints(listeners=f"PLAINTEXT://{host}:9092")
+    with pytest.raises(PropertyError, match=r"for configuration advertised.listeners: clients cannot connect"):
+        endpoints(advertised_listeners=f"PLAINTEXT://{host}:9092")
+    config = endpoints(listeners=f"PLAINTEXT://{host}:9092", advertised_listeners="PLAINTEXT://localhost:9092")
+    assert config.advertise({}, "other") == (Listener("PLAINTEXT", "PLAINTEXT", "localhost", 9092),)
+
+
+def test_advertised_listeners_must_be_listened_on():
+    with pytest.raises(PropertyError, match=r"configuration advertised\.listeners: must name any of: PLAINTEXT"):
+        endpoints(advertised_listeners="SSL://localhost:9092")
+
+
+def test_what_is_advertised_follows_the_bound_port_and_the_host():
+    config = endpoints(listeners="PLAINTEXT://:0")
+    assert [str(one) for one in config.advertise({"PLAINTEXT": 4711}, "box")] == ["PLAINTEXT://box:4711"]
+    config = endpoints(listeners="PLAINTEXT://127.0.0.1:0", advertised_listeners="PLAINTEXT://127.0.0.1:0")
+    assert [str(one) for one in config.advertise({"PLAINTEXT": 4711}, "box")] == ["PLAINTEXT://127.0.0.1:4711"]
+
+
+def test_listeners_of_controllers_are_left_out():
+    config = config_of(
+        {
+            "process.roles": "broker,controller",
+            "controller.listener.names": "CONTROLLER",
+            "listeners": "PLAINTEXT://:9092,CONTROLLER://:9093",
+            "advertised.listeners": "PLAINTEXT://localhost:9092,CONTROLLER://localhost:9093",
+        }
+    ).config
+    assert [one.name for one in config.endpoints] == ["PLAINTEXT"]
+    assert [one.port for one in config.advertised_endpoints] == [9092]
+
+
+def test_protocols_that_are_not_served_are_refused():
+    with pytest.raises(PropertyError, match=r"SSL://:9093 for configuration listeners: this version serves"):
+        endpoints(listeners="PLAINTEXT://:9092,SSL://:9093")
+
+
+def test_the_inter_broker_listener_must_be_advertised():
+    with pytest.raises(PropertyError, match=r"inter\.broker\.listener\.name: must be one of: PLAINTEXT"):
+        endpoints(inter_broker_listener_name="SSL")
+    with pytest.raises(PropertyError, match="because no listener is named PLAINTEXT"):
+        config_of({"listener.security.protocol.map": "A:PLAINTEXT", "listeners": "A://:1"})
+    with pytest.raises(PropertyError, match=r"together with security\.inter\.broker\.protocol"):
+        endpoints(inter_broker_listener_name="PLAINTEXT", security_inter_broker_protocol="PLAINTEXT")
+
+
+def test_a_dynamic_change_of_listeners_is_parsed():
+    config = BrokerConfig({}).replace({"listeners": "PLAINTEXT://:7"})
+    assert config.endpoints[0].port == 7
