@@ -1,0 +1,232 @@
+"""Making record batches: for internal topics, compaction, markers, recompression and tests.
+
+Sources: Kafka documentation, "Record Batch"; KIP-98, KIP-390 (levels), KIP-534 (delete horizon).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from struct import Struct
+from typing import TYPE_CHECKING
+
+from odradek.protocol.compression import Buffer, Codec, compress, decompress
+from odradek.protocol.crc import crc32c
+from odradek.protocol.record_batch import (
+    ATTRIBUTES_POSITION,
+    CODEC_MASK,
+    CONTROL_FLAG,
+    CRC_POSITION,
+    CURRENT_MAGIC,
+    DELETE_HORIZON_FLAG,
+    HEADER,
+    LOG_APPEND_TIME_FLAG,
+    LOG_OVERHEAD,
+    MAX_TIMESTAMP_POSITION,
+    NO_PARTITION_LEADER_EPOCH,
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    NO_SEQUENCE,
+    NO_TIMESTAMP,
+    RECORD_BATCH_OVERHEAD,
+    TRANSACTIONAL_FLAG,
+    BatchHeader,
+    read_header,
+)
+from odradek.protocol.record_chain import MAX_DECOMPRESSED_BYTES
+
+if TYPE_CHECKING:
+    from odradek.protocol.record_reader import Record
+
+HeaderPairs = Sequence[tuple[str, bytes | None]]
+RecordFields = tuple[int, bytes | None, bytes | None, HeaderPairs]
+"""Timestamp in ms, key, value, headers."""
+
+_UINT32 = Struct(">I")
+_INT64 = Struct(">q")
+_NULL = b"\x01"
+
+
+def build_batch(
+    records: Iterable[RecordFields],
+    *,
+    base_offset: int = 0,
+    codec: Codec = Codec.NONE,
+    level: int | None = None,
+    partition_leader_epoch: int = NO_PARTITION_LEADER_EPOCH,
+    producer_id: int = NO_PRODUCER_ID,
+    producer_epoch: int = NO_PRODUCER_EPOCH,
+    base_sequence: int = NO_SEQUENCE,
+    transactional: bool = False,
+    control: bool = False,
+    log_append_time: int | None = None,
+    delete_horizon_ms: int | None = None,
+) -> bytes:
+    """A batch of `records` at consecutive offsets from `base_offset`.
+
+    With `log_append_time`, the batch carries the LogAppendTime bit and this as every record's timestamp. With
+    `delete_horizon_ms`, it carries that. Raises CompressionError for an unknown codec or level.
+    """
+    numbered = ((delta, *fields) for delta, fields in enumerate(records))
+    payload, count, first_timestamp, max_timestamp = _encode(numbered, delete_horizon_ms)
+    attributes = _attributes(transactional, control, log_append_time, delete_horizon_ms)
+    header = BatchHeader(
+        base_offset=base_offset,
+        batch_length=0,
+        partition_leader_epoch=partition_leader_epoch,
+        magic=CURRENT_MAGIC,
+        crc=0,
+        attributes=attributes,
+        last_offset_delta=count - 1,
+        base_timestamp=first_timestamp,
+        max_timestamp=max_timestamp if log_append_time is None else log_append_time,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        base_sequence=base_sequence,
+        record_count=count,
+    )
+    return _assemble(header, codec, payload, level)
+
+
+def rebuild_batch(
+    header: BatchHeader,
+    records: Iterable[Record],
+    *,
+    delete_horizon_ms: int | None = None,
+    level: int | None = None,
+) -> bytes:
+    """A batch with some of its records, at their offsets: what compaction leaves of the batch of `header`.
+
+    First and last offset, leader epoch, producer fields, codec and timestamp type stay; base and maximum timestamp
+    become those of the records left (with LogAppendTime the maximum stays). `delete_horizon_ms` sets the horizon;
+    one already set stays. Without records left this is empty_batch.
+    """
+    if delete_horizon_ms is None:
+        delete_horizon_ms = header.delete_horizon_ms
+    fields = (
+        (record.offset - header.base_offset, record.timestamp, record.key, record.value, record.headers)
+        for record in records
+    )
+    payload, count, first_timestamp, max_timestamp = _encode(fields, delete_horizon_ms)
+    if count == 0:
+        return empty_batch(header)
+    attributes = header.attributes & ~DELETE_HORIZON_FLAG
+    rebuilt = header._replace(
+        attributes=attributes | (0 if delete_horizon_ms is None else DELETE_HORIZON_FLAG),
+        base_timestamp=first_timestamp,
+        max_timestamp=header.max_timestamp if header.is_log_append_time else max_timestamp,
+        record_count=count,
+    )
+    return _assemble(rebuilt, header.codec, payload, level)
+
+
+def empty_batch(header: BatchHeader) -> bytes:
+    """A batch without records that keeps the offsets, sequence and maximum timestamp of the one of `header`.
+
+    Compaction leaves it where the last sequence of an active producer, or the last offset of a log, must not be lost.
+    """
+    kept_flags = LOG_APPEND_TIME_FLAG | TRANSACTIONAL_FLAG | CONTROL_FLAG
+    emptied = header._replace(
+        attributes=header.attributes & kept_flags, base_timestamp=NO_TIMESTAMP, record_count=0
+    )
+    return _assemble(emptied, Codec.NONE, b"", None)
+
+
+def recompress(
+    batch: Buffer, codec: Codec, level: int | None = None, max_bytes: int = MAX_DECOMPRESSED_BYTES
+) -> bytes:
+    """The same batch under another codec: header fields and record bytes stay, length, codec and CRC change.
+
+    Raises CompressionError if the records cannot be decompressed into `max_bytes` or the level does not exist.
+    """
+    header = read_header(batch)
+    payload = decompress(header.codec, memoryview(batch)[RECORD_BATCH_OVERHEAD:], max_bytes)
+    return _assemble(header, codec, payload, level)
+
+
+def stamp_log_append_time(batch: bytearray | memoryview, timestamp_ms: int) -> None:
+    """Turn a batch, in place, into one of LogAppendTime: the bit, the maximum timestamp and the CRC.
+
+    Base timestamp and record deltas stay, as Kafka leaves them: with the bit set nobody reads them.
+    """
+    attributes = batch[ATTRIBUTES_POSITION + 1] | LOG_APPEND_TIME_FLAG
+    stamp_timestamps(batch, attributes, timestamp_ms)
+
+
+def stamp_timestamps(batch: bytearray | memoryview, attributes: int, max_timestamp: int) -> None:
+    """Set, in place, the low byte of a batch's attributes and its maximum timestamp in ms, and renew its CRC."""
+    batch[ATTRIBUTES_POSITION + 1] = attributes
+    _INT64.pack_into(batch, MAX_TIMESTAMP_POSITION, max_timestamp)
+    with memoryview(batch) as view, view[ATTRIBUTES_POSITION:] as checked:
+        _UINT32.pack_into(batch, CRC_POSITION, crc32c(checked))
+
+
+def _attributes(
+    transactional: bool, control: bool, log_append_time: int | None, delete_horizon_ms: int | None
+) -> int:
+    return (
+        (TRANSACTIONAL_FLAG if transactional else 0)
+        | (CONTROL_FLAG if control else 0)
+        | (0 if log_append_time is None else LOG_APPEND_TIME_FLAG)
+        | (0 if delete_horizon_ms is None else DELETE_HORIZON_FLAG)
+    )
+
+
+def _assemble(header: BatchHeader, codec: Codec, payload: bytes, level: int | None) -> bytes:
+    """Header and compressed payload as one batch, with length, codec bits and CRC worked out."""
+    compressed = compress(codec, payload, level)
+    batch = bytearray(RECORD_BATCH_OVERHEAD + len(compressed))
+    sized = header._replace(
+        batch_length=len(batch) - LOG_OVERHEAD, crc=0, attributes=header.attributes & ~CODEC_MASK | codec
+    )
+    HEADER.pack_into(batch, 0, *sized)
+    batch[RECORD_BATCH_OVERHEAD:] = compressed
+    with memoryview(batch) as view, view[ATTRIBUTES_POSITION:] as checked:
+        _UINT32.pack_into(batch, CRC_POSITION, crc32c(checked))
+    return bytes(batch)
+
+
+def _encode(
+    records: Iterable[tuple[int, int, bytes | None, bytes | None, HeaderPairs]],
+    base_timestamp: int | None,
+) -> tuple[bytes, int, int, int]:
+    """Record bytes, count, base timestamp and maximum timestamp of (offset delta, timestamp, key, value, headers).
+
+    The base timestamp is the first record's unless one is given; NO_TIMESTAMP without records.
+    """
+    output = bytearray()
+    max_timestamp = NO_TIMESTAMP
+    count = 0
+    for offset_delta, timestamp, key, value, headers in records:
+        if base_timestamp is None:
+            base_timestamp = timestamp
+        max_timestamp = max(max_timestamp, timestamp)
+        count += 1
+        body = bytearray(1)
+        _put_varint(body, timestamp - base_timestamp)
+        _put_varint(body, offset_delta)
+        _put_bytes(body, key)
+        _put_bytes(body, value)
+        _put_varint(body, len(headers))
+        for header_key, header_value in headers:
+            _put_bytes(body, header_key.encode("utf-8", "surrogateescape"))
+            _put_bytes(body, header_value)
+        _put_varint(output, len(body))
+        output += body
+    return bytes(output), count, NO_TIMESTAMP if base_timestamp is None else base_timestamp, max_timestamp
+
+
+def _put_bytes(output: bytearray, data: bytes | None) -> None:
+    if data is None:
+        output += _NULL
+    else:
+        _put_varint(output, len(data))
+        output += data
+
+
+def _put_varint(output: bytearray, value: int) -> None:
+    """Append a zigzag varint or varlong; a value is written alike as either."""
+    raw = (value << 1 ^ value >> 63) & 0xFFFFFFFFFFFFFFFF
+    while raw > 127:
+        output.append(raw & 0x7F | 0x80)
+        raw >>= 7
+    output.append(raw)

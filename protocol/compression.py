@@ -1,0 +1,398 @@
+"""The four compression codecs of record batches, in the framings that Kafka's Java client writes and reads.
+
+A batch's payload is one compressed stream:
+
+- gzip: RFC 1952; further members are read, anything else after a member is ignored.
+- snappy: written in xerial framing (16 byte header, then length-prefixed raw blocks); a single raw block is read too.
+- lz4: LZ4 frame with independent 64 KiB blocks; only the first frame is read, whatever its block size.
+- zstd: streamed frame without content size; further frames are read.
+
+Decompression never holds more than about `max_bytes` of output: the size of the output is bounded from the block
+headers, or the output is produced in pieces, before any memory is taken for it.
+
+Sources: KIP-110 (zstd), KIP-390 (levels), LZ4 frame format 1.6, RFC 8878 (zstd), snappy-java's SnappyOutputStream.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+from enum import IntEnum
+from struct import Struct
+from typing import NamedTuple
+
+Buffer = bytes | bytearray | memoryview
+
+
+class CompressionError(ValueError):
+    """The data is not what its codec says, is larger than allowed, or the codec or level does not exist."""
+
+
+class Codec(IntEnum):
+    """Bits 0-2 of a batch's attributes."""
+
+    NONE = 0
+    GZIP = 1
+    SNAPPY = 2
+    LZ4 = 3
+    ZSTD = 4
+
+
+class LevelRange(NamedTuple):
+    """The compression levels a codec takes (KIP-390); `default` is allowed even outside the range."""
+
+    minimum: int
+    maximum: int
+    default: int
+
+
+LEVELS = {
+    Codec.GZIP: LevelRange(1, 9, -1),
+    Codec.LZ4: LevelRange(1, 17, 9),
+    Codec.ZSTD: LevelRange(-131072, 22, 3),
+}
+
+_BIG_INT32 = Struct(">i")
+_LITTLE_UINT32 = Struct("<I")
+
+
+def compress(codec: int, data: Buffer, level: int | None = None) -> bytes:
+    """Compress a batch's record bytes as Kafka's Java producer would.
+
+    `level` None is the codec's default; codecs without levels ignore it. Raises CompressionError for an unknown
+    codec or a level out of range.
+    """
+    if codec == Codec.NONE:
+        return bytes(data)
+    compressor = _COMPRESSORS.get(codec)
+    if compressor is None:
+        raise CompressionError(f"unknown compression codec {codec}")
+    levels = LEVELS.get(Codec(codec))
+    if levels is None:
+        return compressor(data, 0)
+    if level is None:
+        level = levels.default
+    if level != levels.default and not levels.minimum <= level <= levels.maximum:
+        raise CompressionError(f"{Codec(codec).name.lower()} has no compression level {level}")
+    return compressor(data, level)
+
+
+def decompress(codec: int, data: Buffer, max_bytes: int) -> bytes:
+    """Decompress a batch's record bytes.
+
+    Raises CompressionError if the data is corrupt or truncated, the codec is unknown, or the output would be
+    larger than `max_bytes`.
+    """
+    if codec == Codec.NONE:
+        if len(data) > max_bytes:
+            raise _too_large(max_bytes)
+        return bytes(data)
+    decompressor = _DECOMPRESSORS.get(codec)
+    if decompressor is None:
+        raise CompressionError(f"unknown compression codec {codec}")
+    return decompressor(memoryview(data), max_bytes)
+
+
+def _too_large(max_bytes: int) -> CompressionError:
+    return CompressionError(f"decompressed records exceed {max_bytes} bytes")
+
+
+# --- gzip
+
+_GZIP_WINDOW_BITS = 31
+_GZIP_MAGIC = b"\x1f\x8b\x08"
+# Java looks for another member only where more than a member's own header fits.
+_GZIP_HEADER_BYTES = 18
+_GZIP_FIRST_FEED_BYTES = 16 * 1024
+
+
+def _compress_gzip(data: Buffer, level: int) -> bytes:
+    compressor = zlib.compressobj(level, zlib.DEFLATED, _GZIP_WINDOW_BITS)
+    return compressor.compress(data) + compressor.flush()
+
+
+def _decompress_gzip(data: memoryview, max_bytes: int) -> bytes:
+    pieces: list[bytes] = []
+    position = 0
+    allowed_bytes = max_bytes
+    while True:
+        position, size_bytes = _inflate_member(data, position, allowed_bytes, pieces)
+        allowed_bytes -= size_bytes
+        if len(data) - position <= _GZIP_HEADER_BYTES or data[position : position + 3] != _GZIP_MAGIC:
+            return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+def _inflate_member(data: memoryview, position: int, allowed_bytes: int, pieces: list[bytes]) -> tuple[int, int]:
+    """Decompress one member into `pieces`; answer where it ended and how many bytes it gave.
+
+    The input is fed in growing steps because zlib copies whatever it was fed beyond the member's end: fed all at
+    once, a payload of many tiny members would take quadratic time.
+    """
+    inflater = zlib.decompressobj(_GZIP_WINDOW_BITS)
+    feed_bytes = _GZIP_FIRST_FEED_BYTES
+    size_bytes = 0
+    while not inflater.eof:
+        fed = data[position : position + feed_bytes]
+        if not fed:
+            raise CompressionError("gzip: truncated member")
+        try:
+            # One byte more than allowed, so that zlib stops there rather than at exactly what is allowed.
+            piece = inflater.decompress(fed, allowed_bytes - size_bytes + 1)
+        except zlib.error as error:
+            raise CompressionError(f"gzip: {error}") from error
+        size_bytes += len(piece)
+        if size_bytes > allowed_bytes:
+            raise _too_large(allowed_bytes)
+        pieces.append(piece)
+        position += len(fed)
+        feed_bytes *= 2
+    return position - len(inflater.unused_data), size_bytes
+
+
+# --- snappy
+
+_XERIAL_MAGIC = b"\x82SNAPPY\x00"
+_XERIAL_HEADER = _XERIAL_MAGIC + b"\x00\x00\x00\x01\x00\x00\x00\x01"
+_XERIAL_HEADER_BYTES = 16
+_XERIAL_BLOCK_BYTES = 32 * 1024
+# The densest element of the format, a copy, makes 64 bytes of 3.
+_SNAPPY_MAX_RATIO = 22
+
+
+def _compress_snappy(data: Buffer, _level: int) -> bytes:
+    from cramjam import snappy
+
+    view = memoryview(data)
+    pieces = [_XERIAL_HEADER]
+    for start in range(0, len(view), _XERIAL_BLOCK_BYTES):
+        block = bytes(snappy.compress_raw(view[start : start + _XERIAL_BLOCK_BYTES]))
+        pieces += (_BIG_INT32.pack(len(block)), block)
+    return b"".join(pieces)
+
+
+def _decompress_snappy(data: memoryview, max_bytes: int) -> bytes:
+    from cramjam import DecompressionError, snappy
+
+    framed = len(data) >= _XERIAL_HEADER_BYTES and data[:8] == _XERIAL_MAGIC
+    try:
+        sized_blocks = [
+            (block, _snappy_size(block, snappy.decompress_raw_len(block)))
+            for block in (_xerial_blocks(data) if framed else [data])
+        ]
+        total_bytes = sum(size_bytes for _, size_bytes in sized_blocks)
+        if total_bytes > max_bytes:
+            raise _too_large(max_bytes)
+        output = bytearray(total_bytes)
+        position = 0
+        with memoryview(output) as target:
+            for block, size_bytes in sized_blocks:
+                snappy.decompress_raw_into(block, target[position : position + size_bytes])
+                position += size_bytes
+    except DecompressionError as error:
+        raise CompressionError(f"snappy: {error}") from error
+    return bytes(output)
+
+
+def _snappy_size(block: memoryview, claimed_bytes: int) -> int:
+    if claimed_bytes > len(block) * _SNAPPY_MAX_RATIO:
+        raise CompressionError(f"snappy: {len(block)} bytes cannot hold the {claimed_bytes} they claim")
+    return claimed_bytes
+
+
+def _xerial_blocks(data: memoryview) -> list[memoryview]:
+    """The raw blocks of an xerial stream; a tail too short for a length is ignored, as Java does."""
+    if _BIG_INT32.unpack_from(data, 12)[0] < 1:
+        raise CompressionError("snappy: unsupported stream version")
+    blocks: list[memoryview] = []
+    position = _XERIAL_HEADER_BYTES
+    end = len(data)
+    while end - position >= 4:
+        if data[position : position + 4] == _XERIAL_MAGIC[:4]:
+            # Streams may follow each other, each with its header.
+            position += _XERIAL_HEADER_BYTES
+            continue
+        size_bytes = _BIG_INT32.unpack_from(data, position)[0]
+        position += 4
+        if not 0 <= size_bytes <= end - position:
+            raise CompressionError(f"snappy: block of {size_bytes} bytes where {end - position} remain")
+        blocks.append(data[position : position + size_bytes])
+        position += size_bytes
+    return blocks
+
+
+# --- lz4
+
+_LZ4_MAGIC = 0x184D2204
+# Version 1, independent blocks; 64 KiB blocks; second byte of the xxHash32 of those two.
+_LZ4_HEADER = b"\x04\x22\x4d\x18\x60\x40\x82"
+_LZ4_END_MARK = b"\x00\x00\x00\x00"
+_LZ4_BLOCK_BYTES = 64 * 1024
+_LZ4_STORED = 0x80000000
+_LZ4_FLAG_BLOCK_CHECKSUM = 0x10
+_LZ4_FLAG_CONTENT_SIZE = 0x08
+_LZ4_FLAG_CONTENT_CHECKSUM = 0x04
+# What Java insists on: version bits 01, independent blocks, reserved bits clear.
+_LZ4_FIXED_FLAGS_MASK = 0xE3
+_LZ4_FIXED_FLAGS = 0x60
+_LZ4_MAX_RATIO = 255
+_LZ4_MAX_LIBRARY_LEVEL = 12
+
+
+def _compress_lz4(data: Buffer, level: int) -> bytes:
+    from cramjam import lz4
+
+    view = memoryview(data)
+    pieces = [_LZ4_HEADER]
+    # The default level is the fast compressor and every other one the high compressor, level 1 included (KIP-390).
+    fast = level == LEVELS[Codec.LZ4].default
+    for start in range(0, len(view), _LZ4_BLOCK_BYTES):
+        plain = view[start : start + _LZ4_BLOCK_BYTES]
+        if fast:
+            block = bytes(lz4.compress_block(plain, store_size=False))
+        else:
+            block = bytes(
+                lz4.compress_block(
+                    plain,
+                    mode="high_compression",
+                    compression=min(level, _LZ4_MAX_LIBRARY_LEVEL),
+                    store_size=False,
+                )
+            )
+        if len(block) < len(plain):
+            pieces += (_LITTLE_UINT32.pack(len(block)), block)
+        else:
+            pieces += (_LITTLE_UINT32.pack(len(plain) | _LZ4_STORED), bytes(plain))
+    pieces.append(_LZ4_END_MARK)
+    return b"".join(pieces)
+
+
+def _decompress_lz4(data: memoryview, max_bytes: int) -> bytes:
+    from cramjam import DecompressionError, lz4
+
+    end, bound_bytes = _walk_lz4_frame(data)
+    output = bytearray(min(bound_bytes, max_bytes))
+    try:
+        size_bytes = lz4.decompress_into(data[:end], output)
+    except DecompressionError as error:
+        raise CompressionError(f"lz4: {error}, at most {max_bytes} bytes allowed") from error
+    with memoryview(output) as view:
+        return bytes(view[:size_bytes])
+
+
+def _walk_lz4_frame(data: memoryview) -> tuple[int, int]:
+    """Where the first frame ends, and an upper bound of what it decompresses to."""
+    if len(data) < 7 or _LITTLE_UINT32.unpack_from(data)[0] != _LZ4_MAGIC:
+        raise CompressionError("lz4: not a frame")
+    flags, block_descriptor = data[4], data[5]
+    if flags & _LZ4_FIXED_FLAGS_MASK != _LZ4_FIXED_FLAGS:
+        raise CompressionError(f"lz4: unsupported frame flags {flags:#x}")
+    if block_descriptor & 0x8F or block_descriptor < 0x40:
+        raise CompressionError(f"lz4: unsupported block descriptor {block_descriptor:#x}")
+    max_block_bytes = 1 << (8 + 2 * (block_descriptor >> 4))
+    position = 15 if flags & _LZ4_FLAG_CONTENT_SIZE else 7
+    trailer_bytes = 4 if flags & _LZ4_FLAG_BLOCK_CHECKSUM else 0
+    bound_bytes = 0
+    end = len(data)
+    while end - position >= 4:
+        word = _LITTLE_UINT32.unpack_from(data, position)[0]
+        position += 4
+        size_bytes = word & ~_LZ4_STORED
+        if size_bytes == 0:
+            return position + (4 if flags & _LZ4_FLAG_CONTENT_CHECKSUM else 0), bound_bytes
+        if size_bytes > max_block_bytes:
+            raise CompressionError(f"lz4: block of {size_bytes} bytes exceeds {max_block_bytes}")
+        bound_bytes += size_bytes if word & _LZ4_STORED else min(max_block_bytes, size_bytes * _LZ4_MAX_RATIO)
+        position += size_bytes + trailer_bytes
+    raise CompressionError("lz4: truncated frame")
+
+
+# --- zstd
+
+_ZSTD_MAGIC = 0xFD2FB528
+_ZSTD_SKIPPABLE_MAGIC = 0x184D2A50
+_ZSTD_SKIPPABLE_MASK = 0xFFFFFFF0
+_ZSTD_MAX_BLOCK_BYTES = 128 * 1024
+_ZSTD_CONTENT_SIZE_BYTES = (0, 2, 4, 8)
+_ZSTD_DICTIONARY_ID_BYTES = (0, 1, 2, 4)
+_ZSTD_COMPRESSED_BLOCK = 2
+_ZSTD_RLE_BLOCK = 1
+
+
+def _compress_zstd(data: Buffer, level: int) -> bytes:
+    from cramjam import zstd
+
+    compressor = zstd.Compressor(level)
+    compressor.compress(data)
+    return bytes(compressor.finish())
+
+
+def _decompress_zstd(data: memoryview, max_bytes: int) -> bytes:
+    from cramjam import DecompressionError, zstd
+
+    if not data:
+        return b""
+    output = bytearray(min(_bound_zstd(data, max_bytes), max_bytes))
+    try:
+        size_bytes = zstd.decompress_into(data, output)
+    except DecompressionError as error:
+        raise CompressionError(f"zstd: {error}, at most {max_bytes} bytes allowed") from error
+    with memoryview(output) as view:
+        return bytes(view[:size_bytes])
+
+
+def _bound_zstd(data: memoryview, max_bytes: int) -> int:
+    """An upper bound of what the frames decompress to, from their block headers.
+
+    Raises CompressionError where the blocks whose size is stated already exceed `max_bytes`. Whether the frames
+    are well-formed otherwise is left to the library.
+    """
+    position = 0
+    bound_bytes = 0
+    end = len(data)
+    while end - position >= 8:
+        magic = _LITTLE_UINT32.unpack_from(data, position)[0]
+        if magic & _ZSTD_SKIPPABLE_MASK == _ZSTD_SKIPPABLE_MAGIC:
+            position += 8 + _LITTLE_UINT32.unpack_from(data, position + 4)[0]
+            continue
+        if magic != _ZSTD_MAGIC:
+            break
+        position, frame_bytes = _walk_zstd_frame(data, position, max_bytes)
+        bound_bytes += frame_bytes
+    return bound_bytes
+
+
+def _walk_zstd_frame(data: memoryview, position: int, max_bytes: int) -> tuple[int, int]:
+    descriptor = data[position + 4]
+    single_segment = descriptor >> 5 & 1
+    content_size_bytes = _ZSTD_CONTENT_SIZE_BYTES[descriptor >> 6] or single_segment
+    position += 5 + (not single_segment) + _ZSTD_DICTIONARY_ID_BYTES[descriptor & 3] + content_size_bytes
+    bound_bytes = stated_bytes = 0
+    last = 0
+    while not last:
+        if len(data) - position < 3:
+            raise CompressionError("zstd: truncated frame")
+        header = data[position] | data[position + 1] << 8 | data[position + 2] << 16
+        last, kind, size_bytes = header & 1, header >> 1 & 3, header >> 3
+        if kind == _ZSTD_COMPRESSED_BLOCK:
+            bound_bytes += _ZSTD_MAX_BLOCK_BYTES
+        else:
+            bound_bytes += size_bytes
+            stated_bytes += size_bytes
+            if stated_bytes > max_bytes:
+                raise _too_large(max_bytes)
+        position += 3 + (1 if kind == _ZSTD_RLE_BLOCK else size_bytes)
+    return position + (4 if descriptor & 4 else 0), bound_bytes
+
+
+_COMPRESSORS: dict[int, Callable[[Buffer, int], bytes]] = {
+    Codec.GZIP: _compress_gzip,
+    Codec.SNAPPY: _compress_snappy,
+    Codec.LZ4: _compress_lz4,
+    Codec.ZSTD: _compress_zstd,
+}
+_DECOMPRESSORS: dict[int, Callable[[memoryview, int], bytes]] = {
+    Codec.GZIP: _decompress_gzip,
+    Codec.SNAPPY: _decompress_snappy,
+    Codec.LZ4: _decompress_lz4,
+    Codec.ZSTD: _decompress_zstd,
+}

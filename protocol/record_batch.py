@@ -1,0 +1,157 @@
+"""The header of a record batch (magic 2): its layout, and what can be told from it without opening the records.
+
+Sources: Kafka documentation, "Record Batch"; KIP-98 (producer fields, control batches), KIP-534 (delete horizon).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from struct import Struct
+from struct import error as StructError  # noqa: N812 - the standard library's name for it is a bare lower-case word
+from typing import NamedTuple
+
+from odradek.protocol.compression import Buffer, Codec, CompressionError
+from odradek.protocol.crc import crc32c
+
+LOG_OVERHEAD = 12
+"""Bytes of base offset and length, which the length does not count."""
+RECORD_BATCH_OVERHEAD = 61
+"""Bytes of the header; the records follow."""
+CURRENT_MAGIC = 2
+
+HEADER = Struct(">qiibIhiqqqhii")
+CRC_POSITION = 17
+ATTRIBUTES_POSITION = 21
+"""The CRC covers everything from here on, so base offset and leader epoch can be stamped without a new CRC."""
+MAX_TIMESTAMP_POSITION = 35
+RECORD_COUNT_POSITION = 57
+
+CODEC_MASK = 0x07
+LOG_APPEND_TIME_FLAG = 0x08
+TRANSACTIONAL_FLAG = 0x10
+CONTROL_FLAG = 0x20
+DELETE_HORIZON_FLAG = 0x40
+
+NO_TIMESTAMP = -1
+NO_PRODUCER_ID = -1
+NO_PRODUCER_EPOCH = -1
+NO_SEQUENCE = -1
+NO_PARTITION_LEADER_EPOCH = -1
+
+_MAX_SEQUENCE = 2**31 - 1
+_UINT32 = Struct(">I")
+_LENGTH = Struct(">i")
+_CODECS = tuple(Codec)
+
+
+class InvalidRecordError(ValueError):
+    """A batch or a record in it is not laid out as the format says."""
+
+
+class BatchHeader(NamedTuple):
+    """The header's fields in their order on disk. Timestamps are ms since the epoch."""
+
+    base_offset: int
+    batch_length: int
+    partition_leader_epoch: int
+    magic: int
+    crc: int
+    attributes: int
+    last_offset_delta: int
+    base_timestamp: int
+    max_timestamp: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    record_count: int
+
+    @property
+    def size_bytes(self) -> int:
+        """The whole batch, header included."""
+        return LOG_OVERHEAD + self.batch_length
+
+    @property
+    def last_offset(self) -> int:
+        """Kept by compaction even when the record at this offset is gone."""
+        return self.base_offset + self.last_offset_delta
+
+    @property
+    def next_offset(self) -> int:
+        """The offset after the batch."""
+        return self.base_offset + self.last_offset_delta + 1
+
+    @property
+    def last_sequence(self) -> int:
+        """Sequence of the last record: wraps from 2^31-1 to 0, NO_SEQUENCE without an idempotent producer."""
+        if self.base_sequence == NO_SEQUENCE:
+            return NO_SEQUENCE
+        return (self.base_sequence + self.last_offset_delta) & _MAX_SEQUENCE
+
+    @property
+    def codec(self) -> Codec:
+        """Raises CompressionError for a codec that does not exist."""
+        return codec_of(self.attributes)
+
+    @property
+    def is_control(self) -> bool:
+        return self.attributes & CONTROL_FLAG != 0
+
+    @property
+    def is_transactional(self) -> bool:
+        return self.attributes & TRANSACTIONAL_FLAG != 0
+
+    @property
+    def is_log_append_time(self) -> bool:
+        return self.attributes & LOG_APPEND_TIME_FLAG != 0
+
+    @property
+    def delete_horizon_ms(self) -> int | None:
+        """When compaction may drop the batch's tombstones and markers; None before it has been set (KIP-534)."""
+        return self.base_timestamp if self.attributes & DELETE_HORIZON_FLAG else None
+
+
+def codec_of(attributes: int) -> Codec:
+    """The codec in a batch's attributes. Raises CompressionError for one that does not exist."""
+    codec = attributes & CODEC_MASK
+    if codec >= len(_CODECS):
+        raise CompressionError(f"unknown compression codec {codec}")
+    return _CODECS[codec]
+
+
+def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:
+    """The header at `position`. Its values are as found; only that the bytes are there is checked.
+
+    Raises InvalidRecordError if fewer than RECORD_BATCH_OVERHEAD bytes are left.
+    """
+    try:
+        return BatchHeader._make(HEADER.unpack_from(buffer, position))
+    except StructError as error:
+        raise InvalidRecordError(f"no whole batch header at byte {position} of {len(buffer)}") from error
+
+
+def crc_is_valid(batch: Buffer) -> bool:
+    """Whether exactly one batch, given without anything behind it, has the CRC its header states."""
+    if len(batch) < RECORD_BATCH_OVERHEAD:
+        return False
+    computed: int = crc32c(memoryview(batch)[ATTRIBUTES_POSITION:])
+    stated: int = _UINT32.unpack_from(batch, CRC_POSITION)[0]
+    return computed == stated
+
+
+def iter_batches(buffer: Buffer) -> Iterator[memoryview]:
+    """Each whole batch in `buffer`, as a view; an incomplete one at the end is ignored.
+
+    Neither magic nor CRC is looked at. Raises InvalidRecordError at a length too small for a header, because
+    nothing behind it can be found.
+    """
+    view = memoryview(buffer)
+    end = len(view)
+    position = 0
+    while end - position >= LOG_OVERHEAD:
+        size_bytes = LOG_OVERHEAD + _LENGTH.unpack_from(view, position + 8)[0]
+        if size_bytes < RECORD_BATCH_OVERHEAD:
+            raise InvalidRecordError(f"batch of {size_bytes} bytes at byte {position}")
+        if size_bytes > end - position:
+            return
+        yield view[position : position + size_bytes]
+        position += size_bytes

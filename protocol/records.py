@@ -1,0 +1,67 @@
+"""Record batches, the one name to import them by.
+
+record_batch has the header, record_chain the fast check of produce, record_reader opens records, batch_builder makes
+batches, control_records the markers of transactions.
+"""
+
+from __future__ import annotations
+
+from odradek.protocol.batch_builder import (
+    build_batch,
+    empty_batch,
+    rebuild_batch,
+    recompress,
+    stamp_log_append_time,
+    stamp_timestamps,
+)
+from odradek.protocol.compression import Codec, CompressionError
+from odradek.protocol.control_records import ControlRecord, ControlType, build_control_batch, parse_control_record
+from odradek.protocol.record_batch import (
+    HEADER,
+    LOG_OVERHEAD,
+    NO_PARTITION_LEADER_EPOCH,
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    NO_SEQUENCE,
+    NO_TIMESTAMP,
+    RECORD_BATCH_OVERHEAD,
+    BatchHeader,
+    InvalidRecordError,
+    crc_is_valid,
+    iter_batches,
+    read_header,
+)
+from odradek.protocol.record_chain import MAX_DECOMPRESSED_BYTES, check_record_chain
+from odradek.protocol.record_reader import Record, iter_records
+
+__all__ = [
+    "HEADER",
+    "LOG_OVERHEAD",
+    "MAX_DECOMPRESSED_BYTES",
+    "NO_PARTITION_LEADER_EPOCH",
+    "NO_PRODUCER_EPOCH",
+    "NO_PRODUCER_ID",
+    "NO_SEQUENCE",
+    "NO_TIMESTAMP",
+    "RECORD_BATCH_OVERHEAD",
+    "BatchHeader",
+    "Codec",
+    "CompressionError",
+    "ControlRecord",
+    "ControlType",
+    "InvalidRecordError",
+    "Record",
+    "build_batch",
+    "build_control_batch",
+    "check_record_chain",
+    "crc_is_valid",
+    "empty_batch",
+    "iter_batches",
+    "iter_records",
+    "parse_control_record",
+    "read_header",
+    "rebuild_batch",
+    "recompress",
+    "stamp_log_append_time",
+    "stamp_timestamps",
+]
