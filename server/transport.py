@@ -176,10 +176,13 @@ class KafkaTransport(Protocol):
         self.connection.connection_lost()
 
     def close(self) -> None:
-        """Close without waiting for what is still queued."""
+        """Close; answers that have left for the socket still arrive, others do not."""
         self._closing = True
         transport: Any = self.transport
-        transport.abortConnection()
+        if self.writer.is_idle:
+            transport.loseConnection()
+        else:
+            transport.abortConnection()
 
     def pause_reading(self) -> None:
         """Take no more requests in until `resume_reading`."""

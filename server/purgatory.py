@@ -1,0 +1,82 @@
+"""Requests that wait: for records to fetch, or for replicas to catch up. Each is completed exactly once.
+
+An operation is woken by the partitions it watches and by its timeout, whichever comes first. Waking asks it whether
+it can be completed now; the timeout does not ask.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol
+
+from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IDelayedCall, IReactorTime
+
+
+class Watched(Protocol):
+    """Something that happens to a partition is worth another look at the operations that watch it."""
+
+    watchers: "dict[DelayedOperation, None]"
+    """In the order in which they began to wait: the partition calls `wake` on each when its high watermark moves,
+    its log start moves, or it is no longer led here."""
+
+
+class DelayedOperation:
+    """One waiting request.
+
+    `try_complete` returns the response, or None to go on waiting. `on_timeout` returns the response that the time
+    running out forces. The answer comes through `deferred`; cancelling that (the client is gone) drops the operation.
+    """
+
+    __slots__ = ("_on_timeout", "_timer", "_try_complete", "_watching", "deferred")
+
+    def __init__(self, try_complete: Callable[[], Any | None], on_timeout: Callable[[], Any]) -> None:
+        self.deferred: Deferred[Any] = Deferred(self._cancelled)
+        self._try_complete = try_complete
+        self._on_timeout = on_timeout
+        self._watching: list[Watched] = []
+        self._timer: IDelayedCall | None = None
+
+    def wait(self, clock: IReactorTime, timeout_ms: int, partitions: Iterable[Watched]) -> "Deferred[Any]":
+        """Begin to wait, at most `timeout_ms`."""
+        for partition in partitions:
+            partition.watchers[self] = None
+            self._watching.append(partition)
+        self._timer = clock.callLater(timeout_ms / 1000, self._timed_out)
+        return self.deferred
+
+    def wake(self) -> None:
+        """Something changed; complete if that was what was missing."""
+        if self.deferred.called:
+            return
+        try:
+            response = self._try_complete()
+        except Exception as error:
+            self._finish()
+            self.deferred.errback(error)
+            return
+        if response is not None:
+            self._finish()
+            self.deferred.callback(response)
+
+    def _timed_out(self) -> None:
+        self._timer = None
+        if self.deferred.called:
+            return
+        self._finish()
+        try:
+            response = self._on_timeout()
+        except Exception as error:
+            self.deferred.errback(error)
+            return
+        self.deferred.callback(response)
+
+    def _cancelled(self, deferred: "Deferred[Any]") -> None:
+        self._finish()
+
+    def _finish(self) -> None:
+        """Leave every list that could wake this again."""
+        for partition in self._watching:
+            partition.watchers.pop(self, None)
+        self._watching.clear()
+        if self._timer is not None and self._timer.active():
+            self._timer.cancel()
+        self._timer = None

@@ -1,0 +1,67 @@
+"""A waiting request is completed exactly once: by an event, by its timeout or by the client going away."""
+
+import pytest
+from twisted.internet.defer import CancelledError
+from twisted.internet.task import Clock
+
+from odradek.server.purgatory import DelayedOperation
+
+
+class Partition:
+    def __init__(self):
+        self.watchers = {}
+
+    def happen(self):
+        for watcher in list(self.watchers):
+            watcher.wake()
+
+
+@pytest.fixture
+def setting():
+    clock, partitions, ready, answers = Clock(), [Partition(), Partition()], [], []
+    operation = DelayedOperation(lambda: ready[-1] if ready else None, lambda: "late")
+    operation.wait(clock, 500, partitions).addBoth(answers.append)
+    return clock, partitions, ready, answers, operation
+
+
+def test_an_event_that_suffices_completes_it_once(setting):
+    clock, partitions, ready, answers, _ = setting
+    partitions[0].happen()
+    assert answers == []
+    ready.append("data")
+    partitions[1].happen()
+    partitions[0].happen()
+    clock.advance(1)
+    assert answers == ["data"]
+    assert partitions[0].watchers == partitions[1].watchers == {}
+    assert clock.getDelayedCalls() == []
+
+
+def test_the_timeout_completes_it_with_what_there_is(setting):
+    clock, partitions, ready, answers, _ = setting
+    clock.advance(0.499)
+    assert answers == []
+    clock.advance(0.001)
+    ready.append("data")
+    partitions[0].happen()
+    assert answers == ["late"]
+
+
+def test_a_client_that_goes_away_leaves_nothing_behind(setting):
+    clock, partitions, ready, answers, operation = setting
+    operation.deferred.cancel()
+    assert answers[0].check(CancelledError)
+    ready.append("data")
+    partitions[0].happen()
+    clock.advance(1)
+    assert len(answers) == 1
+    assert partitions[0].watchers == {}
+    assert clock.getDelayedCalls() == []
+
+
+def test_an_error_while_looking_is_the_answer(setting):
+    clock, partitions, _, answers, operation = setting
+    operation._try_complete = lambda: 1 / 0
+    partitions[0].happen()
+    assert answers[0].check(ZeroDivisionError)
+    assert clock.getDelayedCalls() == []
