@@ -1,0 +1,226 @@
+"""The store of a cluster's metadata: an interface with ZooKeeper's semantics.
+
+A tree of nodes under absolute paths. Each node has data and a version that counts its changes, so that a change can
+be made on condition that nobody else made one before. An ephemeral node lives as long as the session that created
+it. A watch tells once that a node, or the list of its children, has changed: a hint to read again.
+
+All methods are native coroutines. The embedded stores never suspend and can be driven with `run_now`; the one that
+speaks to a ZooKeeper ensemble does suspend, and is driven by the server's event loop. Source: ZooKeeper
+Programmer's Guide; the layout of the nodes is Kafka's and lives in `znodes`.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Coroutine, Sequence
+from enum import Enum
+from typing import Any, NamedTuple, TypeVar
+
+T = TypeVar("T")
+
+ANY_VERSION = -1
+
+
+class MetadataStoreError(Exception):
+    """The store refused an operation or could not carry it out."""
+
+
+class NoNodeError(MetadataStoreError):
+    """The node, or the parent of a node to be created, does not exist."""
+
+
+class NodeExistsError(MetadataStoreError):
+    """The node to be created exists already."""
+
+
+class BadVersionError(MetadataStoreError):
+    """The node was changed since the version that the caller expected."""
+
+
+class NotEmptyError(MetadataStoreError):
+    """The node to be deleted has children."""
+
+
+class NoChildrenForEphemeralsError(MetadataStoreError):
+    """The parent of the node to be created is ephemeral."""
+
+
+class SessionExpiredError(MetadataStoreError):
+    """The session is over; its ephemeral nodes are gone and the store object is of no more use."""
+
+
+class StoreUnavailableError(MetadataStoreError):
+    """The store cannot be read or written now: its disk or its connection failed. Nothing is known of the change."""
+
+
+class TransactionError(MetadataStoreError):
+    """An operation of a transaction was refused, so none was carried out.
+
+    `index` is the number of the refused operation, `cause` says why.
+    """
+
+    def __init__(self, index: int, cause: MetadataStoreError) -> None:
+        super().__init__(f"operation {index}: {type(cause).__name__} {cause}")
+        self.index = index
+        self.cause = cause
+
+
+class NodeStat(NamedTuple):
+    """What is known of a node besides its data.
+
+    created_id, modified_id: number of the transaction that created and that last changed it (ZooKeeper's czxid and
+    mzxid). version: how often its data was set. child_version: how often its list of children changed.
+    ephemeral_owner: session that it lives with, 0 for a persistent node.
+    """
+
+    created_id: int
+    modified_id: int
+    created_ms: int
+    modified_ms: int
+    version: int
+    child_version: int
+    ephemeral_owner: int
+    child_count: int
+
+
+class Node(NamedTuple):
+    """A node's data (None where ZooKeeper has null) and its stat."""
+
+    data: bytes | None
+    stat: NodeStat
+
+
+class Create(NamedTuple):
+    """Create a node; with `sequential` ten digits that only grow are appended to the path."""
+
+    path: str
+    data: bytes | None = None
+    ephemeral: bool = False
+    sequential: bool = False
+
+
+class SetData(NamedTuple):
+    """Replace a node's data, if its version is the expected one."""
+
+    path: str
+    data: bytes | None
+    version: int = ANY_VERSION
+
+
+class Delete(NamedTuple):
+    """Delete a node without children, if its version is the expected one."""
+
+    path: str
+    version: int = ANY_VERSION
+
+
+class Check(NamedTuple):
+    """Demand that a node exists and has the expected version; changes nothing."""
+
+    path: str
+    version: int = ANY_VERSION
+
+
+Operation = Create | SetData | Delete | Check
+OperationResult = str | NodeStat | None
+"""Of Create the path, of SetData the new stat, else None."""
+
+
+class WatchKind(Enum):
+    """What a watch saw."""
+
+    CREATED = "created"
+    DELETED = "deleted"
+    CHANGED = "changed"
+    CHILDREN = "children"
+
+
+class WatchEvent(NamedTuple):
+    kind: WatchKind
+    path: str
+
+
+class SessionEvent(Enum):
+    """What became of a session. A disconnected session may come back; an expired one does not."""
+
+    CONNECTED = "connected"
+    DISCONNECTED = "disconnected"
+    EXPIRED = "expired"
+
+
+Watcher = Callable[[WatchEvent], None]
+SessionListener = Callable[[SessionEvent], None]
+
+
+class MetadataStore(ABC):
+    """One session with a metadata store.
+
+    Every method raises SessionExpiredError once the session is over and StoreUnavailableError when the store cannot
+    be reached. A change that returned is durable: it outlives the death of the process and the loss of power.
+    """
+
+    session_id: int
+
+    @abstractmethod
+    async def create(
+        self, path: str, data: bytes | None = None, *, ephemeral: bool = False, sequential: bool = False
+    ) -> str:
+        """Creates a node and returns its path. Raises NodeExistsError, NoNodeError (no parent)."""
+
+    @abstractmethod
+    async def get(self, path: str, watch: Watcher | None = None) -> Node:
+        """Reads a node; `watch` is told once when it is changed or deleted. Raises NoNodeError."""
+
+    @abstractmethod
+    async def set(self, path: str, data: bytes | None, version: int = ANY_VERSION) -> NodeStat:
+        """Replaces a node's data. Raises NoNodeError, BadVersionError."""
+
+    @abstractmethod
+    async def delete(self, path: str, version: int = ANY_VERSION) -> None:
+        """Deletes a node. Raises NoNodeError, BadVersionError, NotEmptyError."""
+
+    @abstractmethod
+    async def exists(self, path: str, watch: Watcher | None = None) -> NodeStat | None:
+        """A node's stat, None without one; `watch` is told once when it is created, changed or deleted."""
+
+    @abstractmethod
+    async def get_children(self, path: str, watch: Watcher | None = None) -> list[str]:
+        """The names of a node's children, sorted; `watch` is told once when the list changes or the node goes.
+
+        Raises NoNodeError.
+        """
+
+    @abstractmethod
+    async def transaction(self, operations: Sequence[Operation]) -> list[OperationResult]:
+        """Carries out all operations in their order, or none. Raises TransactionError."""
+
+    @abstractmethod
+    def add_session_listener(self, listener: SessionListener) -> None:
+        """Has `listener` told of what becomes of the session."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Ends the session; its ephemeral nodes are deleted. Closing twice does nothing."""
+
+    async def ensure_path(self, path: str) -> None:
+        """Creates a persistent node without data, and its parents, where they are missing."""
+        parts = path.strip("/").split("/")
+        for depth in range(1, len(parts) + 1):
+            prefix = "/" + "/".join(parts[:depth])
+            if await self.exists(prefix) is None:
+                try:
+                    await self.create(prefix)
+                except NodeExistsError:
+                    continue
+
+
+def run_now(coroutine: Coroutine[Any, Any, T]) -> T:
+    """The result of a coroutine that must not suspend, as those of the embedded stores do not.
+
+    Raises what the coroutine raises, RuntimeError if it suspends.
+    """
+    try:
+        coroutine.send(None)
+    except StopIteration as stop:
+        result: T = stop.value
+        return result
+    coroutine.close()
+    raise RuntimeError(f"{coroutine!r} suspended, but nothing is there to resume it")

@@ -1,0 +1,47 @@
+import pytest
+
+from odradek.replication.memory_store import MemoryMetadataServer, MemoryMetadataStore
+from odradek.replication.metadata_store import SessionEvent, WatchEvent, WatchKind, run_now
+from odradek.replication.tests.store_contract import StoreContract
+
+
+class TestMemoryStore(StoreContract):
+    @pytest.fixture
+    def store(self):
+        return MemoryMetadataStore()
+
+
+def test_sessions_share_the_tree_and_expire_apart():
+    server = MemoryMetadataServer()
+    one, two = server.connect(), server.connect()
+    run_now(one.create("/one", ephemeral=True))
+    run_now(two.create("/two", ephemeral=True))
+    seen, ended = [], []
+    run_now(two.exists("/one", seen.append))
+    one.add_session_listener(ended.append)
+    server.expire(one)
+    assert seen == [WatchEvent(WatchKind.DELETED, "/one")]
+    assert ended == [SessionEvent.EXPIRED]
+    assert run_now(two.get_children("/")) == ["two"]
+
+
+def test_the_watches_of_an_expired_session_are_not_told():
+    server = MemoryMetadataServer()
+    one, two = server.connect(), server.connect()
+    seen = []
+    run_now(one.exists("/a", seen.append))
+    server.expire(one)
+    run_now(two.create("/a"))
+    assert seen == []
+
+
+def test_run_now_refuses_a_coroutine_that_suspends():
+    class Never:
+        def __await__(self):
+            yield
+
+    async def wait():
+        await Never()
+
+    with pytest.raises(RuntimeError, match="suspended"):
+        run_now(wait())
