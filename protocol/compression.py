@@ -235,35 +235,46 @@ _LZ4_FLAG_CONTENT_CHECKSUM = 0x04
 _LZ4_FIXED_FLAGS_MASK = 0xE3
 _LZ4_FIXED_FLAGS = 0x60
 _LZ4_MAX_RATIO = 255
-_LZ4_MAX_LIBRARY_LEVEL = 12
+# The library's levels that select the high compressor; below them it falls back to the fast one.
+_LZ4_HIGH_LEVELS = range(3, 13)
+# As _LZ4_HEADER, but with a checksum behind each block.
+_LZ4_CHECKED_BLOCKS_HEADER = b"\x04\x22\x4d\x18\x70\x40"
 
 
 def _compress_lz4(data: Buffer, level: int) -> bytes:
-    from cramjam import lz4
-
     view = memoryview(data)
     pieces = [_LZ4_HEADER]
-    # The default level is the fast compressor and every other one the high compressor, level 1 included (KIP-390).
+    # The default level is the fast compressor and every other one, level 1 included, the high compressor (KIP-390).
     fast = level == LEVELS[Codec.LZ4].default
     for start in range(0, len(view), _LZ4_BLOCK_BYTES):
         plain = view[start : start + _LZ4_BLOCK_BYTES]
-        if fast:
-            block = bytes(lz4.compress_block(plain, store_size=False))
-        else:
-            block = bytes(
-                lz4.compress_block(
-                    plain,
-                    mode="high_compression",
-                    compression=min(level, _LZ4_MAX_LIBRARY_LEVEL),
-                    store_size=False,
-                )
-            )
+        block = _fast_lz4_block(plain) if fast else _high_lz4_block(plain, level)
         if len(block) < len(plain):
             pieces += (_LITTLE_UINT32.pack(len(block)), block)
         else:
             pieces += (_LITTLE_UINT32.pack(len(plain) | _LZ4_STORED), bytes(plain))
     pieces.append(_LZ4_END_MARK)
     return b"".join(pieces)
+
+
+def _fast_lz4_block(plain: memoryview) -> bytes:
+    from cramjam import lz4
+
+    return bytes(lz4.compress_block(plain, store_size=False))
+
+
+def _high_lz4_block(plain: memoryview, level: int) -> bytes:
+    """The library has the high compressor for whole frames only: make one of this block and take it out again."""
+    from cramjam import lz4
+
+    library_level = min(max(level, _LZ4_HIGH_LEVELS.start), _LZ4_HIGH_LEVELS[-1])
+    compressor = lz4.Compressor(level=library_level, content_checksum=False, block_linked=False)
+    compressor.compress(plain)
+    frame = bytes(compressor.finish())
+    if frame[:6] != _LZ4_CHECKED_BLOCKS_HEADER:
+        raise CompressionError(f"lz4: the library made an unexpected frame, starting {frame[:6].hex()}")
+    size_bytes = _LITTLE_UINT32.unpack_from(frame, 7)[0] & ~_LZ4_STORED
+    return frame[11 : 11 + size_bytes]
 
 
 def _decompress_lz4(data: memoryview, max_bytes: int) -> bytes:
