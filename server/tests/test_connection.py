@@ -1,0 +1,170 @@
+"""One connection: answers in request order, one request at a time, failures confined to their request."""
+
+import struct
+
+import pytest
+from twisted.internet.defer import Deferred
+
+from odradek.protocol import codec
+from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from odradek.server.apis import Api, Dispatch
+from odradek.server.connection import NO_RESPONSE, CloseConnection, Connection, RequestContext
+from odradek.server.handlers import api_versions as any_handler_module
+
+
+class Writer:
+    def __init__(self):
+        self.sent = []
+        self.takes_all = True
+
+    @property
+    def is_idle(self):
+        return self.takes_all
+
+    def send_one(self, data):
+        self.sent.append(bytes(data))
+        return self.takes_all
+
+
+class Transport:
+    def __init__(self):
+        self.writer = Writer()
+        self.closed = False
+        self.reading = True
+
+    def close(self):
+        self.closed = True
+
+    def pause_reading(self):
+        self.reading = False
+
+    def resume_reading(self):
+        self.reading = True
+
+    def answers(self):
+        return [(struct.unpack_from(">i", data, 4)[0], struct.unpack_from(">h", data, 12)[0]) for data in self.writer.sent]
+
+
+def frame(correlation_id, version=1, body=None):
+    if body is None:
+        body = codec.encode(HeartbeatRequest(group_id="g", member_id="m"), version)
+    content = struct.pack(">hhih", 12, version, correlation_id, 2) + b"me" + body
+    return struct.pack(">i", len(content)) + content
+
+
+@pytest.fixture
+def setting(monkeypatch):
+    results = []
+
+    def handler(services, context, request):
+        result = results.pop(0) if results else HeartbeatResponse()
+        if isinstance(result, Exception):
+            raise result
+        return result
+
+    def handler_error(request, version, error):
+        return HeartbeatResponse(error_code=error.code)
+
+    monkeypatch.setattr(any_handler_module, "sample", handler, raising=False)
+    monkeypatch.setattr(any_handler_module, "sample_error", handler_error, raising=False)
+    dispatch = Dispatch(None, {12: Api(12, "Heartbeat", 0, 4, "api_versions:sample")})
+    transport = Transport()
+    return transport, Connection(transport, dispatch, RequestContext("host", "PLAINTEXT")), results, dispatch
+
+
+def test_answers_come_in_order_and_the_next_request_waits(setting):
+    transport, connection, results, _ = setting
+    first = Deferred()
+    results.append(first)
+    connection.frames_received([frame(1), frame(2)])
+    connection.frames_received([frame(3)])
+    assert transport.answers() == []
+    first.callback(HeartbeatResponse(error_code=27))
+    assert transport.answers() == [(1, 27), (2, 0), (3, 0)]
+
+
+def test_a_response_the_socket_did_not_take_holds_the_next_request_back(setting):
+    transport, connection, _, _ = setting
+    transport.writer.takes_all = False
+    connection.frames_received([frame(1), frame(2)])
+    assert transport.answers() == [(1, 0)]
+    transport.writer.takes_all = True
+    connection.output_drained()
+    assert transport.answers() == [(1, 0), (2, 0)]
+
+
+def test_too_many_waiting_requests_stop_the_reading(setting):
+    transport, connection, results, _ = setting
+    first = Deferred()
+    results.append(first)
+    connection.frames_received([frame(n) for n in range(40)])
+    assert not transport.reading
+    first.callback(HeartbeatResponse())
+    assert transport.reading
+    assert [correlation_id for correlation_id, _ in transport.answers()] == list(range(40))
+
+
+def test_kafka_errors_are_answered_and_unforeseen_ones_counted(setting):
+    transport, connection, results, dispatch = setting
+    results += [KafkaError(ErrorCode.UNKNOWN_MEMBER_ID), ZeroDivisionError()]
+    connection.frames_received([frame(1), frame(2), frame(3)])
+    assert transport.answers() == [(1, 25), (2, -1), (3, 0)]
+    assert dispatch.unexpected_errors == {"Heartbeat": 1}
+
+
+def test_a_failed_deferred_is_answered_too(setting):
+    transport, connection, results, _ = setting
+    waiting = Deferred()
+    results.append(waiting)
+    connection.frames_received([frame(1), frame(2)])
+    waiting.errback(KafkaError(ErrorCode.ILLEGAL_GENERATION))
+    assert transport.answers() == [(1, 22), (2, 0)]
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        b"\x00\x00\x00\x02\x00\x0c",
+        frame(1, body=b""),
+        frame(1) + b"",
+        struct.pack(">ihhih", 10, 999, 0, 1, -1),
+        struct.pack(">ihhih", 10, 12, 99, 1, -1),
+        struct.pack(">ihhih", 10, 12, 1, 1, -2),
+        struct.pack(">ihhih", 10, 12, 1, 1, 500),
+    ],
+    ids=["short", "no body", "good", "unknown key", "unknown version", "negative client id", "long client id"],
+)
+def test_malformed_requests_close_the_connection(setting, bad, caplog):
+    transport, connection, _, _ = setting
+    connection.frames_received([bad, frame(2)])
+    good = bad == frame(1)
+    assert transport.closed is not good
+    assert len(transport.writer.sent) == (2 if good else 0)
+    assert len(caplog.records) == (0 if good else 1)
+
+
+def test_bytes_left_over_after_a_request_close_the_connection(setting):
+    transport, connection, _, _ = setting
+    body = codec.encode(HeartbeatRequest(group_id="g"), 1) + b"x"
+    connection.frames_received([frame(1, body=body)])
+    assert transport.closed
+
+
+def test_no_response_and_close(setting):
+    transport, connection, results, _ = setting
+    results += [NO_RESPONSE, CloseConnection("acks=0 failed")]
+    connection.frames_received([frame(1), frame(2), frame(3)])
+    assert transport.answers() == []
+    assert transport.closed
+
+
+def test_a_lost_connection_cancels_what_it_asked(setting):
+    transport, connection, results, _ = setting
+    cancelled = []
+    waiting = Deferred(cancelled.append)
+    results.append(waiting)
+    connection.frames_received([frame(1), frame(2)])
+    connection.connection_lost()
+    assert cancelled == [waiting]
+    assert transport.answers() == []
