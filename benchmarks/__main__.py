@@ -1,0 +1,137 @@
+"""python -m benchmarks: see the package's docstring."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import platform
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from benchmarks import brokers, measure, report
+from benchmarks.measure import FULL, MEASUREMENTS, QUICK, Contestant, Pace, Values
+from benchmarks.rows import BY_NAME, ROWS, Row
+
+FULL_ROUNDS, QUICK_ROUNDS = 5, 3
+IDLE_S = 3.0
+NO_CONTESTANT_NEEDED = frozenset({"start"})
+ONCE = frozenset({"memory"})
+
+
+class Session:
+    """All chosen rows against all chosen brokers, one turn each, round by round."""
+
+    def __init__(self, names: Sequence[str], rows: Sequence[Row], rounds: int, pace: Pace) -> None:
+        self.names = names
+        self.rows = rows
+        self.rounds = rounds
+        self.pace = pace
+        self.results: dict[str, dict[str, list[Values]]] = {}
+        self.failures: list[str] = []
+
+    def run(self) -> None:
+        # Starts are measured while no other broker takes processor time.
+        for row in self.rows:
+            if row.kind in NO_CONTESTANT_NEEDED:
+                self._run_row(row, [Contestant(name, brokers.BROKERS[name]()) for name in self.names])
+        others = [row for row in self.rows if row.kind not in NO_CONTESTANT_NEEDED]
+        if not others:
+            return
+        with contextlib.ExitStack() as stack:
+            contestants = []
+            for name in self.names:
+                contestant = Contestant(name, stack.enter_context(brokers.BROKERS[name]()))
+                contestant.observe_idle(IDLE_S)
+                contestants.append(contestant)
+            for warm_row in measure.WARM_UP_ROWS:
+                for contestant in contestants:
+                    self._attempt(contestant, warm_row, warm=True)
+            for row in sorted(others, key=lambda row: row.kind in ONCE):
+                self._run_row(row, contestants)
+
+    def _run_row(self, row: Row, contestants: Sequence[Contestant]) -> None:
+        if row.kind in ("produce", "consume", "requests"):
+            for contestant in contestants:
+                self._attempt(contestant, row, warm=True)
+        for turn in range(1 if row.kind in ONCE else self.rounds):
+            # A B, then B A: neither broker always follows the other.
+            for contestant in contestants if turn % 2 == 0 else reversed(contestants):
+                values = self._attempt(contestant, row)
+                if values is not None:
+                    self.results.setdefault(row.name, {}).setdefault(contestant.name, []).append(values)
+
+    def _attempt(self, contestant: Contestant, row: Row, *, warm: bool = False) -> Values | None:
+        print(f"  {contestant.name:8} {row.name}{' (warm-up)' if warm else ''}", file=sys.stderr, flush=True)
+        try:
+            if warm:
+                measure.warm_up(contestant, row, self.pace)
+                return None
+            return MEASUREMENTS[row.kind](contestant, row, self.pace)
+        except Exception as error:
+            failure = f"{row.name} against {contestant.name}: {type(error).__name__}: {error}"
+            if failure not in self.failures:
+                self.failures.append(failure)
+            print(f"  failed: {failure}", file=sys.stderr)
+            return None
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks", description="Odradek and Apache Kafka 4.3.0 side by side."
+    )
+    parser.add_argument("--quick", action="store_true", help="fewer rows, shorter windows, 3 rounds")
+    parser.add_argument(
+        "--only", action="append", metavar="NAME", help="a row, or the start of several rows' names; may be repeated"
+    )
+    parser.add_argument("--rounds", type=int, help=f"default: {FULL_ROUNDS}, with --quick {QUICK_ROUNDS}")
+    parser.add_argument("--broker", choices=("both", "kafka", "odradek"), default="both")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write all raw values to FILE")
+    parser.add_argument("--list", action="store_true", help="name the rows and end")
+    return parser.parse_args()
+
+
+def _chosen_rows(only: Sequence[str] | None, quick: bool) -> list[Row]:
+    if not only:
+        return [row for row in ROWS if row.in_quick or not quick]
+    unknown = [name for name in only if not any(known.startswith(name) for known in BY_NAME)]
+    if unknown:
+        sys.exit(f"no such row: {', '.join(unknown)}; there are: {', '.join(BY_NAME)}")
+    exact = [name for name in only if name in BY_NAME]
+    prefixes = tuple(name for name in only if name not in BY_NAME)
+    return [row for row in ROWS if row.name in exact or (prefixes and row.name.startswith(prefixes))]
+
+
+def _environment() -> dict[str, object]:
+    return {
+        "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "cpus": os.cpu_count(),
+        "python": platform.python_version(),
+        "kernel": platform.release(),
+        "load_average": os.getloadavg(),
+    }
+
+
+def main() -> int:
+    arguments = _arguments()
+    if arguments.list:
+        print("\n".join(f"{row.name:20} {row.title}" for row in ROWS))
+        return 0
+    pace = QUICK if arguments.quick else FULL
+    rounds = arguments.rounds or (QUICK_ROUNDS if arguments.quick else FULL_ROUNDS)
+    names = ["kafka", "odradek"] if arguments.broker == "both" else [arguments.broker]
+    environment = _environment()
+    session = Session(names, _chosen_rows(arguments.only, arguments.quick), rounds, pace)
+    session.run()
+    print(report.table(session.results, session.rows, session.failures))
+    if arguments.json:
+        document = {"environment": environment, "rounds": session.results, "failures": session.failures}
+        arguments.json.write_text(json.dumps(document, indent=1))
+    return 1 if session.failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

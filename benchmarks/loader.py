@@ -1,0 +1,400 @@
+"""The raw-frame loader: prepared requests over plain sockets, in a process of its own.
+
+    python -m benchmarks.loader '{"kind": "produce", "port": 9092, ...}'     (fields: LoadSpec; answer: one JSON line)
+
+It is meant to cost less than any broker. Frames are encoded before the clock runs and sent as they are, answers are
+only checked for their error code (a Fetch answer also for its batch headers, which give the next offset), nothing is
+allocated per record. One thread and one epoll drive all connections.
+
+Each load warms up over the connections that it then measures, so the window holds no connection set-up; answers that
+come behind the window are awaited but not counted.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import select
+import socket
+import struct
+import sys
+import time
+from array import array
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from benchmarks import wire
+from benchmarks.procfs import cpu_seconds
+
+RECEIVE_BYTES = 65_536
+DRAIN_S = 30.0
+BATCH_LENGTH = struct.Struct(">qi")
+
+now_ns = time.perf_counter_ns
+
+
+class LoadSpec(NamedTuple):
+    """One load. `kind`: produce (several requests in flight), requests (one each, timed) or consume."""
+
+    kind: str
+    port: int
+    topic: str
+    broker_pid: int
+    host: str = "127.0.0.1"
+    partitions: int = 1
+    connections: int = 1
+    in_flight: int = 5
+    value_bytes: int = 1024
+    records_per_batch: int = 1
+    fetch_bytes: int = 1_048_576
+    warm_s: float = 0.5
+    seconds: float = 2.0
+    max_bytes: int = 1_500_000_000
+
+
+class LoadResult(NamedTuple):
+    """What the window held. `acked_records` counts all that the broker acknowledged, warm-up and drain included."""
+
+    seconds: float
+    requests: int
+    payload_bytes: int
+    broker_cpu_s: float
+    loader_cpu_s: float
+    p50_us: float
+    p99_us: float
+    acked_records: int
+
+
+class Load:
+    """Connections, one epoll over them, and the counters. Subclasses say what readable and writable mean."""
+
+    def __init__(self, spec: LoadSpec) -> None:
+        self.spec = spec
+        self.answers = 0
+        self.payload_bytes = 0
+        self.epoll = select.epoll()
+        self.sockets: list[socket.socket] = []
+        for _ in range(spec.connections):
+            connection = socket.create_connection((spec.host, spec.port), timeout=10)
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self.sockets.append(connection)
+
+    def start(self) -> None:
+        """Registers every connection and sends its first requests."""
+        raise NotImplementedError
+
+    def run(self, until_ns: int, max_bytes: int) -> None:
+        """Keeps every connection busy until that time, or until so many payload bytes are through."""
+        raise NotImplementedError
+
+    def drain(self) -> None:
+        """Awaits the answers that are still out."""
+
+    def latencies_ns(self) -> array[int]:
+        return array("q")
+
+    def forget_latencies(self) -> None:
+        """Ends the warm-up."""
+
+    def batch_for(self, index: int) -> bytes:
+        """The Produce frame of connection number `index`."""
+        spec = self.spec
+        batch = wire.record_batch(spec.value_bytes, spec.records_per_batch, wire.now_ms())
+        return wire.produce_frame(spec.topic, index % spec.partitions, batch)
+
+
+class ProduceStream:
+    """One connection of ProduceLoad: how much of the current frame is out, how many answers are due."""
+
+    __slots__ = ("answer_bytes", "due", "frame", "rest", "socket", "tail", "wants_write")
+
+    def __init__(self, connection: socket.socket, frame: bytes) -> None:
+        self.socket = connection
+        self.frame = memoryview(frame)
+        self.rest = memoryview(b"")
+        self.due = 0
+        self.tail = b""
+        self.answer_bytes = 0
+        self.wants_write = False
+
+
+class ProduceLoad(Load):
+    """Up to `in_flight` Produce requests on each connection, as librdkafka and the Java producer send them."""
+
+    def start(self) -> None:
+        self.error_position = wire.produce_error_position(self.spec.topic)
+        self.request_bytes = self.spec.value_bytes * self.spec.records_per_batch
+        self.streams: dict[int, ProduceStream] = {}
+        frames: dict[int, bytes] = {}
+        for index, connection in enumerate(self.sockets):
+            partition = index % self.spec.partitions
+            frame = frames.setdefault(partition, b"") or self.batch_for(partition)
+            frames[partition] = frame
+            connection.setblocking(False)
+            self.streams[connection.fileno()] = ProduceStream(connection, frame)
+            self.epoll.register(connection.fileno(), select.EPOLLIN | select.EPOLLOUT)
+            self.streams[connection.fileno()].wants_write = True
+
+    def run(self, until_ns: int, max_bytes: int) -> None:
+        poll, streams, in_flight = self.epoll.poll, self.streams, self.spec.in_flight
+        limit = self.payload_bytes + max_bytes
+        while now_ns() < until_ns and self.payload_bytes < limit:
+            for fd, event in poll(0.2):
+                stream = streams[fd]
+                if event & ~select.EPOLLOUT:
+                    self._receive(stream)
+                self._send(fd, stream, in_flight)
+
+    def drain(self) -> None:
+        deadline = now_ns() + int(DRAIN_S * 1e9)
+        while any(stream.due for stream in self.streams.values()):
+            if now_ns() > deadline:
+                raise wire.WireError(f"answers are missing after {DRAIN_S:.0f} s")
+            for fd, event in self.epoll.poll(0.2):
+                if event & ~select.EPOLLOUT:
+                    self._receive(self.streams[fd])
+                self._send(fd, self.streams[fd], 0)
+
+    def _receive(self, stream: ProduceStream) -> None:
+        received = stream.socket.recv(RECEIVE_BYTES)
+        if not received:
+            raise wire.WireError("the broker closed a connection")
+        if stream.tail:
+            received = stream.tail + received
+        size = stream.answer_bytes
+        if not size:
+            if len(received) < 4:
+                stream.tail = received
+                return
+            size = stream.answer_bytes = 4 + int.from_bytes(received[:4], "big")
+        count, over = divmod(len(received), size)
+        for position in range(self.error_position, count * size, size):
+            if received[position] or received[position + 1]:
+                raise wire.WireError(f"produce error {int.from_bytes(received[position : position + 2], 'big')}")
+        stream.tail = received[len(received) - over :] if over else b""
+        stream.due -= count
+        self.answers += count
+        self.payload_bytes += count * self.request_bytes
+
+    def _send(self, fd: int, stream: ProduceStream, in_flight: int) -> None:
+        blocked = False
+        while stream.rest or stream.due < in_flight:
+            if not stream.rest:
+                stream.rest = stream.frame
+                stream.due += 1
+            try:
+                sent = stream.socket.send(stream.rest)
+            except BlockingIOError:
+                blocked = True
+                break
+            if sent < len(stream.rest):
+                stream.rest = stream.rest[sent:]
+            else:
+                stream.rest = stream.rest[:0]
+        if blocked != stream.wants_write:
+            stream.wants_write = blocked
+            self.epoll.modify(fd, select.EPOLLIN | select.EPOLLOUT if blocked else select.EPOLLIN)
+
+
+class RequestLoad(Load):
+    """One Produce request at a time on each connection; the time from send to answer of each is kept."""
+
+    def start(self) -> None:
+        self.error_position = wire.produce_error_position(self.spec.topic)
+        self.times = array("q")
+        size = 1 + max(connection.fileno() for connection in self.sockets)
+        self.frames, self.sent_ns = [b""] * size, [0] * size
+        self.recv: list[Callable[[int], bytes]] = [bytes] * size
+        self.send: list[Callable[[bytes], int]] = [len] * size
+        for index, connection in enumerate(self.sockets):
+            fd = connection.fileno()
+            connection.setblocking(len(self.sockets) == 1)
+            self.frames[fd] = self.batch_for(index)
+            self.recv[fd], self.send[fd] = connection.recv, connection.send
+            self.epoll.register(fd, select.EPOLLIN)
+            self.sent_ns[fd] = now_ns()
+            self.send[fd](self.frames[fd])
+
+    def run(self, until_ns: int, max_bytes: int) -> None:
+        before = len(self.times)
+        if len(self.sockets) == 1:
+            self._run_one(until_ns)
+        else:
+            self._run_many(until_ns)
+        self.answers += len(self.times) - before
+        self.payload_bytes += (len(self.times) - before) * self.spec.value_bytes * self.spec.records_per_batch
+
+    def _run_one(self, until_ns: int) -> None:
+        fd = self.sockets[0].fileno()
+        recv, send, frame, keep = self.recv[fd], self.send[fd], self.frames[fd], self.times.append
+        position, sent_ns = self.error_position, self.sent_ns[fd]
+        while sent_ns < until_ns:
+            answer = recv(RECEIVE_BYTES)
+            answered_ns = now_ns()
+            if answer[position : position + 2] != b"\0\0":
+                raise wire.WireError(f"broken answer or error: {answer.hex()}")
+            keep(answered_ns - sent_ns)
+            sent_ns = answered_ns
+            send(frame)
+        self.sent_ns[fd] = sent_ns
+
+    def _run_many(self, until_ns: int) -> None:
+        recv, send, frames, keep, sent = self.recv, self.send, self.frames, self.times.append, self.sent_ns
+        position, poll, clock, answered_ns = self.error_position, self.epoll.poll, now_ns, now_ns()
+        while answered_ns < until_ns:
+            for fd, _ in poll(1.0):
+                answer = recv[fd](RECEIVE_BYTES)
+                answered_ns = clock()
+                if answer[position : position + 2] != b"\0\0":
+                    raise wire.WireError(f"broken answer or error: {answer.hex()}")
+                keep(answered_ns - sent[fd])
+                sent[fd] = answered_ns
+                send[fd](frames[fd])
+
+    def drain(self) -> None:
+        for connection in self.sockets:
+            connection.settimeout(DRAIN_S)
+            if not connection.recv(RECEIVE_BYTES):
+                raise wire.WireError("the broker closed a connection")
+            self.answers += 1
+
+    def latencies_ns(self) -> array[int]:
+        return self.times
+
+    def forget_latencies(self) -> None:
+        self.times = array("q")
+
+
+class FetchStream:
+    """One connection of ConsumeLoad and the answer that is coming in over it."""
+
+    __slots__ = ("buffer", "due", "offset", "offset_position", "received", "request", "socket")
+
+    def __init__(self, connection: socket.socket, request: tuple[bytearray, int], fetch_bytes: int) -> None:
+        self.socket = connection
+        self.request, self.offset_position = request
+        self.buffer = memoryview(bytearray(fetch_bytes + 2 * 1_048_576))
+        self.received = 0
+        self.due = 0
+        self.offset = 0
+
+
+class ConsumeLoad(Load):
+    """One Fetch at a time on each connection, from the log's start, again and again."""
+
+    def start(self) -> None:
+        spec = self.spec
+        self.streams: dict[int, FetchStream] = {}
+        self.record_payload_bytes = spec.value_bytes
+        with wire.Admin(spec.port, spec.host) as admin:
+            self.end_offsets = [admin.end_offset(spec.topic, partition) for partition in range(spec.partitions)]
+        self.stream_end: dict[int, int] = {}
+        for index, connection in enumerate(self.sockets):
+            partition = index % spec.partitions
+            request = wire.fetch_frame(spec.topic, partition, partition_max_bytes=spec.fetch_bytes)
+            connection.setblocking(False)
+            stream = FetchStream(connection, request, spec.fetch_bytes)
+            self.streams[connection.fileno()] = stream
+            self.stream_end[connection.fileno()] = self.end_offsets[partition]
+            self.epoll.register(connection.fileno(), select.EPOLLIN)
+            self._ask(stream)
+
+    def run(self, until_ns: int, max_bytes: int) -> None:
+        poll, streams = self.epoll.poll, self.streams
+        while now_ns() < until_ns:
+            for fd, _ in poll(1.0):
+                stream = streams[fd]
+                if self._receive(stream):
+                    if stream.offset >= self.stream_end[fd]:
+                        stream.offset = 0
+                    self._ask(stream)
+
+    def _ask(self, stream: FetchStream) -> None:
+        struct.pack_into(">q", stream.request, stream.offset_position, stream.offset)
+        stream.received = stream.due = 0
+        stream.socket.send(stream.request)
+
+    def _receive(self, stream: FetchStream) -> bool:
+        """Takes what is there; true once an answer is whole and the next offset known."""
+        count = stream.socket.recv_into(stream.buffer[stream.received :])
+        if not count:
+            raise wire.WireError("the broker closed a connection")
+        stream.received += count
+        if not stream.due and stream.received >= 4:
+            stream.due = 4 + int.from_bytes(stream.buffer[:4], "big")
+        if not stream.due or stream.received < stream.due:
+            return False
+        self._advance(stream)
+        return True
+
+    def _advance(self, stream: FetchStream) -> None:
+        buffer = stream.buffer
+        located = wire.locate_records(buffer[: stream.due], self.spec.topic)
+        if located.error_code:
+            raise wire.WireError(f"fetch error {located.error_code}")
+        position, end, first = located.start, located.start + located.size_bytes, stream.offset
+        unpack = BATCH_LENGTH.unpack_from
+        while position + wire.BATCH_OVERHEAD_BYTES <= end:
+            base_offset, length = unpack(buffer, position)
+            if position + 12 + length > end:
+                break
+            stream.offset = base_offset + int.from_bytes(buffer[position + 23 : position + 27], "big") + 1
+            position += 12 + length
+        if stream.offset == first:
+            raise wire.WireError(f"no whole batch at offset {first} of {self.spec.topic}")
+        self.answers += 1
+        self.payload_bytes += (stream.offset - first) * self.record_payload_bytes
+
+
+LOADS: dict[str, type[Load]] = {"produce": ProduceLoad, "requests": RequestLoad, "consume": ConsumeLoad}
+
+
+def _own_cpu_s() -> float:
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_utime + usage.ru_stime
+
+
+def percentile_us(sorted_ns: list[int], share: float) -> float:
+    """The value at that share of sorted times, in microseconds; 0 of none."""
+    if not sorted_ns:
+        return 0.0
+    return sorted_ns[min(int(len(sorted_ns) * share), len(sorted_ns) - 1)] / 1000
+
+
+def run_load(spec: LoadSpec) -> LoadResult:
+    """Warms up, measures one window, drains. Raises WireError at the first answer that is an error."""
+    load = LOADS[spec.kind](spec)
+    load.start()
+    load.run(now_ns() + int(spec.warm_s * 1e9), spec.max_bytes // 4)
+    load.forget_latencies()
+    answers, payload_bytes = load.answers, load.payload_bytes
+    broker_cpu_s, own_cpu_s, start_ns = cpu_seconds(spec.broker_pid), _own_cpu_s(), now_ns()
+    load.run(start_ns + int(spec.seconds * 1e9), spec.max_bytes)
+    end_ns = now_ns()
+    broker_cpu_s, own_cpu_s = cpu_seconds(spec.broker_pid) - broker_cpu_s, _own_cpu_s() - own_cpu_s
+    answers, payload_bytes = load.answers - answers, load.payload_bytes - payload_bytes
+    load.drain()
+    times = sorted(load.latencies_ns())
+    return LoadResult(
+        seconds=(end_ns - start_ns) / 1e9,
+        requests=answers,
+        payload_bytes=payload_bytes,
+        broker_cpu_s=broker_cpu_s,
+        loader_cpu_s=own_cpu_s,
+        p50_us=percentile_us(times, 0.50),
+        p99_us=percentile_us(times, 0.99),
+        acked_records=load.answers * spec.records_per_batch,
+    )
+
+
+def main() -> None:
+    fields: dict[str, Any] = json.loads(sys.argv[1])
+    try:
+        result = run_load(LoadSpec(**fields))
+    except (wire.WireError, OSError) as error:
+        sys.exit(f"{type(error).__name__}: {error}")
+    print(json.dumps(result._asdict()))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,121 @@
+"""From raw values to the table: medians over the rounds, ratios, and whether each target is met."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from benchmarks.brokers import TITLES
+from benchmarks.rows import HIDDEN_METRICS, METRICS, Row, Target
+
+LOADER_LIMIT_CORES = 0.95
+
+# broker name -> one mapping of metrics for each round
+RoundsByBroker = Mapping[str, Sequence[Mapping[str, float]]]
+
+
+class Line(NamedTuple):
+    """One metric of one row. Values are medians; None where a broker gave none."""
+
+    row: Row
+    metric: str
+    kafka: float | None
+    odradek: float | None
+    ratio: float | None
+    ratio_range: tuple[float, float] | None
+    target: Target | None
+
+    @property
+    def met(self) -> bool | None:
+        """None when there is no target or nothing to judge it by."""
+        value = None if self.target is None else self.ratio if self.target.of_kafka else self.odradek
+        return None if self.target is None or value is None else self.target.met(value)
+
+
+def _values(rounds: Sequence[Mapping[str, float]], metric: str) -> list[float]:
+    return [values[metric] for values in rounds if metric in values]
+
+
+def lines_of(row: Row, results: RoundsByBroker) -> Iterator[Line]:
+    """The visible metrics of a row in the order of METRICS."""
+    targets = {target.metric: target for target in row.targets}
+    for metric in METRICS:
+        kafka, odradek = (_values(results.get(name, ()), metric) for name in ("kafka", "odradek"))
+        if metric in HIDDEN_METRICS or not (kafka or odradek):
+            continue
+        kafka_median = statistics.median(kafka) if kafka else None
+        odradek_median = statistics.median(odradek) if odradek else None
+        ratio = odradek_median / kafka_median if kafka_median and odradek_median is not None else None
+        pairs = [ours / theirs for ours, theirs in zip(odradek, kafka, strict=False) if theirs]
+        ratio_range = (min(pairs), max(pairs)) if len(pairs) > 1 else None
+        yield Line(row, metric, kafka_median, odradek_median, ratio, ratio_range, targets.get(metric))
+
+
+def _number(value: float | None, digits: int) -> str:
+    return "-" if value is None else f"{value:,.{digits}f}"
+
+
+def _cells(line: Line) -> list[str]:
+    metric = METRICS[line.metric]
+    spread = "" if line.ratio_range is None else f"{line.ratio_range[0]:.2f}-{line.ratio_range[1]:.2f}"
+    verdict = "" if line.target is None else {True: "yes", False: "NO", None: "?"}[line.met]
+    return [
+        f"{metric.title}, {metric.unit}",
+        _number(line.kafka, metric.digits),
+        _number(line.odradek, metric.digits),
+        _number(line.ratio, 2),
+        spread,
+        "" if line.target is None else str(line.target),
+        verdict,
+    ]
+
+
+def _warnings(row: Row, results: RoundsByBroker) -> Iterator[str]:
+    for name, rounds in results.items():
+        cores = _values(rounds, "loader_cores")
+        if cores and statistics.median(cores) > LOADER_LIMIT_CORES:
+            yield f"{row.name}: the loader used a whole core against {TITLES[name]}; it may be what limits here"
+
+
+def table(results: Mapping[str, RoundsByBroker], rows: Sequence[Row], failures: Sequence[str]) -> str:
+    """The whole report as text."""
+    header = ["", TITLES["kafka"], TITLES["odradek"], "ratio", "rounds", "target", "met"]
+    body: list[list[str]] = []
+    lines: list[Line] = []
+    for row in rows:
+        row_lines = list(lines_of(row, results.get(row.name, {})))
+        if row_lines:
+            body.append([f"{row.name}: {row.title}"])
+            body += [_cells(line) for line in row_lines]
+            lines += row_lines
+    widths = [max(len(cells[i]) for cells in [header, *body] if len(cells) > 1) for i in range(len(header))]
+    text = [_aligned(header, widths)]
+    for cells in body:
+        text.append(f"\n{cells[0]}" if len(cells) == 1 else _aligned(cells, widths))
+    text += ["", _summary(lines)]
+    for row in rows:
+        text += [f"note: {warning}" for warning in _warnings(row, results.get(row.name, {}))]
+    text += [f"FAILED: {failure}" for failure in failures]
+    return "\n".join(text)
+
+
+def _aligned(cells: Sequence[str], widths: Sequence[int]) -> str:
+    numbers = [cell.rjust(width) for cell, width in zip(cells[1:], widths[1:], strict=True)]
+    return "  " + "  ".join([cells[0].ljust(widths[0]), *numbers]).rstrip()
+
+
+def _summary(lines: Sequence[Line]) -> str:
+    judged = [line for line in lines if line.met is not None]
+    if not judged:
+        return "No target could be judged: that takes both brokers."
+    missed = [f"{line.row.name} {METRICS[line.metric].title} ({_missed_by(line)})" for line in judged if not line.met]
+    return f"{len(judged) - len(missed)} of {len(judged)} targets met." + (
+        f" Missed: {'; '.join(missed)}." if missed else ""
+    )
+
+
+def _missed_by(line: Line) -> str:
+    assert line.target is not None
+    value = line.ratio if line.target.of_kafka else line.odradek
+    return f"{value:.2f}, target {line.target}"

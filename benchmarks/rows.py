@@ -1,0 +1,148 @@
+"""The table of rows: what is measured, with which load, and what Odradek is to reach.
+
+A row's `load` are fields of loader.LoadSpec; everything that is not given has the default there. Metrics are named in
+METRICS; a measurement gives some of them. A target without `of_kafka` is about Odradek's own value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+LARGE_BATCH: Mapping[str, int] = {
+    "value_bytes": 1024,
+    "records_per_batch": 1000,
+}  # 1,033 kB: just under max.message.bytes
+SMALL_BATCH: Mapping[str, int] = {
+    "value_bytes": 1024,
+    "records_per_batch": 15,
+}  # the Java producer's batch.size of 16 KB
+ONE_RECORD: Mapping[str, int | float] = {"value_bytes": 100, "records_per_batch": 1, "warm_s": 0.7}
+
+
+class Metric(NamedTuple):
+    """One measured quantity and how it is shown."""
+
+    title: str
+    unit: str
+    digits: int
+
+
+METRICS: Mapping[str, Metric] = {
+    "mb_per_s": Metric("throughput", "MB/s", 0),
+    "cpu_s_per_gb": Metric("broker CPU", "s/GB", 2),
+    "requests_per_s": Metric("requests", "1/s", 0),
+    "cpu_us_per_request": Metric("broker CPU", "us/request", 1),
+    "p50_us": Metric("p50", "us", 0),
+    "p99_us": Metric("p99", "us", 0),
+    "start_s": Metric("start to first Metadata answer", "s", 3),
+    "idle_mb": Metric("resident, idle", "MB", 1),
+    "loaded_mb": Metric("resident, after load", "MB", 1),
+    "idle_cpu_share": Metric("CPU while idle", "cores", 3),
+    "loader_cores": Metric("loader CPU", "cores", 2),
+}
+
+# Kept in the JSON, and warned of when the loader itself is near one core; not a line of the table.
+HIDDEN_METRICS = frozenset({"loader_cores"})
+
+
+class Target(NamedTuple):
+    """`metric` is to be at least or at most `limit`: as a ratio Odradek / Apache Kafka, or as Odradek's value."""
+
+    metric: str
+    limit: float
+    at_least: bool
+    of_kafka: bool = True
+    strict: bool = False
+
+    def met(self, value: float) -> bool:
+        if self.at_least:
+            return value >= self.limit
+        return value < self.limit if self.strict else value <= self.limit
+
+    def __str__(self) -> str:
+        sign = ">=" if self.at_least else "<" if self.strict else "<="
+        return f"{sign} {self.limit:g}" + ("x" if self.of_kafka else f" {METRICS[self.metric].unit}")
+
+
+def at_least(metric: str, ratio: float) -> Target:
+    return Target(metric, ratio, at_least=True)
+
+
+def at_most(metric: str, ratio: float) -> Target:
+    return Target(metric, ratio, at_least=False)
+
+
+def under(metric: str, value: float) -> Target:
+    return Target(metric, value, at_least=False, of_kafka=False, strict=True)
+
+
+class Row(NamedTuple):
+    """One line of work. `kind` names its measurement in measure.MEASUREMENTS."""
+
+    name: str
+    title: str
+    kind: str
+    load: Mapping[str, int | float] = {}
+    targets: tuple[Target, ...] = ()
+    in_quick: bool = True
+
+
+def _produce(name: str, title: str, ratio: float, **load: int | float) -> Row:
+    return Row(name, title, "produce", load, (at_least("mb_per_s", ratio), at_most("cpu_s_per_gb", 0.7)))
+
+
+def _requests(connections: int, ratio: float) -> Row:
+    return Row(
+        f"requests-{connections}",
+        f"one 100 B record a request, acks=all, {connections} connection{'s' if connections > 1 else ''}",
+        "requests",
+        {**ONE_RECORD, "connections": connections},
+        (at_least("requests_per_s", ratio), at_most("p99_us", 1.0)),
+    )
+
+
+ROWS: tuple[Row, ...] = (
+    _produce("produce-1k-large", "produce 1 KB records, 1 MB batches, acks=all", 1.2, **LARGE_BATCH),
+    _produce("produce-1k-16k", "produce 1 KB records, 16 KB batches, acks=all", 1.8, **SMALL_BATCH),
+    _produce(
+        "produce-100b", "produce 100 B records, 1 MB batches, acks=all", 1.1, value_bytes=100, records_per_batch=9000
+    ),
+    _produce(
+        "produce-100b-16k",
+        "produce 100 B records, 16 KB batches, acks=all",
+        1.1,
+        value_bytes=100,
+        records_per_batch=150,
+    ),
+    Row(
+        "produce-1k-16k-x4",
+        "1 KB records in 16 KB batches over 4 connections to 4 partitions",
+        "produce",
+        {**SMALL_BATCH, "connections": 4, "partitions": 4},
+        in_quick=False,
+    ),
+    Row(
+        "consume",
+        "consume 1 KB records, 1 MB a fetch",
+        "consume",
+        SMALL_BATCH,
+        (at_least("mb_per_s", 1.1), at_most("cpu_s_per_gb", 0.7)),
+    ),
+    Row(
+        "consume-x4",
+        "consume 1 KB records over 4 connections at once",
+        "consume",
+        {**SMALL_BATCH, "connections": 4},
+        in_quick=False,
+    ),
+    _requests(1, 1.0),
+    _requests(8, 1.0),
+    _requests(64, 0.75),
+    _requests(256, 0.75),
+    Row("tool-produce", "Kafka's ProducerPerformance, 1 KB records, acks=all", "tool_produce", in_quick=False),
+    Row("tool-consume", "Kafka's ConsumerPerformance, 1 KB records", "tool_consume", in_quick=False),
+    Row("start", "an empty broker", "start", targets=(under("start_s", 0.5),)),
+    Row("memory", "this run's broker", "memory", targets=(under("idle_mb", 60), under("loaded_mb", 120))),
+)
+BY_NAME = {row.name: row for row in ROWS}

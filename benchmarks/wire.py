@@ -1,0 +1,196 @@
+"""The few Kafka frames that the benchmarks need, written by hand so that no client's cost is measured.
+
+Everything here is built once, before the clock runs. Layouts follow the Kafka protocol guide: Produce 11 and Fetch 12
+(the newest versions that name topics), and old inflexible versions of the requests that only prepare a run.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+import time
+from typing import NamedTuple
+
+import crc32c
+
+PRODUCE, FETCH, LIST_OFFSETS, METADATA, CREATE_TOPICS, DELETE_TOPICS = 0, 1, 2, 3, 19, 20
+CLIENT_ID = b"benchmarks"
+TOPIC_ALREADY_EXISTS = 36
+UNKNOWN_TOPIC = 3
+FETCH_MAX_WAIT_MS = 500
+
+BATCH_OVERHEAD_BYTES = 61
+BATCH_AFTER_CRC = struct.Struct(">hiqqqhii")
+
+
+class WireError(Exception):
+    """A broker answered with an error or with something that is not an answer."""
+
+
+def unsigned_varint(value: int) -> bytes:
+    encoded = bytearray()
+    while value > 0x7F:
+        encoded.append(value & 0x7F | 0x80)
+        value >>= 7
+    encoded.append(value)
+    return bytes(encoded)
+
+
+def read_unsigned_varint(buffer: memoryview, position: int) -> tuple[int, int]:
+    """The value at `position` and the position behind it."""
+    value = shift = 0
+    while True:
+        byte = buffer[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, position
+        shift += 7
+
+
+def zigzag(value: int) -> bytes:
+    return unsigned_varint((value << 1) ^ (value >> 63))
+
+
+def record_batch(value_bytes: int, records: int, now_ms: int) -> bytes:
+    """An uncompressed batch (format v2) of `records` keyless records whose values are `value_bytes` long."""
+    value = (b"0123456789abcdefghijklmnopqrstuvwxyz" * (value_bytes // 36 + 1))[:value_bytes]
+    body = bytearray()
+    for index in range(records):
+        record = b"\x00\x00" + zigzag(index) + b"\x01" + zigzag(value_bytes) + value + b"\x00"
+        body += zigzag(len(record)) + record
+    checked = BATCH_AFTER_CRC.pack(0, records - 1, now_ms, now_ms, -1, -1, -1, records) + body
+    return struct.pack(">qiibI", 0, len(checked) + 9, -1, 2, crc32c.crc32c(checked)) + checked
+
+
+def frame(api_key: int, version: int, body: bytes, *, flexible: bool = False, correlation_id: int = 1) -> bytes:
+    header = struct.pack(">hhih", api_key, version, correlation_id, len(CLIENT_ID)) + CLIENT_ID
+    if flexible:
+        header += b"\x00"
+    return struct.pack(">i", len(header) + len(body)) + header + body
+
+
+def _compact(data: bytes) -> bytes:
+    return unsigned_varint(len(data) + 1) + data
+
+
+def produce_frame(topic: str, partition: int, batch: bytes, acks: int = -1) -> bytes:
+    """Produce 11 with one batch for one partition."""
+    body = b"\x00" + struct.pack(">hi", acks, 30_000) + b"\x02" + _compact(topic.encode())
+    body += b"\x02" + struct.pack(">i", partition) + _compact(batch) + b"\x00\x00\x00"
+    return frame(PRODUCE, 11, body, flexible=True)
+
+
+def produce_error_position(topic: str) -> int:
+    """Where the partition's error code stands in the answer to `produce_frame`, its size field included."""
+    return 4 + 4 + 1 + 1 + len(_compact(topic.encode())) + 1 + 4
+
+
+def fetch_frame(topic: str, partition: int, *, partition_max_bytes: int) -> tuple[bytearray, int]:
+    """Fetch 12 without a session, and where in it the big-endian int64 fetch offset is to be put."""
+    body = (
+        struct.pack(">iiiibii", -1, FETCH_MAX_WAIT_MS, 1, 50 * 1024 * 1024, 0, 0, -1)
+        + b"\x02"
+        + _compact(topic.encode())
+    )
+    body += b"\x02" + struct.pack(">ii", partition, -1)
+    after = struct.pack(">qiqi", 0, -1, -1, partition_max_bytes) + b"\x00\x00\x01\x01\x00"
+    whole = frame(FETCH, 12, body + after, flexible=True)
+    return bytearray(whole), len(whole) - len(after)
+
+
+class FetchedRecords(NamedTuple):
+    error_code: int
+    start: int
+    size_bytes: int
+
+
+def locate_records(response: memoryview, topic: str) -> FetchedRecords:
+    """Where the records of the one partition lie in a whole Fetch 12 answer, its size field included."""
+    if response[13] or response[14]:
+        return FetchedRecords(int.from_bytes(response[13:15], "big"), 0, 0)
+    position = 4 + 4 + 1 + 4 + 2 + 4 + 1 + len(_compact(topic.encode())) + 1 + 4
+    error_code = int.from_bytes(response[position : position + 2], "big")
+    aborted, position = read_unsigned_varint(response, position + 2 + 24)
+    if aborted > 1:
+        raise WireError("aborted transactions in a log that holds none")
+    size_bytes, position = read_unsigned_varint(response, position + 4)
+    return FetchedRecords(error_code, position, max(size_bytes - 1, 0))
+
+
+# Requests that prepare a run: one at a time, over a plain blocking connection.
+
+
+def _string(text: str) -> bytes:
+    return struct.pack(">h", len(text)) + text.encode()
+
+
+class Admin:
+    """One blocking connection for topics and offsets; a context manager. Raises WireError and OSError."""
+
+    def __init__(self, port: int, host: str = "127.0.0.1", timeout_s: float = 30.0) -> None:
+        self._socket = socket.create_connection((host, port), timeout=timeout_s)
+
+    def __enter__(self) -> Admin:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._socket.close()
+
+    def call(self, api_key: int, version: int, body: bytes) -> bytes:
+        """The answer's bytes behind its correlation id (inflexible versions only)."""
+        self._socket.sendall(frame(api_key, version, body))
+        size = int.from_bytes(self._receive(4), "big")
+        return self._receive(size)[4:]
+
+    def _receive(self, size: int) -> bytes:
+        received = b""
+        while len(received) < size:
+            chunk = self._socket.recv(size - len(received))
+            if not chunk:
+                raise WireError("the broker closed the connection")
+            received += chunk
+        return received
+
+    def metadata(self, topics: list[str]) -> bytes:
+        """Metadata 1 for `topics`; none at all if the list is empty."""
+        return self.call(METADATA, 1, struct.pack(">i", len(topics)) + b"".join(map(_string, topics)))
+
+    def create_topic(self, topic: str, partitions: int) -> None:
+        body = struct.pack(">i", 1) + _string(topic) + struct.pack(">ihiiib", partitions, 1, 0, 0, 30_000, 0)
+        error_code = self._single_error(CREATE_TOPICS, 4, body, topic)
+        if error_code not in (0, TOPIC_ALREADY_EXISTS):
+            raise WireError(f"topic {topic} not created: error {error_code}")
+        deadline = time.monotonic() + 20
+        while time.monotonic() < deadline:
+            try:
+                if all(self.end_offset(topic, partition) >= 0 for partition in range(partitions)):
+                    return
+            except WireError:
+                time.sleep(0.05)
+        raise WireError(f"topic {topic} has no leader after 20 s")
+
+    def delete_topic(self, topic: str) -> None:
+        body = struct.pack(">i", 1) + _string(topic) + struct.pack(">i", 30_000)
+        error_code = self._single_error(DELETE_TOPICS, 3, body, topic)
+        if error_code not in (0, UNKNOWN_TOPIC):
+            raise WireError(f"topic {topic} not deleted: error {error_code}")
+
+    def _single_error(self, api_key: int, version: int, body: bytes, topic: str) -> int:
+        answer = self.call(api_key, version, body)
+        position = 4 + 4 + 2 + len(topic.encode())
+        return int.from_bytes(answer[position : position + 2], "big", signed=True)
+
+    def end_offset(self, topic: str, partition: int) -> int:
+        """The offset of the next record (ListOffsets 1, timestamp -1)."""
+        body = struct.pack(">ii", -1, 1) + _string(topic) + struct.pack(">iiq", 1, partition, -1)
+        answer = self.call(LIST_OFFSETS, 1, body)
+        position = 4 + 2 + len(topic.encode()) + 4 + 4
+        error_code, _, offset = struct.unpack_from(">hqq", answer, position)
+        if error_code:
+            raise WireError(f"no end offset of {topic}-{partition}: error {error_code}")
+        return int(offset)
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
