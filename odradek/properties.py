@@ -252,7 +252,7 @@ class PropertySet:
         for name, text in self.explicit.items():
             prop = self.__declared.get(name)
             if prop is None:
-                raise UnknownPropertyError(name, self.nearest(name))
+                raise UnknownPropertyError(name, nearest(name, self.__declared))
             attributes[prop.attribute] = prop.parse(text)
         self.derive()
 
@@ -266,14 +266,6 @@ class PropertySet:
     def declared(cls) -> dict[str, Property[Any]]:
         """The properties by Kafka's name, in the order of their declaration."""
         return cls.__declared
-
-    @classmethod
-    def nearest(cls, name: str) -> str | None:
-        """The declared name most like a misspelt one, if there is one like it."""
-        from difflib import get_close_matches  # only wanted for a mistake
-
-        matches = get_close_matches(name, cls.__declared, n=1, cutoff=0.75)
-        return matches[0] if matches else None
 
     def replace(self, changes: Mapping[str, str | None]) -> Self:
         """A set with some values changed; None takes a value back, so that its default holds again."""
@@ -297,6 +289,14 @@ class PropertySet:
     def __repr__(self) -> str:
         shown = (f"{n}={HIDDEN if self.__declared[n].sensitive else t}" for n, t in self.explicit.items())
         return f"{type(self).__name__}({', '.join(shown)})"
+
+
+def nearest(name: str, names: Iterable[str]) -> str | None:
+    """The one of `names` that is most like a misspelt one, if there is one like it."""
+    from difflib import get_close_matches  # only wanted for a mistake
+
+    matches = get_close_matches(name, list(names), n=1, cutoff=0.75)
+    return matches[0] if matches else None
 
 
 def _parse_boolean(text: str) -> bool:

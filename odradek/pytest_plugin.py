@@ -1,10 +1,75 @@
-"""Pytest fixtures that give a test a real broker."""
+"""Pytest fixtures that give a test a real broker.
+
+    def test_one(odradek_broker):
+        KafkaProducer(bootstrap_servers=odradek_broker.bootstrap_servers)
+
+    @pytest.mark.odradek(properties={"num.partitions": "3"})
+    def test_another(odradek_broker): ...
+
+`odradek_broker` is fresh for each test, `odradek_session_broker` one for the whole run, with the properties that the
+fixture `odradek_session_properties` returns; override that one in a conftest.py. Both are `odradek.testing`'s
+OdradekBroker. The log of the broker is shown with a test that fails.
+"""
+
+from collections.abc import Generator, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 import pytest
+
+if TYPE_CHECKING:
+    from odradek.testing import OdradekBroker
+
+_FIXTURES = ("odradek_broker", "odradek_session_broker")
+_LOG_LINES_SHOWN = 60
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Registers the marker that gives a test's broker its properties."""
     config.addinivalue_line(
-        "markers", "odradek(properties): properties of the broker that the odradek fixtures start"
+        "markers", "odradek(properties): properties, by Kafka's names, of the broker in odradek_broker"
     )
+
+
+def _marker_properties(properties: Mapping[str, str]) -> Mapping[str, str]:
+    """What a marker gives; anything else in it is a TypeError."""
+    return properties
+
+
+@pytest.fixture
+def odradek_broker(request: pytest.FixtureRequest) -> "Iterator[OdradekBroker]":
+    """A fresh broker on a free port, in a temporary directory, gone after the test."""
+    from odradek.testing import OdradekBroker
+
+    properties: dict[str, str] = {}
+    for marker in reversed(list(request.node.iter_markers("odradek"))):
+        properties.update(_marker_properties(*marker.args, **marker.kwargs))
+    with OdradekBroker(properties) as broker:
+        yield broker
+
+
+@pytest.fixture(scope="session")
+def odradek_session_properties() -> Mapping[str, str]:
+    """Properties of odradek_session_broker; to be overridden."""
+    return {}
+
+
+@pytest.fixture(scope="session")
+def odradek_session_broker(odradek_session_properties: Mapping[str, str]) -> "Iterator[OdradekBroker]":
+    """One broker for the whole run; tests that share it keep out of each other's way by topic and group names."""
+    from odradek.testing import OdradekBroker
+
+    with OdradekBroker(odradek_session_properties) as broker:
+        yield broker
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, None]:
+    """Adds the end of the broker's log to the report of a failed test."""
+    outcome = yield
+    report: pytest.TestReport = outcome.get_result()
+    if report.failed and report.when == "call":
+        fixtures = getattr(item, "funcargs", {})
+        for name in _FIXTURES:
+            if name in fixtures:
+                tail = fixtures[name].log_text().splitlines()[-_LOG_LINES_SHOWN:]
+                report.sections.append((f"{name} log", "\n".join(tail)))

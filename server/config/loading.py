@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from odradek.properties import PropertyError
+from odradek.properties import nearest
 from odradek.server.config.broker import BrokerConfig
 from odradek.server.config.properties_file import read_properties
 
@@ -55,8 +55,8 @@ def config_of(values: Mapping[str, str]) -> Loaded:
             if name.startswith(ACCEPTED_PREFIXES):
                 without_effect.append(name)
             else:
-                nearest = BrokerConfig.nearest(name)
-                hint = f", did you mean {nearest}?" if nearest else ""
+                like = nearest(name, declared)
+                hint = f", did you mean {like}?" if like else ""
                 warnings.append(f"unknown property {name} is ignored{hint}")
             continue
         known[name] = text
@@ -67,6 +67,3 @@ def config_of(values: Mapping[str, str]) -> Loaded:
     config = BrokerConfig(known)
     config.validate()
     return Loaded(config, warnings)
-
-
-__all__ = ["Loaded", "PropertyError", "config_of", "load_config"]

@@ -1,0 +1,274 @@
+"""A real broker for tests: a process of its own, a free port, a temporary directory.
+
+    from odradek.testing import OdradekBroker
+
+    with OdradekBroker({"num.partitions": "3"}) as broker:
+        producer = KafkaProducer(bootstrap_servers=broker.bootstrap_servers)
+
+With pytest, take the fixtures of `odradek.pytest_plugin`. Nothing of the broker is imported here: it is reached over
+the wire, as any broker is.
+"""
+
+import atexit
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+TEST_PROPERTIES: Mapping[str, str] = {
+    "listeners": "PLAINTEXT://127.0.0.1:0",
+    # What a production broker does for the sake of many members and large clusters only slows a test down.
+    "group.initial.rebalance.delay.ms": "0",
+    "offsets.topic.num.partitions": "4",
+}
+
+_STARTED = re.compile(r"odradek started address=(\S+)")
+_PORT_ZERO = re.compile(r":0(?=\s*(?:,|$))")
+
+# The child asks the kernel to be killed when the thread that started it ends, which is how no broker outlives a test
+# process that was itself killed. The parent may have ended before it asked.
+_LAUNCHER = """
+import os, sys
+parent = int(sys.argv.pop(1))
+if sys.platform == "linux":
+    import ctypes
+    ctypes.CDLL(None).prctl(1, 9)
+    if os.getppid() != parent:
+        os._exit(1)
+from odradek.__main__ import main
+sys.exit(main())
+"""
+
+
+class BrokerFailedError(RuntimeError):
+    """The broker process did not do what was asked of it; the message ends with its last log lines."""
+
+
+class OdradekBroker:
+    """A broker process, started on entering the context and gone on leaving it.
+
+    `properties` are the broker's, by Kafka's names, laid over TEST_PROPERTIES. `directory` keeps the data and the
+    log; without it a temporary one is made, and removed at the end. Raises BrokerFailedError if the broker does not
+    start within `start_timeout_s`.
+    """
+
+    def __init__(
+        self,
+        properties: Mapping[str, str] | None = None,
+        *,
+        directory: str | os.PathLike[str] | None = None,
+        log_level: str = "info",
+        start_timeout_s: float = 30.0,
+        stop_timeout_s: float = 30.0,
+    ) -> None:
+        self._is_temporary = directory is None
+        self.directory = Path(tempfile.mkdtemp(prefix="odradek-") if directory is None else directory)
+        self.data_dir = self.directory / "data"
+        given = {"log.dirs": str(self.data_dir), **TEST_PROPERTIES, **(properties or {})}
+        self.properties: dict[str, str] = {name: str(value) for name, value in given.items()}
+        self.addresses: tuple[str, ...] = ()
+        self._log_level = log_level
+        self._start_timeout_s = start_timeout_s
+        self._stop_timeout_s = stop_timeout_s
+        self._process: _Process | None = None
+        self._last_log = ""
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """`host:port` of the first listener, as clients take it."""
+        if not self.addresses:
+            raise BrokerFailedError("the broker was never started")
+        return self.addresses[0]
+
+    @property
+    def port(self) -> int:
+        """Port of the first listener; the same after a restart."""
+        return int(self.bootstrap_servers.rpartition(":")[2])
+
+    @property
+    def pid(self) -> int:
+        """Process id of the running broker."""
+        if self._process is None:
+            raise BrokerFailedError("the broker is not running")
+        return self._process.popen.pid
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the process is there."""
+        return self._process is not None and self._process.popen.poll() is None
+
+    def start(self) -> Self:
+        """Starts the broker, and returns when it takes connections."""
+        if self.is_running:
+            return self
+        self.directory.mkdir(parents=True, exist_ok=True)
+        arguments = ["start", "--log-level", self._log_level]
+        for name, value in self.properties.items():
+            arguments += ["--override", f"{name}={value}"]
+        self._process = _Process(arguments, self._log_path)
+        _running[id(self)] = self
+        self.addresses = self._await_start(self._process)
+        self._keep_ports()
+        return self
+
+    def stop(self) -> int:
+        """Asks the broker to stop, waits until it has, and returns its exit code."""
+        if self._process is None:
+            return 0
+        self._process.popen.terminate()
+        try:
+            return self._ended(self._process)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise self._failure(f"did not stop within {self._stop_timeout_s} s of SIGTERM") from None
+
+    def kill(self) -> None:
+        """Ends the process at once, as a crash does; what it had not written is lost."""
+        if self._process is not None:
+            self._process.popen.kill()
+            self._ended(self._process)
+
+    def restart(self, *, clean: bool = True) -> Self:
+        """Stops (`clean`) or kills the broker, and starts it on the same port and data directory."""
+        if clean:
+            self.stop()
+        else:
+            self.kill()
+        return self.start()
+
+    def close(self) -> None:
+        """Stops the broker and removes its temporary directory."""
+        try:
+            self.stop()
+        finally:
+            if self._is_temporary:
+                self._last_log = self.log_text()
+                shutil.rmtree(self.directory, ignore_errors=True)
+
+    def log_text(self) -> str:
+        """What the broker has logged, over all its starts."""
+        try:
+            return self._log_path.read_text("utf-8", "replace")
+        except FileNotFoundError:
+            return self._last_log
+
+    def __enter__(self) -> Self:
+        try:
+            return self.start()
+        except BaseException:
+            self.close()
+            raise
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def _log_path(self) -> Path:
+        return self.directory / "broker.log"
+
+    def _await_start(self, process: "_Process") -> tuple[str, ...]:
+        settled = process.settled.wait(self._start_timeout_s)
+        if process.error is not None:
+            self._process = None
+            _running.pop(id(self), None)
+            raise process.error
+        if process.addresses:
+            return process.addresses
+        if not settled:
+            self.kill()
+            raise self._failure(f"did not start within {self._start_timeout_s} s")
+        raise self._failure(f"did not start, exit code {self._ended(process)}")
+
+    def _ended(self, process: "_Process") -> int:
+        code = process.popen.wait(self._stop_timeout_s)
+        process.thread.join(self._stop_timeout_s)
+        self._process = None
+        _running.pop(id(self), None)
+        return code
+
+    def _keep_ports(self) -> None:
+        """Puts the ports that were bound in place of zeros, so that a restart binds them again."""
+        ports = [address.rpartition(":")[2] for address in self.addresses]
+        for name in ("listeners", "advertised.listeners"):
+            entries = self.properties.get(name, "").split(",")
+            if len(entries) == len(ports):
+                pairs = zip(entries, ports, strict=True)
+                kept = ",".join(_PORT_ZERO.sub(f":{port}", entry) for entry, port in pairs)
+                if name in self.properties:
+                    self.properties[name] = kept
+
+    def _failure(self, what: str) -> BrokerFailedError:
+        tail = "\n".join(f"    {line}" for line in self.log_text().splitlines()[-30:])
+        return BrokerFailedError(f"the broker {what}; its log ends:\n{tail or '    (nothing)'}")
+
+
+class _Process:
+    """A broker process and the thread that starts it and copies its output to a file until it ends.
+
+    `settled` is set once the start line was read (`addresses`), the output ended, or starting failed (`error`).
+    """
+
+    def __init__(self, arguments: list[str], log_path: Path) -> None:
+        self.settled = threading.Event()
+        self.addresses: tuple[str, ...] = ()
+        self.error: OSError | None = None
+        self.popen: subprocess.Popen[bytes]
+        self._command = [sys.executable, "-c", _LAUNCHER, str(os.getpid()), *arguments]
+        self._log_path = log_path
+        self._created = threading.Event()
+        self.thread = threading.Thread(target=self._run, name="odradek-broker", daemon=True)
+        self.thread.start()
+        self._created.wait()
+
+    def _run(self) -> None:
+        try:
+            self.popen = subprocess.Popen(
+                self._command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,  # so that Ctrl-C reaches the test alone, which then stops the broker
+            )
+        except OSError as error:
+            self.error = error
+            return
+        finally:
+            self._created.set()
+            if self.error is not None:
+                self.settled.set()
+        assert self.popen.stdout is not None
+        with self.popen.stdout as output, self._log_path.open("ab", buffering=0) as log:
+            for line in output:
+                log.write(line)
+                if not self.settled.is_set():
+                    self._look_for_start(line)
+        self.settled.set()
+
+    def _look_for_start(self, line: bytes) -> None:
+        match = _STARTED.search(line.decode("utf-8", "replace"))
+        if match is not None:
+            self.addresses = tuple(match[1].split(","))
+            self.settled.set()
+
+
+_running: dict[int, OdradekBroker] = {}
+_owner_pid = os.getpid()
+
+
+@atexit.register
+def _kill_what_runs() -> None:
+    if os.getpid() != _owner_pid:
+        return  # a fork of the test process does not own its brokers
+    for broker in list(_running.values()):
+        broker.kill()
+        if broker._is_temporary:
+            shutil.rmtree(broker.directory, ignore_errors=True)

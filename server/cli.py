@@ -1,0 +1,102 @@
+"""The command line: `odradek start`, `odradek config`, `odradek --version`.
+
+Exit codes: 0 after a clean stop, 2 for a wrong command line or configuration with one line on standard error saying
+what is wrong; what `start` returns otherwise is the broker's.
+"""
+
+import argparse
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+from odradek import __version__
+from odradek.properties import UnknownPropertyError
+from odradek.server.log_format import LEVELS, configure_logging
+
+logger = logging.getLogger(__name__)
+
+EXIT_USAGE = 2
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line; `--help` has the rest."""
+
+    def error(self, message: str) -> NoReturn:
+        _fail(f"{message} (see {self.prog} --help)")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(prog="odradek", description="A Kafka broker in Python.")
+    parser.add_argument("--version", action="version", version=f"odradek {__version__}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    start = commands.add_parser("start", help="start a broker", description="Start a broker.")
+    start.add_argument("file", nargs="?", metavar="server.properties", help="configuration in Kafka's syntax")
+    start.add_argument(
+        "--override",
+        action="append",
+        default=[],
+        metavar="name=value",
+        help="set a property, whatever the file says; may be repeated",
+    )
+    start.add_argument("--log-level", choices=LEVELS, default="info", help="least severe level logged (info)")
+
+    config = commands.add_parser(
+        "config", help="show the properties", description="Show what can be configured, with defaults."
+    )
+    config.add_argument("name", nargs="?", metavar="NAME", help="show one property in full")
+    config.add_argument("--markdown", action="store_true", help="write docs/configuration.md")
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs a command; returns the exit code, or raises SystemExit with it."""
+    options = _parser().parse_args(arguments)
+    if options.command == "start":
+        return _start(options.file, options.override, options.log_level)
+    return _config(options.name, options.markdown)
+
+
+def _start(path: str | None, overrides: list[str], log_level: str) -> int:
+    from odradek.server.config import load_config
+
+    try:
+        config, warnings = load_config(path, overrides)
+    except OSError as error:
+        _fail(f"cannot read {path}: {error.strerror}")
+    except ValueError as error:
+        _fail(str(error))
+    configure_logging(log_level, sys.stdout)
+    for warning in warnings:
+        logger.warning(warning)
+    from odradek.server.broker import run
+
+    return run(config)
+
+
+def _config(name: str | None, as_markdown: bool) -> int:
+    from odradek.server.config import reference
+
+    if name is None:
+        return _print(reference.markdown() if as_markdown else reference.table())
+    try:
+        return _print(reference.describe(name))
+    except UnknownPropertyError as error:
+        _fail(str(error))
+
+
+def _print(text: str) -> int:
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # The reader, such as head, has had enough; nothing may be flushed to it at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 0
+
+
+def _fail(line: str) -> NoReturn:
+    sys.stderr.write(f"odradek: {' '.join(line.split())}\n")
+    raise SystemExit(EXIT_USAGE)

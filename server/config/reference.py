@@ -1,0 +1,106 @@
+"""The declared properties as text: for `odradek config` and for docs/configuration.md."""
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from odradek.log.config import LogConfig
+from odradek.properties import INT32_MAX, INT64_MAX, Property, UnknownPropertyError, nearest
+from odradek.server.config.broker import THEMES, BrokerConfig
+
+_NO_EFFECT = "accepted without effect"
+
+
+def _rows(properties: Iterable[Property[Any]], *, is_topic: bool) -> Iterator[tuple[str, str, str, str, str]]:
+    """Name, type, default, update mode, doc of each property that is not internal, by name."""
+    for prop in sorted(properties, key=lambda one: one.name):
+        if not prop.internal:
+            yield prop.name, _kind(prop), _default(prop), _update(prop, is_topic), prop.doc
+
+
+def _kind(prop: Property[Any]) -> str:
+    return prop.kind.name.lower()
+
+
+def _default(prop: Property[Any]) -> str:
+    if prop.default is None:
+        return "not set"
+    if prop.default in (INT32_MAX, INT64_MAX) and not isinstance(prop.default, bool):
+        return "unlimited"
+    return prop.format(prop.default) or "empty"
+
+
+def _update(prop: Property[Any], is_topic: bool) -> str:
+    if prop.no_effect:
+        return "no effect"
+    return "topic" if is_topic else prop.update_mode.value
+
+
+def table() -> str:
+    """All properties, a line each: broker properties, then topic properties."""
+    blocks = [("BROKER PROPERTIES", list(_rows(BrokerConfig.declared().values(), is_topic=False)))]
+    blocks.append(("TOPIC PROPERTIES", list(_rows(LogConfig.declared().values(), is_topic=True))))
+    lines: list[str] = []
+    width = max(len(row[0]) for _, rows in blocks for row in rows)
+    for title, rows in blocks:
+        lines += ["", title] if lines else [title]
+        for name, kind, default, update, doc in (("NAME", "TYPE", "DEFAULT", "UPDATE", "WHAT IT IS FOR"), *rows):
+            lines.append(f"{name:<{width}}  {kind:<8}  {default:<24}  {update:<12}  {doc}")
+    return "\n".join(lines) + "\n"
+
+
+def describe(name: str) -> str:
+    """Everything about one property, at broker and at topic level. Raises UnknownPropertyError."""
+    parts = []
+    broker, topic = BrokerConfig.declared().get(name), LogConfig.declared().get(name)
+    if broker is not None:
+        parts.append(_details(broker, "broker", is_topic=False))
+    if topic is not None:
+        parts.append(_details(topic, "topic", is_topic=True))
+    if not parts:
+        raise UnknownPropertyError(name, nearest(name, [*BrokerConfig.declared(), *LogConfig.declared()]))
+    return "\n".join(parts)
+
+
+def _details(prop: Property[Any], scope: str, *, is_topic: bool) -> str:
+    pairs = [("scope", scope), ("type", _kind(prop)), ("default", _default(prop))]
+    if prop.allowed:
+        pairs.append(("allowed", prop.allowed))
+    if prop.synonyms:
+        pairs.append(("broker default", ", then ".join(synonym.name for synonym in prop.synonyms)))
+    if not is_topic:
+        pairs.append(("update", prop.update_mode.value))
+    if prop.no_effect:
+        pairs.append(("effect", f"none, {_NO_EFFECT}"))
+    return "\n".join([prop.name, f"  {prop.doc}", *(f"  {key}: {value}" for key, value in pairs)]) + "\n"
+
+
+def markdown() -> str:
+    """docs/configuration.md: a table per theme."""
+    lines = [
+        "# Configuration",
+        "",
+        "Written by `odradek config --markdown` from the declarations; do not edit.",
+        "",
+        "Names, types, defaults and update modes are those of Apache Kafka 4.3. `read-only` properties take effect",
+        "at start; `per-broker` and `cluster-wide` ones can be changed while the broker runs, as with Kafka.",
+        f"Properties marked *no effect* are {_NO_EFFECT}, so that a file written for Kafka can be used as it is.",
+    ]
+    for theme in THEMES:
+        lines += _section((theme.__doc__ or "").rstrip("."), theme.declared().values(), is_topic=False)
+    lines += _section("Topics", LogConfig.declared().values(), is_topic=True)
+    return "\n".join(lines) + "\n"
+
+
+def _section(title: str, properties: Iterable[Property[Any]], *, is_topic: bool) -> list[str]:
+    last = "Broker default" if is_topic else "Update"
+    lines = ["", f"## {title}", "", f"| Name | Type | Default | Allowed | {last} | What it is for |"]
+    lines.append("|---|---|---|---|---|---|")
+    shown = {prop.name: prop for prop in properties}
+    for name, kind, default, update, doc in _rows(shown.values(), is_topic=is_topic):
+        prop = shown[name]
+        if is_topic:
+            synonyms = ", ".join(f"`{synonym.name}`" for synonym in prop.synonyms)
+            update = "no effect" if prop.no_effect else synonyms
+        cells = (f"`{name}`", kind, f"`{default}`", prop.allowed, update, doc)
+        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+    return lines

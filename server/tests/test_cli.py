@@ -1,0 +1,121 @@
+import logging
+import subprocess
+import sys
+from io import StringIO
+from pathlib import Path
+
+import pytest
+
+import odradek
+from odradek.properties import INT32_MAX
+from odradek.server import cli
+from odradek.server.config import reference
+from odradek.server.log_format import configure_logging
+
+DOCS = Path(odradek.__file__).parent.parent / "docs"
+
+
+def run(*arguments):
+    command = [sys.executable, "-m", "odradek", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_version():
+    done = run("--version")
+    assert (done.returncode, done.stdout) == (0, f"odradek {odradek.__version__}\n")
+
+
+def test_a_bad_value_ends_with_exit_code_2_and_one_line():
+    done = run("start", "--override", "num.partitions=none")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "odradek: Invalid value none for configuration num.partitions: expected a 32-bit integer\n"
+
+
+def fail(capsys, *arguments):
+    with pytest.raises(SystemExit) as ended:
+        cli.main(arguments)
+    assert ended.value.code == 2
+    out, err = capsys.readouterr()
+    assert out == "" and err.count("\n") == 1
+    return err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["start", "/no/such/file"], "cannot read /no/such/file: No such file or directory"),
+        (["start", "--override", "num.partitions"], "--override num.partitions is not name=value"),
+        (["start", "--override", "group.min.session.timeout.ms=9000000"], "must be at least group.min.session"),
+        (["start", "--override", "listeners=nowhere"], "Invalid value nowhere for configuration listeners: must be"),
+        (["start", "--log-level", "loud"], "argument --log-level: invalid choice: 'loud'"),
+        (["begin"], "argument COMMAND: invalid choice: 'begin'"),
+        ([], "the following arguments are required: COMMAND"),
+        (["config", "retention.mss"], "Unknown configuration retention.mss, did you mean retention.ms?"),
+    ],
+)
+def test_what_is_wrong_is_said_in_one_line(capsys, arguments, message):
+    assert message in fail(capsys, *arguments)
+
+
+def test_a_file_in_which_something_is_wrong(capsys, tmp_path):
+    path = tmp_path / "server.properties"
+    path.write_bytes(b"a=\\u12")
+    assert "malformed" in fail(capsys, "start", str(path))
+
+
+def test_config_shows_every_property(capsys):
+    assert cli.main(["config"]) == 0
+    out = capsys.readouterr().out
+    assert "num.partitions " in out and "cleanup.policy " in out and "internal.segment.bytes" not in out
+
+
+def test_config_shows_one_property_in_full(capsys):
+    assert cli.main(["config", "compression.type"]) == 0
+    out = capsys.readouterr().out
+    assert "scope: broker" in out and "scope: topic" in out and "one of: uncompressed, zstd" in out
+
+
+def test_the_configuration_page_is_what_the_declarations_say():
+    page = (DOCS / "configuration.md").read_text("utf-8")
+    assert page == reference.markdown(), "run: odradek config --markdown > docs/configuration.md"
+
+
+def test_the_sample_configuration_is_accepted_without_warning():
+    from odradek.server.config import load_config
+
+    assert load_config(str(DOCS / "server.properties")).warnings == []
+
+
+@pytest.fixture
+def log():
+    root = logging.getLogger()
+    before = root.handlers[:], root.level, logging.raiseExceptions
+    stream = StringIO()
+    configure_logging("info", stream)
+    yield stream
+    root.handlers[:], root.level, logging.raiseExceptions = before
+
+
+def test_an_event_is_one_line(log):
+    logging.getLogger("odradek.server.broker").info("started address=%s", "127.0.0.1:1")
+    logging.getLogger("odradek.server.broker").debug("unseen")
+    time, rest = log.getvalue().split(" ", 1)
+    assert rest == "INFO server.broker started address=127.0.0.1:1\n"
+    assert len(time) == len("2025-03-01T12:00:00.123Z") and time.endswith("Z")
+
+
+def test_text_from_outside_cannot_forge_a_line(log):
+    logging.getLogger("odradek.x").warning("client=%s", "a\nERROR b\x1b[0m\r\t")
+    assert log.getvalue().endswith("WARNING x client=a\\nERROR b\\x1b[0m\\r\\t\n")
+    assert log.getvalue().count("\n") == 1
+
+
+def test_a_traceback_is_indented(log):
+    try:
+        raise ValueError("first\nsecond")
+    except ValueError:
+        logging.getLogger("odradek.x").exception("failed n=%d", INT32_MAX)
+    lines = log.getvalue().splitlines()
+    assert lines[0].endswith("ERROR x failed n=2147483647")
+    assert lines[1] == "    Traceback (most recent call last):"
+    assert all(line.startswith("    ") for line in lines[1:])

@@ -1,0 +1,77 @@
+"""The pytest plugin, in a pytest run of its own, with a stand-in for the broker."""
+
+import subprocess
+import sys
+
+import pytest
+
+CONFTEST = """
+import pytest
+import odradek.testing
+
+class StandIn:
+    def __init__(self, properties):
+        self.properties = dict(properties)
+        self.is_running = False
+    def __enter__(self):
+        self.is_running = True
+        return self
+    def __exit__(self, *_):
+        self.is_running = False
+    def log_text(self):
+        return "a line of the log"
+
+odradek.testing.OdradekBroker = StandIn
+"""
+
+TESTS = """
+import pytest
+
+seen = []
+
+@pytest.mark.odradek(properties={"num.partitions": "1", "a": "b"})
+class TestMarkers:
+    @pytest.mark.odradek(properties={"num.partitions": "3"})
+    def test_the_nearest_marker_wins(self, odradek_broker):
+        assert odradek_broker.properties == {"num.partitions": "3", "a": "b"}
+        assert odradek_broker.is_running
+        seen.append(odradek_broker)
+
+def test_each_test_has_its_own(odradek_broker, odradek_session_broker):
+    assert odradek_broker.properties == {}
+    assert not seen[0].is_running
+    seen.append(odradek_session_broker)
+
+def test_the_session_shares_one(odradek_session_broker):
+    assert odradek_session_broker is seen[1]
+    assert odradek_session_broker.is_running
+
+@pytest.mark.odradek(partitions=3)
+def test_a_marker_that_is_wrong(odradek_broker):
+    pass
+
+def test_a_failure_shows_the_log(odradek_broker):
+    assert False
+"""
+
+
+@pytest.fixture(scope="module")
+def output(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("run")
+    (directory / "conftest.py").write_text(CONFTEST)
+    (directory / "test_it.py").write_text(TESTS)
+    (directory / "pytest.ini").write_text("[pytest]\naddopts = --strict-markers -p no:cacheprovider\n")
+    command = [sys.executable, "-m", "pytest", str(directory), "--rootdir", str(directory)]
+    return subprocess.run(command, cwd=directory, capture_output=True, text=True, timeout=100, check=False).stdout
+
+
+def test_fixtures_and_marker(output):
+    assert "3 passed" in output and "1 failed" in output and "1 error" in output
+
+
+def test_a_wrong_marker_is_an_error(output):
+    assert "ERROR test_it.py::test_a_marker_that_is_wrong - TypeError" in output
+
+
+def test_the_log_is_shown_with_a_failure(output):
+    assert "odradek_broker log" in output and "a line of the log" in output
