@@ -86,9 +86,9 @@ def _integers(low: int, high: int) -> st.SearchStrategy[int]:
 class RandomSource:
     """Values out of a seeded generator: repeatable, and quick enough for many."""
 
-    def __init__(self, rng: random.Random, largest_array: int = 3) -> None:
+    def __init__(self, rng: random.Random, long_array_first: bool = False) -> None:
         self._rng = rng
-        self._largest_array = largest_array
+        self._long_array_first = long_array_first
 
     def integer(self, low: int, high: int) -> int:
         rng = self._rng
@@ -110,7 +110,10 @@ class RandomSource:
         return self._rng.randbytes(16) if self._rng.random() < 0.8 else bytes(16)
 
     def size(self) -> int:
-        return self._rng.randint(0, self._largest_array)
+        if self._long_array_first:
+            self._long_array_first = False
+            return 130
+        return self._rng.randint(0, 3)
 
 
 Override = Callable[[type[Struct], Field, Source], Any]
