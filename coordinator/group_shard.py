@@ -1,0 +1,279 @@
+"""The group coordinator of one partition of `__consumer_offsets`: the one public class of the classic group protocol.
+
+How a server uses it, where `shard` may also be `GroupShard.absent(...)` for partitions led elsewhere:
+
+    result = shard.join_group(request, context, token, now_ms)
+    while result.records:
+        try: base_offset = append(result.records) and wait until replicated
+        except KafkaError as error: result = shard.on_write_failed(result, error.code, now_ms)
+        else: result = shard.on_written(result, base_offset, now_ms)
+    send every reply of result.replies to its token
+
+`next_deadline_ms` says when `tick` is due; its result is treated alike, and again until no deadline is due. Results of
+one shard must be written in the order in which they were decided. At election: `replay` every record of the partition
+(`replay_end_of_transaction` for every marker), then `finish_loading`; at resignation: `resign`.
+"""
+
+import logging
+from collections.abc import Callable
+from enum import Enum
+
+from odradek.coordinator import group_admin, joining, membership, offset_commands, prechecks, rebalance, responses
+from odradek.coordinator.group import DEAD, Group
+from odradek.coordinator.offsets import NO_PRODUCER_ID
+from odradek.coordinator.record_types import (
+    OffsetCommitKey,
+    read_group_metadata_value,
+    read_key,
+    read_offset_commit_value,
+)
+from odradek.coordinator.result import Effects, Response, Result, Token, client_error
+from odradek.coordinator.settings import GroupSettings
+from odradek.coordinator.shard_state import EXPIRY_KEY, RequestContext, ShardState
+from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.protocol.messages.describe_groups import DescribeGroupsResponseDescribedGroup
+from odradek.protocol.messages.heartbeat import HeartbeatRequest
+from odradek.protocol.messages.join_group import JoinGroupRequest
+from odradek.protocol.messages.leave_group import LeaveGroupRequest
+from odradek.protocol.messages.list_groups import ListGroupsResponseListedGroup
+from odradek.protocol.messages.offset_commit import OffsetCommitRequest
+from odradek.protocol.messages.offset_delete import OffsetDeleteRequest
+from odradek.protocol.messages.offset_fetch import OffsetFetchRequestGroup, OffsetFetchResponseGroup
+from odradek.protocol.messages.sync_group import SyncGroupRequest
+from odradek.protocol.types import DecodeError
+
+logger = logging.getLogger(__name__)
+
+
+class Phase(Enum):
+    """Where a shard is in its life, by what it answers to those who come at the wrong time."""
+
+    LOADING = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    ACTIVE = ErrorCode.NONE
+    CLOSED = ErrorCode.NOT_COORDINATOR
+
+
+class GroupShard:
+    """Groups and committed offsets of one partition, from load to resignation. No I/O, no clock, no threads."""
+
+    __slots__ = ("_phase", "_state")
+
+    def __init__(self, settings: GroupSettings, random_uuid: Callable[[], str]) -> None:
+        self._state = ShardState(settings, random_uuid)
+        self._phase = Phase.LOADING
+
+    @classmethod
+    def absent(cls, settings: GroupSettings) -> "GroupShard":
+        """A shard that answers everything with NOT_COORDINATOR, for partitions that are led elsewhere."""
+        shard = cls(settings, str)
+        shard._phase = Phase.CLOSED
+        return shard
+
+    @property
+    def phase(self) -> Phase:
+        return self._phase
+
+    # -- membership ----------------------------------------------------------------------------------------------
+
+    def join_group(self, request: JoinGroupRequest, context: RequestContext, token: Token, now_ms: int) -> Result:
+        """JoinGroup 0-9. Parked until the generation starts, unless it can be answered at once."""
+        error = self._gate(prechecks.join_error_code(self._state.settings, request))
+        if error:
+            return _only_reply(token, responses.join_error(error, request.member_id))
+        return joining.join_group(self._state, request, context, token, now_ms).result()
+
+    def sync_group(self, request: SyncGroupRequest, context: RequestContext, token: Token, now_ms: int) -> Result:
+        """SyncGroup 0-5. Parked until the leader's assignment is written."""
+        error = self._gate(prechecks.sync_error_code(request, context.api_version))
+        if error:
+            return _only_reply(token, responses.sync_error(error))
+        return membership.sync_group(self._state, request, context, token, now_ms).result()
+
+    def heartbeat(self, request: HeartbeatRequest, context: RequestContext, token: Token, now_ms: int) -> Result:
+        """Heartbeat 0-4. A group that is still loading is taken to be well."""
+        error = self._gate(prechecks.group_id_error(request.group_id))
+        if error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+            return _only_reply(token, responses.heartbeat_response())
+        if error:
+            return _only_reply(token, responses.heartbeat_response(error))
+        return membership.heartbeat(self._state, request, token, now_ms).result()
+
+    def leave_group(self, request: LeaveGroupRequest, context: RequestContext, token: Token, now_ms: int) -> Result:
+        """LeaveGroup 0-5."""
+        error = self._gate(prechecks.group_id_error(request.group_id))
+        if error:
+            return _only_reply(token, responses.leave_error(error))
+        return membership.leave_group(self._state, request, context, token, now_ms).result()
+
+    # -- administration ------------------------------------------------------------------------------------------
+
+    def describe_groups(
+        self, group_ids: list[str], context: RequestContext
+    ) -> list[DescribeGroupsResponseDescribedGroup]:
+        """DescribeGroups 0-6, this shard's part; authorized operations are left at their default."""
+        error = self._gate()
+        if error:
+            return responses.describe_groups_error(group_ids, error)
+        return group_admin.describe_groups(self._state, group_ids, context)
+
+    def list_groups(self, states_filter: list[str], types_filter: list[str]) -> list[ListGroupsResponseListedGroup]:
+        """ListGroups 0-5, this shard's part. Raises COORDINATOR_LOAD_IN_PROGRESS, which fails the whole request."""
+        if self._phase is Phase.LOADING:
+            raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+        return group_admin.list_groups(self._state, states_filter, types_filter)
+
+    def delete_groups(self, group_ids: list[str], context: RequestContext, token: Token, now_ms: int) -> Result:
+        """DeleteGroups 0-2, this shard's part; `group_ids` without repetition."""
+        error = self._gate()
+        if error:
+            return _only_reply(token, responses.delete_groups_error(group_ids, error))
+        return group_admin.delete_groups(self._state, group_ids, token).result()
+
+    # -- offsets -------------------------------------------------------------------------------------------------
+
+    def commit_offsets(
+        self, request: OffsetCommitRequest, context: RequestContext, token: Token, now_ms: int
+    ) -> Result:
+        """OffsetCommit 2-10, for topics and partitions that exist, each with name and id (`offset_requests`)."""
+        error = self._gate()
+        if error:
+            return _only_reply(token, responses.offset_commit_error(request, error))
+        return offset_commands.commit_offsets(self._state, request, context, token, now_ms).result()
+
+    def fetch_offsets(
+        self, request: OffsetFetchRequestGroup, context: RequestContext, *, require_stable: bool
+    ) -> OffsetFetchResponseGroup:
+        """OffsetFetch 1-10 for one group, in the shape that `offset_requests` gives every version."""
+        error = self._gate()
+        if error:
+            return responses.offset_fetch_error(request, error, context.api_version)
+        return offset_commands.fetch_offsets(self._state, request, require_stable=require_stable)
+
+    def delete_offsets(
+        self, request: OffsetDeleteRequest, context: RequestContext, token: Token, now_ms: int
+    ) -> Result:
+        """OffsetDelete 0, for topics and partitions that exist."""
+        error = self._gate(prechecks.group_id_error(request.group_id))
+        if error:
+            return _only_reply(token, responses.offset_delete_error(error))
+        return offset_commands.delete_offsets(self._state, request, token).result()
+
+    def topics_deleted(self, deleted: list[tuple[str, bytes]]) -> Result:
+        """Topics, given by name and id, are gone, and so must be their offsets."""
+        if self._phase is not Phase.ACTIVE:
+            return Effects().result()
+        return offset_commands.topics_deleted(self._state, deleted).result()
+
+    # -- records -------------------------------------------------------------------------------------------------
+
+    def on_written(self, result: Result, base_offset: int, now_ms: int) -> Result:
+        """The result's records are replicated, at `base_offset` and on: replay them, and say what follows."""
+        if self._phase is not Phase.ACTIVE:
+            return self.on_write_failed(result, ErrorCode.NOT_COORDINATOR, now_ms)
+        for position, record in enumerate(result.records):
+            self.replay(record.key, record.value, base_offset + position)
+        effects = Effects()
+        effects.replies.extend(result.replies)
+        for completion in result.completions:
+            completion.written(effects, now_ms)
+        return effects.result()
+
+    def on_write_failed(self, result: Result, error: ErrorCode, now_ms: int) -> Result:
+        """The result's records were not written: undo what stood on them, and say what follows."""
+        effects = Effects()
+        effects.replies.extend(result.replies)
+        for completion in result.completions:
+            completion.failed(effects, client_error(error), now_ms)
+        return effects.result()
+
+    def replay(self, key: bytes, value: bytes | None, offset: int = -1, producer_id: int = NO_PRODUCER_ID) -> None:
+        """Apply one record of the partition; `producer_id` is that of its batch if the batch is transactional.
+
+        Records of kinds this coordinator does not know, and broken ones, are logged and passed over.
+        """
+        try:
+            parsed = read_key(key)
+            if isinstance(parsed, int):
+                logger.warning("record of unknown type passed over type=%d offset=%d", parsed, offset)
+            elif isinstance(parsed, OffsetCommitKey):
+                self._replay_offset(parsed, value, offset, producer_id)
+            else:
+                self._replay_group(parsed.group, value)
+        except DecodeError as error:
+            logger.error("record not readable, passed over offset=%d error=%s", offset, error)
+
+    def _replay_offset(self, key: OffsetCommitKey, value: bytes | None, offset: int, producer_id: int) -> None:
+        commit = None if value is None else read_offset_commit_value(value)
+        if commit is not None and key.group not in self._state.groups:
+            self._state.groups[key.group] = Group(key.group)
+        self._state.offsets.replay(key.group, key.topic, key.partition, commit, offset, producer_id)
+
+    def _replay_group(self, group_id: str, value: bytes | None) -> None:
+        """Once loaded, the group in memory is never behind its record, and may be ahead of it."""
+        group = self._state.groups.get(group_id)
+        is_loaded = self._phase is Phase.ACTIVE
+        if value is None:
+            if group is not None and (group.is_empty or not is_loaded):
+                self._state.forget_group(group)
+        elif group is None or not is_loaded:
+            self._state.groups[group_id] = Group.from_record(group_id, read_group_metadata_value(value))
+
+    def replay_end_of_transaction(self, producer_id: int, is_commit: bool) -> None:
+        """Apply a transaction marker of the partition."""
+        self._state.offsets.replay_end_of_transaction(producer_id, is_commit)
+
+    # -- life ----------------------------------------------------------------------------------------------------
+
+    def finish_loading(self, now_ms: int) -> Result:
+        """Every record is replayed: start serving. All sessions start anew; oversized groups rebalance."""
+        self._phase = Phase.ACTIVE
+        effects = Effects()
+        state = self._state
+        for group in list(state.groups.values()):
+            for member in group.members.values():
+                rebalance.refresh_session(state, group, member, now_ms)
+            if len(group.members) > state.settings.max_group_size:
+                rebalance.start(state, group, "loaded with more members than allowed", effects, now_ms)
+        offset_commands.schedule_expiry(state, now_ms)
+        logger.info("group shard loaded groups=%d", len(state.groups))
+        return effects.result()
+
+    def resign(self, now_ms: int) -> Result:
+        """Another broker takes over: everything parked is answered with NOT_COORDINATOR, and nothing is kept."""
+        effects = Effects()
+        for group in self._state.groups.values():
+            responses.answer_all_joins(effects, group, ErrorCode.NOT_COORDINATOR)
+            responses.answer_all_syncs(effects, group, ErrorCode.NOT_COORDINATOR)
+            group.change_state(DEAD, "coordinator resigned", now_ms)
+        self._phase = Phase.CLOSED
+        self._state = ShardState(self._state.settings, self._state.random_uuid)
+        return effects.result()
+
+    def next_deadline_ms(self) -> int | None:
+        """When `tick` is due next, in ms since the epoch."""
+        return self._state.timers.next_deadline_ms()
+
+    def tick(self, now_ms: int) -> Result:
+        """Let due deadlines take effect. The search for expired offsets has a result of its own."""
+        effects = Effects()
+        timers = self._state.timers
+        while (deadline_ms := timers.next_deadline_ms()) is not None and deadline_ms <= now_ms:
+            is_expiry = timers.next_key() == EXPIRY_KEY
+            if is_expiry and (effects.records or effects.replies):
+                break
+            action = timers.pop_due(now_ms)
+            if action is not None:
+                action(effects, now_ms)
+            if is_expiry:
+                break
+        return effects.result()
+
+    def _gate(self, error: ErrorCode = ErrorCode.NONE) -> ErrorCode:
+        """What is wrong with a request before its group is looked at."""
+        return error or self._phase.value
+
+
+def _only_reply(token: Token, response: Response) -> Result:
+    effects = Effects()
+    effects.reply(token, response)
+    return effects.result()

@@ -1,0 +1,263 @@
+"""OffsetCommit, OffsetFetch and OffsetDelete inside one shard, and the expiry of offsets (KIP-211, KIP-447, KIP-496).
+
+Which topics exist and may be seen has been settled before (`offset_requests`).
+"""
+
+import logging
+
+from odradek.coordinator import rebalance
+from odradek.coordinator.group import COMPLETING_REBALANCE, DEAD, EMPTY, PREPARING_REBALANCE, STABLE, Group
+from odradek.coordinator.offsets import CommittedOffset, expired_partitions
+from odradek.coordinator.partitioning import utf16_length
+from odradek.coordinator.record_types import (
+    OffsetCommitValue,
+    group_metadata_tombstone,
+    offset_commit_record,
+    offset_commit_tombstone,
+)
+from odradek.coordinator.responses import INVALID_OFFSET, offset_commit_error, offset_delete_error
+from odradek.coordinator.result import Effects, ReplyWhenWritten, Token
+from odradek.coordinator.shard_state import EXPIRY_KEY, RequestContext, ShardState
+from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.protocol.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitResponse,
+    OffsetCommitResponsePartition,
+    OffsetCommitResponseTopic,
+)
+from odradek.protocol.messages.offset_delete import (
+    OffsetDeleteRequest,
+    OffsetDeleteResponse,
+    OffsetDeleteResponsePartition,
+    OffsetDeleteResponseTopic,
+)
+from odradek.protocol.messages.offset_fetch import (
+    OffsetFetchRequestGroup,
+    OffsetFetchResponseGroup,
+    OffsetFetchResponsePartitions,
+    OffsetFetchResponseTopics,
+)
+from odradek.protocol.types import ZERO_UUID
+
+logger = logging.getLogger(__name__)
+
+GROUP_NOT_FOUND_SINCE = 9
+NO_RETENTION = -1
+
+
+# -- commit --------------------------------------------------------------------------------------------------------
+
+
+def commit_offsets(
+    state: ShardState, request: OffsetCommitRequest, context: RequestContext, token: Token, now_ms: int
+) -> Effects:
+    """Decide an OffsetCommit whose topics carry both name and id."""
+    effects = Effects()
+    try:
+        _check_commit(state, request, context, now_ms)
+    except KafkaError as error:
+        effects.reply(token, offset_commit_error(request, error.code))
+        return effects
+    expire_ms = -1 if request.retention_time_ms == NO_RETENTION else now_ms + request.retention_time_ms
+    response = OffsetCommitResponse(topics=[])
+    for topic in request.topics:
+        answered = OffsetCommitResponseTopic(name=topic.name, topic_id=topic.topic_id, partitions=[])
+        response.topics.append(answered)
+        for item in topic.partitions:
+            error_code = ErrorCode.NONE
+            if utf16_length(item.committed_metadata or "") > state.settings.offset_metadata_max_length:
+                error_code = ErrorCode.OFFSET_METADATA_TOO_LARGE
+            else:
+                value = _commit_value(item, topic.topic_id, expire_ms, now_ms)
+                record = offset_commit_record(request.group_id, topic.name, item.partition_index, value)
+                effects.records.append(record)
+            answered.partitions.append(
+                OffsetCommitResponsePartition(partition_index=item.partition_index, error_code=error_code)
+            )
+    if effects.records:
+        effects.completions.append(
+            ReplyWhenWritten(token, response, lambda error: offset_commit_error(request, error))
+        )
+    else:
+        effects.reply(token, response)
+    return effects
+
+
+def _commit_value(
+    item: OffsetCommitRequestPartition, topic_id: bytes, expire_ms: int, now_ms: int
+) -> OffsetCommitValue:
+    return OffsetCommitValue(
+        offset=item.committed_offset,
+        leader_epoch=item.committed_leader_epoch if item.committed_leader_epoch >= 0 else -1,
+        metadata=item.committed_metadata or "",
+        commit_timestamp=now_ms,
+        expire_timestamp=expire_ms,
+        topic_id=topic_id,
+    )
+
+
+def _check_commit(state: ShardState, request: OffsetCommitRequest, context: RequestContext, now_ms: int) -> None:
+    """Raise what is wrong with a commit; one that is right counts as a heartbeat."""
+    group = state.groups.get(request.group_id)
+    generation_id = request.generation_id_or_member_epoch
+    if group is None:
+        # Without a generation, the group is a mere name for offsets, which comes to be with them.
+        if generation_id < 0:
+            return
+        is_new_client = context.api_version >= GROUP_NOT_FOUND_SINCE
+        raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND if is_new_client else ErrorCode.ILLEGAL_GENERATION)
+    if group.state is DEAD:
+        raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    if generation_id < 0 and group.state is EMPTY:
+        return
+    if generation_id >= 0 or request.member_id or request.group_instance_id is not None:
+        group.check_member(request.member_id, request.group_instance_id)
+        if generation_id != group.generation_id:
+            raise KafkaError(ErrorCode.ILLEGAL_GENERATION)
+    else:
+        raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
+    if group.state is COMPLETING_REBALANCE:
+        raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS)
+    if group.state in (STABLE, PREPARING_REBALANCE):
+        rebalance.refresh_session(state, group, group.members[request.member_id], now_ms)
+
+
+# -- fetch ---------------------------------------------------------------------------------------------------------
+
+
+def fetch_offsets(
+    state: ShardState, request: OffsetFetchRequestGroup, *, require_stable: bool
+) -> OffsetFetchResponseGroup:
+    """Committed offsets of the topics asked for by name, or of all where `topics` is None; -1 for none."""
+    group = state.groups.get(request.group_id)
+    is_known = group is not None and group.state is not DEAD
+    offsets = state.offsets.visible.of_group(request.group_id) if is_known else {}
+    if request.topics is None:
+        wanted = [(topic, ZERO_UUID, list(partitions)) for topic, partitions in offsets.items()]
+    else:
+        wanted = [(topic.name, topic.topic_id, topic.partition_indexes) for topic in request.topics]
+    response = OffsetFetchResponseGroup(group_id=request.group_id, topics=[])
+    for name, topic_id, partitions in wanted:
+        answered = OffsetFetchResponseTopics(name=name, topic_id=topic_id, partitions=[])
+        response.topics.append(answered)
+        committed = offsets.get(name, {})
+        for partition in partitions:
+            error = ErrorCode.NONE
+            found = committed.get(partition)
+            if require_stable and state.offsets.is_pending(request.group_id, name, partition):
+                error, found = ErrorCode.UNSTABLE_OFFSET_COMMIT, None
+            elif found is not None and _is_other_topic(found.value.topic_id, topic_id):
+                found = None
+            answered.partitions.append(_fetched(partition, found, error))
+    return response
+
+
+def _is_other_topic(committed_id: bytes, asked_id: bytes) -> bool:
+    """Whether the offset was committed for an earlier topic of the same name; unknown ids match everything."""
+    return committed_id != ZERO_UUID and asked_id != ZERO_UUID and committed_id != asked_id
+
+
+def _fetched(partition: int, found: CommittedOffset | None, error: ErrorCode) -> OffsetFetchResponsePartitions:
+    if found is None:
+        return OffsetFetchResponsePartitions(
+            partition_index=partition, committed_offset=INVALID_OFFSET, metadata="", error_code=error
+        )
+    return OffsetFetchResponsePartitions(
+        partition_index=partition,
+        committed_offset=found.value.offset,
+        committed_leader_epoch=found.value.leader_epoch,
+        metadata=found.value.metadata,
+        error_code=error,
+    )
+
+
+# -- delete and expire ---------------------------------------------------------------------------------------------
+
+
+def delete_offsets(state: ShardState, request: OffsetDeleteRequest, token: Token) -> Effects:
+    """Decide an OffsetDelete: offsets of topics that no live member subscribes to may go."""
+    effects = Effects()
+    try:
+        group = _group_for_delete(state, request)
+    except KafkaError as error:
+        effects.reply(token, offset_delete_error(error.code))
+        return effects
+    response = OffsetDeleteResponse(topics=[])
+    for topic in request.topics:
+        is_subscribed = group.is_subscribed_to(topic.name)
+        error_code = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if is_subscribed else ErrorCode.NONE
+        answered = OffsetDeleteResponseTopic(name=topic.name, partitions=[])
+        response.topics.append(answered)
+        for item in topic.partitions:
+            partition = item.partition_index
+            answered.partitions.append(
+                OffsetDeleteResponsePartition(partition_index=partition, error_code=error_code)
+            )
+            is_held = state.offsets.visible.get(
+                group.group_id, topic.name, partition
+            ) is not None or state.offsets.is_pending(group.group_id, topic.name, partition)
+            if is_held and not is_subscribed:
+                effects.records.append(offset_commit_tombstone(group.group_id, topic.name, partition))
+    if effects.records:
+        effects.completions.append(ReplyWhenWritten(token, response, offset_delete_error))
+    else:
+        effects.reply(token, response)
+    return effects
+
+
+def _group_for_delete(state: ShardState, request: OffsetDeleteRequest) -> Group:
+    group = state.group(request.group_id)
+    if group.state is DEAD:
+        raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND)
+    if group.state is not EMPTY and not group.is_consumer_type:
+        raise KafkaError(ErrorCode.NON_EMPTY_GROUP)
+    return group
+
+
+def all_offset_tombstones(state: ShardState, group_id: str, effects: Effects) -> None:
+    """Delete every offset of a group, those of open transactions too, each once."""
+    partitions = {
+        (topic, partition): None
+        for topic, topic_partitions in state.offsets.visible.of_group(group_id).items()
+        for partition in topic_partitions
+    }
+    partitions.update(dict.fromkeys(state.offsets.pending_of_group(group_id)))
+    for topic, partition in partitions:
+        effects.records.append(offset_commit_tombstone(group_id, topic, partition))
+
+
+def topics_deleted(state: ShardState, deleted: list[tuple[str, bytes]]) -> Effects:
+    """Delete the offsets of deleted topics, given by name and id; those stored without an id go by name."""
+    effects = Effects()
+    effects.is_atomic = False
+    partitions: dict[tuple[str, str, int], None] = {}
+    for table in (state.offsets.visible, *state.offsets.pending.values()):
+        for group_id, topics in table.groups.items():
+            for name, topic_id in deleted:
+                for partition, offset in topics.get(name, {}).items():
+                    if offset.value.topic_id in (ZERO_UUID, topic_id):
+                        partitions[group_id, name, partition] = None
+    effects.records.extend(offset_commit_tombstone(*key) for key in partitions)
+    return effects
+
+
+def schedule_expiry(state: ShardState, now_ms: int) -> None:
+    """Set the time of the next search for expired offsets."""
+    deadline_ms = now_ms + state.settings.offsets_retention_check_interval_ms
+    state.timers.schedule(EXPIRY_KEY, deadline_ms, lambda effects, now_ms: _expire(state, effects, now_ms))
+
+
+def _expire(state: ShardState, effects: Effects, now_ms: int) -> None:
+    """Delete expired offsets, and groups that have neither members nor offsets."""
+    effects.is_atomic = False
+    for group in state.groups.values():
+        expired, is_all = expired_partitions(state.offsets, group, state.settings.offsets_retention_ms, now_ms)
+        effects.records.extend(
+            offset_commit_tombstone(group.group_id, topic, partition) for topic, partition in expired
+        )
+        if is_all and group.is_empty:
+            effects.records.append(group_metadata_tombstone(group.group_id))
+    if effects.records:
+        logger.info("expired offsets and groups tombstones=%d", len(effects.records))
+    schedule_expiry(state, now_ms)

@@ -1,0 +1,150 @@
+"""Committed offsets of one shard, and when they expire.
+
+Expiry follows KIP-211: an offset's time runs from its commit or from when its group became empty, unless the commit
+itself carried an expiry (OffsetCommit versions 2 to 4).
+"""
+
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from odradek.coordinator.group import EMPTY, STABLE, Group
+from odradek.coordinator.record_types import OffsetCommitValue
+
+NO_PRODUCER_ID: Final = -1
+
+
+class CommittedOffset(NamedTuple):
+    """A committed offset and the offset of the record that holds it (-1 if not known)."""
+
+    record_offset: int
+    value: OffsetCommitValue
+
+
+Partitions = dict[int, CommittedOffset]
+Topics = dict[str, Partitions]
+
+
+class OffsetTable:
+    """Committed offsets by group, topic and partition; no level is ever left empty."""
+
+    __slots__ = ("groups",)
+
+    def __init__(self) -> None:
+        self.groups: dict[str, Topics] = {}
+
+    def get(self, group_id: str, topic: str, partition: int) -> CommittedOffset | None:
+        return self.groups.get(group_id, {}).get(topic, {}).get(partition)
+
+    def put(self, group_id: str, topic: str, partition: int, offset: CommittedOffset) -> None:
+        self.groups.setdefault(group_id, {}).setdefault(topic, {})[partition] = offset
+
+    def remove(self, group_id: str, topic: str, partition: int) -> None:
+        topics = self.groups.get(group_id)
+        partitions = topics.get(topic) if topics else None
+        if topics is None or partitions is None or partitions.pop(partition, None) is None:
+            return
+        if not partitions:
+            del topics[topic]
+            if not topics:
+                del self.groups[group_id]
+
+    def of_group(self, group_id: str) -> Topics:
+        """The group's offsets, to be read only."""
+        return self.groups.get(group_id, {})
+
+    def items(self) -> Iterator[tuple[str, str, int, CommittedOffset]]:
+        for group_id, topics in self.groups.items():
+            for topic, partitions in topics.items():
+                for partition, offset in partitions.items():
+                    yield group_id, topic, partition, offset
+
+
+class OffsetStore:
+    """Visible offsets, and those of transactions whose end is not known yet.
+
+    Changed by replaying records and by nothing else.
+    """
+
+    __slots__ = ("_open", "pending", "visible")
+
+    def __init__(self) -> None:
+        self.visible = OffsetTable()
+        self.pending: dict[int, OffsetTable] = {}
+        """Producer id -> offsets of its open transaction."""
+        self._open: dict[str, dict[tuple[str, int], set[int]]] = {}  # group -> (topic, partition) -> producer ids
+
+    def replay(
+        self, group_id: str, topic: str, partition: int, value: OffsetCommitValue | None, offset: int, producer_id: int
+    ) -> None:
+        """Apply a record; a tombstone also takes away what open transactions hold for that partition."""
+        if value is None:
+            self.visible.remove(group_id, topic, partition)
+            for open_producer_id in self._open.get(group_id, {}).pop((topic, partition), ()):
+                self.pending[open_producer_id].remove(group_id, topic, partition)
+            self._drop_if_closed(group_id)
+        elif producer_id == NO_PRODUCER_ID:
+            self.visible.put(group_id, topic, partition, CommittedOffset(offset, value))
+        else:
+            table = self.pending.setdefault(producer_id, OffsetTable())
+            table.put(group_id, topic, partition, CommittedOffset(offset, value))
+            self._open.setdefault(group_id, {}).setdefault((topic, partition), set()).add(producer_id)
+
+    def replay_end_of_transaction(self, producer_id: int, is_commit: bool) -> None:
+        """Apply a marker: offsets of a committed transaction become visible where no later record already is."""
+        table = self.pending.pop(producer_id, None)
+        if table is None:
+            return
+        for group_id, topic, partition, offset in table.items():
+            producers = self._open[group_id][topic, partition]
+            producers.discard(producer_id)
+            if not producers:
+                del self._open[group_id][topic, partition]
+                self._drop_if_closed(group_id)
+            if is_commit:
+                current = self.visible.get(group_id, topic, partition)
+                if current is None or offset.record_offset > current.record_offset:
+                    self.visible.put(group_id, topic, partition, offset)
+
+    def is_pending(self, group_id: str, topic: str, partition: int) -> bool:
+        """Whether an open transaction holds an offset for the partition."""
+        return (topic, partition) in self._open.get(group_id, {})
+
+    def pending_of_group(self, group_id: str) -> list[tuple[str, int]]:
+        """Topic and partition of every offset of the group that an open transaction holds."""
+        return list(self._open.get(group_id, {}))
+
+    def _drop_if_closed(self, group_id: str) -> None:
+        if not self._open.get(group_id, True):
+            del self._open[group_id]
+
+
+def expired_partitions(
+    store: OffsetStore, group: Group, retention_ms: int, now_ms: int
+) -> tuple[list[tuple[str, int]], bool]:
+    """The group's offsets whose time is over, and whether nothing else of it would be left."""
+    has_pending = bool(store.pending_of_group(group.group_id))
+    topics = store.visible.of_group(group.group_id)
+    if not topics:
+        return [], not has_pending
+    counts_from_commit = group.protocol_type is None or (
+        group.state is STABLE and group.is_consumer_type and group.subscribed_topics is not None
+    )
+    if not counts_from_commit and group.state is not EMPTY:
+        return [], False
+    expired: list[tuple[str, int]] = []
+    is_all = True
+    for topic, partitions in topics.items():
+        if group.is_subscribed_to(topic):
+            is_all = False
+            continue
+        for partition, offset in partitions.items():
+            since_ms = offset.value.commit_timestamp
+            if not counts_from_commit and group.state_since_ms is not None:
+                since_ms = group.state_since_ms
+            explicit_ms = offset.value.expire_timestamp
+            is_over = now_ms >= explicit_ms if explicit_ms != -1 else now_ms - since_ms >= retention_ms
+            if is_over and not store.is_pending(group.group_id, topic, partition):
+                expired.append((topic, partition))
+            else:
+                is_all = False
+    return expired, is_all and not has_pending

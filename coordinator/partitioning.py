@@ -1,0 +1,25 @@
+"""Which partition of an internal topic a key belongs to."""
+
+
+def java_string_hash(text: str) -> int:
+    """`String.hashCode` of Java: over UTF-16 code units, in signed 32 bits."""
+    value = 0
+    if text.isascii():
+        for code_unit in text.encode("ascii"):
+            value = (31 * value + code_unit) & 0xFFFFFFFF
+    else:
+        units = text.encode("utf-16-be", "surrogatepass")
+        for position in range(0, len(units), 2):
+            value = (31 * value + (units[position] << 8 | units[position + 1])) & 0xFFFFFFFF
+    return value - 0x100000000 if value & 0x80000000 else value
+
+
+def utf16_length(text: str) -> int:
+    """`String.length` of Java: code units, so that a character beyond the basic plane counts twice."""
+    return len(text) if text.isascii() else len(text.encode("utf-16-be", "surrogatepass")) // 2
+
+
+def partition_for(key: str, partition_count: int) -> int:
+    """The coordinator partition of a group id or transactional id (Kafka's `Utils.abs(hashCode) % count`)."""
+    hashed = java_string_hash(key)
+    return 0 if hashed == -0x80000000 else abs(hashed) % partition_count

@@ -1,0 +1,109 @@
+"""What a coordinator's decision is made of: records to be written, and answers to be sent once they are.
+
+A decision never performs I/O. It fills an `Effects`, which becomes a `Result`; the server writes the result's records,
+waits until they are replicated and tells the shard, which replays them and hands back the answers. Idea: Apache
+Kafka's CoordinatorResult.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from odradek.protocol.errors import ErrorCode
+
+Token = Any
+"""Whatever the caller handed in with a request; it comes back, unread, beside the response."""
+
+Response = Any
+"""A decoded response message."""
+
+_WRITE_ERRORS = {
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.REQUEST_TIMED_OUT: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_LEADER_OR_FOLLOWER: ErrorCode.NOT_COORDINATOR,
+    ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.NOT_COORDINATOR,
+    ErrorCode.MESSAGE_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
+    ErrorCode.RECORD_LIST_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
+    ErrorCode.INVALID_FETCH_SIZE: ErrorCode.UNKNOWN_SERVER_ERROR,
+}
+
+
+def client_error(write_error: ErrorCode) -> ErrorCode:
+    """What a client is told when writing the coordinator's records failed with `write_error`."""
+    return _WRITE_ERRORS.get(write_error, write_error)
+
+
+class CoordinatorRecord(NamedTuple):
+    """A record of an internal topic, encoded with its version prefixes; a null value is a tombstone."""
+
+    key: bytes
+    value: bytes | None
+
+
+class Reply(NamedTuple):
+    """The answer to the request that came with `token`."""
+
+    token: Token
+    response: Response
+
+
+class Completion:
+    """What a decision still has to do once its records are written, or once it is known that they will not be."""
+
+    __slots__ = ()
+
+    def written(self, effects: "Effects", now_ms: int) -> None:
+        """The records are replicated and replayed."""
+        raise NotImplementedError
+
+    def failed(self, effects: "Effects", error: ErrorCode, now_ms: int) -> None:
+        """The records were not written; `error` is already the one that clients are told."""
+        raise NotImplementedError
+
+
+class ReplyWhenWritten(Completion):
+    """Answers one request: with `response` after the write, with an error shaped by `on_error` if it failed."""
+
+    __slots__ = ("on_error", "response", "token")
+
+    def __init__(self, token: Token, response: Response, on_error: Callable[[ErrorCode], Response]) -> None:
+        self.token = token
+        self.response = response
+        self.on_error = on_error
+
+    def written(self, effects: "Effects", now_ms: int) -> None:
+        effects.reply(self.token, self.response)
+
+    def failed(self, effects: "Effects", error: ErrorCode, now_ms: int) -> None:
+        effects.reply(self.token, self.on_error(error))
+
+
+class Result(NamedTuple):
+    """One decision.
+
+    `records` empty: send `replies`. Otherwise write the records (as one batch if `is_atomic`, else in as many as suit),
+    then call the shard's `on_written` or `on_write_failed` with this result and go on with what that returns.
+    """
+
+    records: list[CoordinatorRecord]
+    replies: list[Reply]
+    completions: list[Completion]
+    is_atomic: bool = True
+
+
+class Effects:
+    """Collects what a decision wants done."""
+
+    __slots__ = ("completions", "is_atomic", "records", "replies")
+
+    def __init__(self) -> None:
+        self.records: list[CoordinatorRecord] = []
+        self.replies: list[Reply] = []
+        self.completions: list[Completion] = []
+        self.is_atomic = True
+
+    def reply(self, token: Token, response: Response) -> None:
+        self.replies.append(Reply(token, response))
+
+    def result(self) -> Result:
+        return Result(self.records, self.replies, self.completions, self.is_atomic)
