@@ -15,7 +15,7 @@ from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.framing import SIZE_BYTES
 from odradek.protocol.headers import PREFIX_BYTES, read_client_id, read_request_prefix
 from odradek.protocol.schema import Message
-from odradek.protocol.types import DecodeError, FileRegionLike
+from odradek.protocol.types import FileRegionLike
 from odradek.server.apis import BoundApi, Dispatch
 
 if TYPE_CHECKING:
@@ -129,9 +129,7 @@ class Connection:
             if api.unsupported_version:
                 request: Any = None
             else:
-                request, position = api.decode(frame, position, end)
-                if position != end:
-                    raise DecodeError(f"{end - position} bytes left over after the request")
+                request, _ = api.decode(frame, position, end)
         except MALFORMED as error:
             self.refuse(f"malformed request: {error}")
             return
@@ -161,7 +159,7 @@ class Connection:
             self._in_progress = None
             if self._lost:
                 return
-            self._answer_failure(api, correlation_id, request, failure.value)
+            self._answer_failure(api, correlation_id, request, failure.value or RuntimeError("no reason given"))
             if self._transport.writer.is_idle and not self._lost:
                 self._unblock()
 

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 from twisted.internet.defer import Deferred
-from twisted.internet.interfaces import IDelayedCall, IReactorTime
 
 
 class Watched(Protocol):
@@ -33,9 +32,9 @@ class DelayedOperation:
         self._try_complete = try_complete
         self._on_timeout = on_timeout
         self._watching: list[Watched] = []
-        self._timer: IDelayedCall | None = None
+        self._timer: Any = None
 
-    def wait(self, clock: IReactorTime, timeout_ms: int, partitions: Iterable[Watched]) -> "Deferred[Any]":
+    def wait(self, clock: Any, timeout_ms: int, partitions: Iterable[Watched]) -> "Deferred[Any]":
         """Begin to wait, at most `timeout_ms`."""
         for partition in partitions:
             partition.watchers[self] = None
