@@ -1,0 +1,391 @@
+"""The controller: a broker's registration, its election, and every change of topics and configurations.
+
+A change is first written to the store, in one transaction that also demands that this broker still is the
+controller, then put into the image and published. A lone broker is always elected; nothing else sets it apart.
+What the changes may be is decided by `topic_admin` and `config_admin`.
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.replication import znodes
+from odradek.replication.cluster_metadata import (
+    BrokerMetadata,
+    ClusterMetadata,
+    PartitionMetadata,
+    TopicMetadata,
+)
+from odradek.replication.metadata_loader import load_image
+from odradek.replication.metadata_store import (
+    BadVersionError,
+    Check,
+    Create,
+    Delete,
+    MetadataStore,
+    MetadataStoreError,
+    NodeExistsError,
+    NoNodeError,
+    Operation,
+    OperationResult,
+    SessionEvent,
+    SetData,
+    TransactionError,
+)
+
+logger = logging.getLogger(__name__)
+
+CONFIG_CHANGE_KEPT_MS = 15 * 60_000
+MAX_OPERATIONS = 2000
+
+
+class StartError(Exception):
+    """The broker cannot join the cluster; the message is one readable line."""
+
+
+class NewTopic(NamedTuple):
+    """A topic to be created: its metadata, with leaders and ISR, and its explicit configuration."""
+
+    topic: TopicMetadata
+    configs: Mapping[str, str]
+
+
+class Controller:
+    """One broker's part in the control of its cluster.
+
+    image: the metadata image, loaded by `start` and kept by every change
+    is_active, epoch: whether this broker is the controller, and in which epoch
+    """
+
+    def __init__(
+        self, store: MetadataStore, image: ClusterMetadata, broker_id: int, now_ms: Callable[[], int]
+    ) -> None:
+        self.store = store
+        self.image = image
+        self.broker_id = broker_id
+        self.is_active = False
+        self.epoch = 0
+        self._epoch_version = 0
+        self._now_ms = now_ms
+        store.add_session_listener(self._on_session)
+
+    async def prepare(self, cluster_id: str) -> str:
+        """Lays out an empty store and returns the cluster's id: the given one if the store has none yet.
+
+        Raises StartError if it has another.
+        """
+        for path in znodes.PERSISTENT_PATHS:
+            await self.store.ensure_path(path)
+        try:
+            await self.store.create(znodes.CLUSTER_ID, znodes.encode_cluster_id(cluster_id))
+        except NodeExistsError:
+            stored = znodes.decode_cluster_id((await self.store.get(znodes.CLUSTER_ID)).data)
+            if cluster_id and stored != cluster_id:
+                raise StartError(
+                    f"the data directory belongs to cluster {cluster_id}, the metadata store to cluster {stored}"
+                ) from None
+            return stored
+        return cluster_id
+
+    async def start(self, registration: BrokerMetadata, *, new_leader_epochs: bool = False) -> None:
+        """Registers the broker, has the controller elected and loads the image.
+
+        If this broker becomes the controller it elects leaders for partitions without a live one;
+        `new_leader_epochs` begins a new leader epoch for every partition that it leads, as is due after an unclean
+        stop: what the log lost must not be mistaken for what is written in its place. Topics whose deletion was
+        begun are not in the image of brokers: `finish_deletions` is the next step once replicas follow the image.
+        Raises StartError.
+        """
+        await self._register(registration)
+        await self._elect()
+        await load_image(self.store, self.image)
+        if self.is_active:
+            await self._elect_leaders(new_leader_epochs)
+
+    async def _register(self, broker: BrokerMetadata) -> None:
+        await self._check_endpoints(broker)
+        path = znodes.broker_path(broker.broker_id)
+        data = znodes.encode_broker(broker, self._now_ms())
+        try:
+            await self.store.transaction([Create(path, ephemeral=True), SetData(path, data, 0)])
+        except TransactionError as error:
+            if not isinstance(error.cause, NodeExistsError):
+                raise
+            stat = await self.store.exists(path)
+            if stat is None or stat.ephemeral_owner != self.store.session_id:
+                raise StartError(f"broker id {broker.broker_id} is in use by another broker") from error
+
+    async def _check_endpoints(self, broker: BrokerMetadata) -> None:
+        mine = {(e.host, e.port) for e in broker.endpoints if e.port}
+        for name in await self.store.get_children(znodes.BROKER_IDS):
+            if name == str(broker.broker_id):
+                continue
+            node = await self.store.get(f"{znodes.BROKER_IDS}/{name}")
+            for endpoint in znodes.decode_broker(int(name), node.data, -1).endpoints:
+                if (endpoint.host, endpoint.port) in mine:
+                    raise StartError(f"broker {name} already advertises {endpoint.host}:{endpoint.port}")
+
+    async def _elect(self) -> None:
+        if await self.store.exists(znodes.CONTROLLER) is not None:
+            return
+        try:
+            node = await self.store.get(znodes.CONTROLLER_EPOCH)
+        except NoNodeError:
+            await self.store.create(znodes.CONTROLLER_EPOCH, b"0")
+            node = await self.store.get(znodes.CONTROLLER_EPOCH)
+        epoch = int(node.data or b"0") + 1
+        claim = znodes.encode_controller(self.broker_id, self._now_ms())
+        try:
+            results = await self.store.transaction(
+                [
+                    Create(znodes.CONTROLLER, claim, ephemeral=True),
+                    SetData(znodes.CONTROLLER_EPOCH, b"%d" % epoch, node.stat.version),
+                ]
+            )
+        except TransactionError as error:
+            if isinstance(error.cause, NodeExistsError | BadVersionError):
+                return
+            raise
+        stat = results[1]
+        assert stat is not None
+        assert not isinstance(stat, str)
+        self.is_active = True
+        self.epoch = epoch
+        self._epoch_version = stat.version
+        logger.info("elected controller broker=%d epoch=%d", self.broker_id, epoch)
+
+    async def _elect_leaders(self, new_epochs: bool) -> None:
+        changed = []
+        for topic in self.image.topics.values():
+            partitions = tuple(self._elected(p, new_epochs) for p in topic.partitions)
+            if partitions != topic.partitions:
+                changed.append(topic._replace(partitions=partitions))
+        await self.put_partitions(changed)
+
+    def _elected(self, partition: PartitionMetadata, new_epochs: bool) -> PartitionMetadata:
+        """A partition with a live leader of its ISR, in assignment order; without a live one it has no leader."""
+        live = self.image.brokers
+        if partition.leader in live and not (new_epochs and partition.leader == self.broker_id):
+            return partition
+        isr = partition.isr or partition.replicas
+        live_isr = tuple(replica for replica in isr if replica in live)
+        leader = next((replica for replica in partition.replicas if replica in live_isr), -1)
+        if leader == -1 and partition.leader == -1:
+            return partition
+        return partition._replace(
+            leader=leader,
+            leader_epoch=partition.leader_epoch + 1,
+            isr=live_isr or isr,
+            controller_epoch=self.epoch,
+        )
+
+    async def write(self, operations: Sequence[Operation]) -> list[OperationResult]:
+        """Carries out a change as the controller: all of it, or nothing.
+
+        Raises KafkaError NOT_CONTROLLER if this broker is not the controller (any more), TransactionError as the
+        store does; its index counts the given operations.
+        """
+        self.check_active()
+        fence = Check(znodes.CONTROLLER_EPOCH, self._epoch_version)
+        try:
+            results = await self.store.transaction([fence, *operations])
+        except TransactionError as error:
+            if error.index == 0:
+                self.resign()
+                raise KafkaError(ErrorCode.NOT_CONTROLLER, "another broker became the controller") from error
+            raise TransactionError(error.index - 1, error.cause) from error
+        return results[1:]
+
+    def check_active(self) -> None:
+        """Raises KafkaError NOT_CONTROLLER unless this broker is the controller."""
+        if not self.is_active:
+            raise KafkaError(ErrorCode.NOT_CONTROLLER, "this broker is not the controller")
+
+    def resign(self) -> None:
+        """Stops acting as the controller."""
+        if self.is_active:
+            self.is_active = False
+            logger.warning("no longer the controller broker=%d epoch=%d", self.broker_id, self.epoch)
+
+    async def create_topics(self, topics: Sequence[NewTopic]) -> dict[str, KafkaError]:
+        """Creates topics and publishes them together; returns the errors of those that could not be created."""
+        errors: dict[str, KafkaError] = {}
+        for batch in _batches(topics):
+            try:
+                await self.write([operation for new in batch for operation in _creation(new)])
+            except TransactionError:
+                created = []
+                for new in batch:
+                    try:
+                        await self.write(_creation(new))
+                        created.append(new)
+                    except TransactionError as error:
+                        errors[new.topic.name] = _creation_error(new.topic.name, error)
+                batch = created
+            for new in batch:
+                self.image.put_topic(new.topic)
+                if new.configs:
+                    self.image.put_topic_config(new.topic.name, new.configs)
+        self.image.publish()
+        return errors
+
+    async def add_partitions(self, grown: TopicMetadata, old_count: int) -> None:
+        """Writes and publishes a topic that has more partitions than before."""
+        operations: list[Operation] = [
+            SetData(znodes.topic_path(grown.name), znodes.encode_topic(grown.topic_id, grown.partitions))
+        ]
+        for index in range(old_count, len(grown.partitions)):
+            operations += _partition_creation(grown, index)
+        await self.write(operations)
+        self.image.put_topic(grown)
+        self.image.publish()
+
+    async def put_partitions(self, topics: Iterable[TopicMetadata]) -> None:
+        """Writes and publishes new leaders and ISRs; each state must still have the epoch the image knows."""
+        for changed in topics:
+            current = self.image.topics[changed.name].partitions
+            indexes = [i for i, partition in enumerate(changed.partitions) if partition != current[i]]
+            written = list(changed.partitions)
+            operations: list[Operation] = []
+            for index in indexes:
+                partition = changed.partitions[index]
+                written[index] = partition._replace(partition_epoch=partition.partition_epoch + 1)
+                path = znodes.state_path(changed.name, index)
+                operations.append(SetData(path, znodes.encode_state(partition), partition.partition_epoch))
+            await self.write(operations)
+            self.image.put_topic(changed._replace(partitions=tuple(written)))
+        self.image.publish()
+
+    async def delete_topics(self, names: Sequence[str]) -> None:
+        """Deletes topics: the mark makes it certain, replicas follow the image, then the nodes go."""
+        await self.write([Create(znodes.deletion_path(name)) for name in names])
+        for name in names:
+            self.image.remove_topic(name)
+        self.image.publish()
+        for name in names:
+            await self._delete_nodes(name)
+
+    async def finish_deletions(self) -> None:
+        """Finishes the deletion of topics that a stop of the controller interrupted."""
+        if not self.is_active:
+            return
+        names = await self.store.get_children(znodes.DELETE_TOPICS)
+        for name in names:
+            self.image.remove_topic(name)
+        if names:
+            self.image.publish()
+        for name in names:
+            logger.info("finishing the deletion of a topic topic=%s", name)
+            await self._delete_nodes(name)
+
+    async def _delete_nodes(self, name: str) -> None:
+        operations: list[Operation] = []
+        try:
+            for index in await self.store.get_children(znodes.partitions_path(name)):
+                operations += (
+                    Delete(znodes.state_path(name, int(index))),
+                    Delete(znodes.partition_path(name, int(index))),
+                )
+            operations.append(Delete(znodes.partitions_path(name)))
+        except NoNodeError:
+            logger.info("a topic to be deleted has no partitions topic=%s", name)
+        for path in (znodes.topic_path(name), znodes.topic_config_path(name), znodes.deletion_path(name)):
+            if await self.store.exists(path) is not None:
+                operations.append(Delete(path))
+        await self.write(operations)
+
+    async def put_topic_config(self, topic: str, configs: Mapping[str, str]) -> None:
+        """Writes and publishes a topic's explicit configuration."""
+        await self._put_config(znodes.topic_config_path(topic), configs)
+        self.image.put_topic_config(topic, configs)
+        self.image.publish()
+
+    async def put_broker_config(self, broker_id: int | None, configs: Mapping[str, str]) -> None:
+        """Writes and publishes a broker's dynamic configuration; with None the cluster-wide default."""
+        await self._put_config(znodes.broker_config_path(broker_id), configs)
+        self.image.put_broker_config(broker_id, configs)
+        self.image.publish()
+
+    async def _put_config(self, path: str, configs: Mapping[str, str]) -> None:
+        data = znodes.encode_config(dict(configs))
+        exists = await self.store.exists(path) is not None
+        change = znodes.encode_config_change(path.removeprefix("/config/"))
+        await self.write(
+            [
+                SetData(path, data) if exists else Create(path, data),
+                Create(f"{znodes.CONFIG_CHANGES}/config_change_", change, sequential=True),
+                *await self._old_config_changes(),
+            ]
+        )
+
+    async def _old_config_changes(self) -> list[Operation]:
+        operations: list[Operation] = []
+        for name in await self.store.get_children(znodes.CONFIG_CHANGES):
+            path = f"{znodes.CONFIG_CHANGES}/{name}"
+            stat = await self.store.exists(path)
+            if stat is not None and stat.created_ms > self._now_ms() - CONFIG_CHANGE_KEPT_MS:
+                break
+            operations.append(Delete(path))
+        return operations
+
+    def _on_session(self, event: SessionEvent) -> None:
+        if event is SessionEvent.EXPIRED:
+            self.resign()
+
+    async def close(self) -> None:
+        """Resigns and takes the registration back, so that nobody waits for the session to expire."""
+        for path in (znodes.CONTROLLER, znodes.broker_path(self.broker_id)):
+            try:
+                stat = await self.store.exists(path)
+                if stat is not None and stat.ephemeral_owner == self.store.session_id:
+                    await self.store.delete(path)
+            except MetadataStoreError as error:
+                logger.warning("could not take back path=%s: %s", path, error)
+        self.is_active = False
+
+
+def new_partition(replicas: tuple[int, ...], live: Iterable[int], controller_epoch: int) -> PartitionMetadata:
+    """A partition's first state: its live replicas are in sync and the first of them leads (-1 without any)."""
+    isr = tuple(replica for replica in replicas if replica in set(live))
+    return PartitionMetadata(isr[0] if isr else -1, 0, replicas, isr, controller_epoch)
+
+
+def _creation(new: NewTopic) -> list[Operation]:
+    topic = new.topic
+    operations: list[Operation] = [
+        Create(znodes.topic_config_path(topic.name), znodes.encode_config(dict(new.configs))),
+        Create(znodes.topic_path(topic.name), znodes.encode_topic(topic.topic_id, topic.partitions)),
+        Create(znodes.partitions_path(topic.name)),
+    ]
+    for index in range(len(topic.partitions)):
+        operations += _partition_creation(topic, index)
+    return operations
+
+
+def _partition_creation(topic: TopicMetadata, index: int) -> tuple[Operation, Operation]:
+    state = znodes.encode_state(topic.partitions[index])
+    return Create(znodes.partition_path(topic.name, index)), Create(znodes.state_path(topic.name, index), state)
+
+
+def _creation_error(name: str, error: TransactionError) -> KafkaError:
+    if isinstance(error.cause, NodeExistsError):
+        return KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
+    return KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, str(error))
+
+
+def _batches(topics: Sequence[NewTopic]) -> Iterable[list[NewTopic]]:
+    batch: list[NewTopic] = []
+    size = 0
+    for new in topics:
+        operations = 3 + 2 * len(new.topic.partitions)
+        if batch and size + operations > MAX_OPERATIONS:
+            yield batch
+            batch, size = [], 0
+        batch.append(new)
+        size += operations
+    if batch:
+        yield batch
+
+
+__all__ = ["Controller", "NewTopic", "StartError", "new_partition"]
