@@ -269,7 +269,7 @@ def _high_lz4_block(plain: memoryview, level: int) -> bytes:
 
     library_level = min(max(level, _LZ4_HIGH_LEVELS.start), _LZ4_HIGH_LEVELS[-1])
     compressor = lz4.Compressor(level=library_level, content_checksum=False, block_linked=False)
-    compressor.compress(plain)
+    compressor.compress(bytes(plain))
     frame = bytes(compressor.finish())
     if frame[:6] != _LZ4_CHECKED_BLOCKS_HEADER:
         raise CompressionError(f"lz4: the library made an unexpected frame, starting {frame[:6].hex()}")
@@ -333,7 +333,7 @@ def _compress_zstd(data: Buffer, level: int) -> bytes:
     from cramjam import zstd
 
     compressor = zstd.Compressor(level)
-    compressor.compress(data)
+    compressor.compress(bytes(data))
     return bytes(compressor.finish())
 
 
