@@ -1,0 +1,582 @@
+"""The disk as the log sees it: the only module that opens files.
+
+`OsFileSystem` is the real one. `MemoryFileSystem` is its twin for tests and simulation: it forgets what was not
+synced when it crashes, tears the last write, and fails on command. Everything above is given its `FileSystem`.
+
+Who closes a log file: nobody by hand. A region of a file may still be on its way to a slow consumer (sendfile) when
+its segment is deleted, and a descriptor number that was closed and given out again would send another file's bytes. So
+a file closes when its last reference goes; `close()` is for files that were never handed out.
+"""
+
+import errno
+import fcntl
+import os
+import shutil
+from collections.abc import Callable, Sequence
+from random import Random
+from typing import ClassVar, NamedTuple, Protocol
+
+from odradek.protocol.errors import ErrorCode, KafkaError
+
+Piece = bytes | bytearray | memoryview
+
+
+class LogDirFailure(KafkaError):  # noqa: N818 - a state of the directory, not of one call
+    """An I/O error in a log directory: nothing in it can be trusted to take writes any more.
+
+    `directory` is the log directory (an entry of log.dirs), which the caller takes offline. The operating system's
+    error is the `__cause__`.
+    """
+
+    def __init__(self, directory: str, message: str) -> None:
+        super().__init__(ErrorCode.KAFKA_STORAGE_ERROR, message)
+        self.directory = directory
+
+
+class LockedError(Exception):
+    """A lock file is held by another process (or by another part of this one)."""
+
+
+class File(Protocol):
+    """An open file, read and written at explicit positions."""
+
+    path: str
+
+    @property
+    def fd(self) -> int:
+        """The descriptor, for sendfile; -1 if there is none."""
+        ...
+
+    def pread(self, position: int, size_bytes: int) -> bytes:
+        """Up to `size_bytes` bytes from `position`; fewer only at the end of the file."""
+        ...
+
+    def write_pieces(self, position: int, pieces: Sequence[Piece], size_bytes: int) -> None:
+        """Write all pieces one after the other; `size_bytes` is their total. On OSError a part may be written."""
+        ...
+
+    def size_bytes(self) -> int: ...
+
+    def truncate(self, size_bytes: int) -> None:
+        """Cut the file, or extend it with zeros that take no room on the disk."""
+        ...
+
+    def sync(self) -> None:
+        """Return when what was written is on the disk. Safe to call from another thread."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class FileRegion(NamedTuple):
+    """A piece of a log file: what a read returns instead of bytes, so that it can be sent without a copy."""
+
+    file: File
+    position: int
+    size_bytes: int
+
+    def read(self) -> bytes:
+        """The bytes themselves (the copying path: TLS, tests)."""
+        return self.file.pread(self.position, self.size_bytes)
+
+
+class FileLock(Protocol):
+    def release(self) -> None: ...
+
+
+class FileSystem(Protocol):
+    """Names and files. Paths are absolute strings with `/`; errors are OSError, as the operating system gives them."""
+
+    def open(self, path: str, *, create: bool = False) -> File:
+        """Open for reading and writing; FileNotFoundError unless `create`."""
+        ...
+
+    def exists(self, path: str) -> bool: ...
+
+    def is_directory(self, path: str) -> bool: ...
+
+    def list_names(self, directory: str) -> list[str]:
+        """The names in a directory, sorted."""
+        ...
+
+    def make_directory(self, path: str) -> None:
+        """Make it and its parents; no error if it is there."""
+        ...
+
+    def rename(self, old: str, new: str) -> None:
+        """Atomic; replaces a file that is there. Also for directories."""
+        ...
+
+    def remove(self, path: str) -> None: ...
+
+    def remove_tree(self, directory: str) -> None: ...
+
+    def size_bytes(self, path: str) -> int: ...
+
+    def modified_ms(self, path: str) -> int: ...
+
+    def set_modified_ms(self, path: str, timestamp_ms: int) -> None: ...
+
+    def read_bytes(self, path: str) -> bytes: ...
+
+    def sync_path(self, path: str) -> None:
+        """Sync a file by name; no error if it is gone."""
+        ...
+
+    def sync_directory(self, path: str) -> None:
+        """Make names created, renamed and removed in it durable; no error if it is gone."""
+        ...
+
+    def lock(self, path: str) -> FileLock:
+        """Take the exclusive lock file at `path`; LockedError if it is held."""
+        ...
+
+
+def write_atomically(fs: FileSystem, path: str, data: bytes, *, sync: bool = True) -> None:
+    """Replace a small file: write `path`.tmp, sync it, rename it over `path`, sync the directory.
+
+    Without `sync` a crash of the machine may leave the old content, the new, or an empty file; a crash of the
+    process alone cannot.
+    """
+    temporary = path + ".tmp"
+    file = fs.open(temporary, create=True)
+    try:
+        file.truncate(0)
+        file.write_pieces(0, [data], len(data))
+        if sync:
+            file.sync()
+    finally:
+        file.close()
+    fs.rename(temporary, path)
+    if sync:
+        fs.sync_directory(path.rpartition("/")[0])
+
+
+def remove_if_exists(fs: FileSystem, path: str) -> bool:
+    """Whether there was a file to remove."""
+    try:
+        fs.remove(path)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+class OsFile:
+    """A file of the operating system."""
+
+    __slots__ = ("fd", "path")
+
+    def __init__(self, path: str, fd: int) -> None:
+        self.path = path
+        self.fd = fd
+
+    def pread(self, position: int, size_bytes: int) -> bytes:
+        data = os.pread(self.fd, size_bytes, position)
+        if len(data) < size_bytes and data:
+            pieces = [data]
+            remaining = size_bytes - len(data)
+            while remaining and (data := os.pread(self.fd, remaining, position + size_bytes - remaining)):
+                pieces.append(data)
+                remaining -= len(data)
+            return b"".join(pieces)
+        return data
+
+    def write_pieces(self, position: int, pieces: Sequence[Piece], size_bytes: int) -> None:
+        written = os.pwritev(self.fd, pieces, position)
+        if written != size_bytes:
+            self._write_rest(position, pieces, written)
+
+    def _write_rest(self, position: int, pieces: Sequence[Piece], written: int) -> None:
+        for piece in pieces:
+            view = memoryview(piece)
+            if written >= len(view):
+                written -= len(view)
+                position += len(view)
+                continue
+            view, position, written = view[written:], position + written, 0
+            while view:
+                count = os.pwrite(self.fd, view, position)
+                if count == 0:
+                    raise OSError(errno.EIO, "write made no progress", self.path)
+                view, position = view[count:], position + count
+
+    def size_bytes(self) -> int:
+        return os.fstat(self.fd).st_size
+
+    def truncate(self, size_bytes: int) -> None:
+        os.ftruncate(self.fd, size_bytes)
+
+    def sync(self) -> None:
+        os.fdatasync(self.fd)
+
+    def close(self) -> None:
+        fd, self.fd = self.fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+    def __del__(self) -> None:
+        if self.fd >= 0:
+            os.close(self.fd)
+
+
+class OsFileSystem:
+    """The operating system's files."""
+
+    def open(self, path: str, *, create: bool = False) -> File:
+        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
+        return OsFile(path, os.open(path, flags, 0o644))
+
+    def exists(self, path: str) -> bool:
+        return os.path.exists(path)
+
+    def is_directory(self, path: str) -> bool:
+        return os.path.isdir(path)
+
+    def list_names(self, directory: str) -> list[str]:
+        return sorted(os.listdir(directory))
+
+    def make_directory(self, path: str) -> None:
+        os.makedirs(path, exist_ok=True)
+
+    def rename(self, old: str, new: str) -> None:
+        os.replace(old, new)
+
+    def remove(self, path: str) -> None:
+        os.unlink(path)
+
+    def remove_tree(self, directory: str) -> None:
+        shutil.rmtree(directory)
+
+    def size_bytes(self, path: str) -> int:
+        return os.stat(path).st_size
+
+    def modified_ms(self, path: str) -> int:
+        return os.stat(path).st_mtime_ns // 1_000_000
+
+    def set_modified_ms(self, path: str, timestamp_ms: int) -> None:
+        os.utime(path, ns=(timestamp_ms * 1_000_000, timestamp_ms * 1_000_000))
+
+    def read_bytes(self, path: str) -> bytes:
+        with open(path, "rb") as file:
+            return file.read()
+
+    def sync_path(self, path: str) -> None:
+        self._sync(path, os.O_RDWR)
+
+    def sync_directory(self, path: str) -> None:
+        self._sync(path, os.O_RDONLY | os.O_DIRECTORY)
+
+    def _sync(self, path: str, flags: int) -> None:
+        try:
+            fd = os.open(path, flags | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def lock(self, path: str) -> FileLock:
+        return _OsLock(path)
+
+
+class _OsLock:
+    """A POSIX record lock, the kind that Java's FileChannel.tryLock takes, so Apache Kafka sees it and we see Kafka's.
+
+    Such locks do not exclude the process that holds them, hence the set of paths held here.
+    """
+
+    _held: ClassVar[set[str]] = set()
+
+    def __init__(self, path: str) -> None:
+        self._path = os.path.realpath(path)
+        if self._path in self._held:
+            raise LockedError(path)
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.lockf(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except (BlockingIOError, PermissionError):
+            os.close(self._fd)
+            raise LockedError(path) from None
+        except OSError:
+            os.close(self._fd)
+            raise
+        self._held.add(self._path)
+
+    def release(self) -> None:
+        if self._path in self._held:
+            self._held.discard(self._path)
+            os.close(self._fd)
+
+
+class SimulatedCrash(BaseException):
+    """The machine stopped in the middle of an operation. Not an Exception: no handler of the log may survive it."""
+
+
+class _Node:
+    """The content of a file in memory: as it reads now, as it is on the disk, and the changes in between."""
+
+    __slots__ = ("changes", "data", "durable", "modified_ms")
+
+    def __init__(self, modified_ms: int) -> None:
+        self.data = bytearray()
+        self.durable = b""
+        self.changes: list[tuple[int, bytes | None]] = []
+        self.modified_ms = modified_ms
+
+    def write(self, position: int, data: bytes) -> None:
+        _write_into(self.data, position, data)
+        self.changes.append((position, data))
+
+    def truncate(self, size_bytes: int) -> None:
+        _truncate(self.data, size_bytes)
+        self.changes.append((size_bytes, None))
+
+    def sync(self) -> None:
+        if self.changes:
+            self.durable = bytes(self.data)
+            self.changes.clear()
+
+    def crash(self, random: Random | None) -> None:
+        """Back to what is on the disk, plus whatever part of the later changes `random` lets through."""
+        survived = bytearray(self.durable)
+        if random is not None and self.changes:
+            count = random.randint(0, len(self.changes))
+            for position, data in self.changes[:count]:
+                if data is None:
+                    _truncate(survived, position)
+                else:
+                    _write_into(survived, position, data)
+            for position, data in self.changes[count:]:
+                # The page cache writes back in any order: a later write may reach the disk without this one.
+                if data and random.random() < 0.3:
+                    _write_into(survived, position, data[: random.randint(1, len(data))])
+        self.data = survived
+        self.durable = bytes(survived)
+        self.changes = []
+
+
+def _write_into(content: bytearray, position: int, data: bytes) -> None:
+    if position > len(content):
+        content.extend(bytes(position - len(content)))
+    content[position : position + len(data)] = data
+
+
+def _truncate(content: bytearray, size_bytes: int) -> None:
+    if size_bytes < len(content):
+        del content[size_bytes:]
+    else:
+        content.extend(bytes(size_bytes - len(content)))
+
+
+class MemoryFile:
+    """A file of a MemoryFileSystem."""
+
+    __slots__ = ("_fs", "_node", "path")
+    fd = -1
+
+    def __init__(self, fs: "MemoryFileSystem", path: str, node: _Node) -> None:
+        self._fs = fs
+        self._node = node
+        self.path = path
+
+    def pread(self, position: int, size_bytes: int) -> bytes:
+        return bytes(self._node.data[position : position + size_bytes])
+
+    def write_pieces(self, position: int, pieces: Sequence[Piece], size_bytes: int) -> None:
+        data = b"".join(pieces)
+        assert len(data) == size_bytes, "the caller's total is wrong"
+        self._fs.before("write", self.path, lambda: self._node.write(position, data[: len(data) // 2]))
+        self._node.write(position, data)
+        self._node.modified_ms = self._fs.now_ms
+
+    def size_bytes(self) -> int:
+        return len(self._node.data)
+
+    def truncate(self, size_bytes: int) -> None:
+        self._fs.before("truncate", self.path)
+        self._node.truncate(size_bytes)
+        self._node.modified_ms = self._fs.now_ms
+
+    def sync(self) -> None:
+        self._fs.before("sync", self.path)
+        self._node.sync()
+
+    def close(self) -> None:
+        pass
+
+
+class _MemoryLock:
+    def __init__(self, held: set[str], path: str) -> None:
+        if path in held:
+            raise LockedError(path)
+        held.add(path)
+        self._held, self._path = held, path
+
+    def release(self) -> None:
+        self._held.discard(self._path)
+
+
+class _Fault(NamedTuple):
+    operation: str
+    at: int
+    error: int
+    path_contains: str
+
+
+class MemoryFileSystem:
+    """Files in memory that can be crashed, torn and made to fail.
+
+    Operations that change something are counted in `operations` (all) and by name: write, truncate, sync, create,
+    rename, remove, sync_directory.
+
+    - `fail("write", after=3, error=errno.ENOSPC)`: the third write from now writes half and raises OSError.
+    - `crash_at(n)`: the n-th change from now is half done (a write) or not done, and raises SimulatedCrash.
+    - `crash()`: lose what was not synced, and any lock held; with a Random, a random part of it survives, torn.
+    """
+
+    def __init__(self, now_ms: int = 0) -> None:
+        self.now_ms = now_ms
+        self.operations = 0
+        self._nodes: dict[str, _Node] = {}
+        self._durable_names: dict[str, _Node] = {}
+        self._directories: set[str] = {"/"}
+        self._held: set[str] = set()
+        self._faults: list[_Fault] = []
+        self._counts: dict[str, int] = {}
+        self._crash_at: int | None = None
+
+    def fail(self, operation: str, *, after: int = 1, error: int = errno.EIO, path_contains: str = "") -> None:
+        """Let the `after`-th `operation` from now on (of a path with `path_contains` in it) fail, once."""
+        count = self._counts.get(operation + path_contains, 0)
+        self._faults.append(_Fault(operation, count + after, error, path_contains))
+
+    def crash_at(self, changes_from_now: int) -> None:
+        self._crash_at = self.operations + changes_from_now
+
+    def crash(self, random: Random | None = None, *, lose_names: bool = False) -> None:
+        """Stop the machine and start it again.
+
+        File systems journal names, so they survive unless `lose_names`: then each directory is as at its last sync.
+        """
+        self._crash_at = None
+        self._faults.clear()
+        self._held.clear()
+        if lose_names:
+            self._nodes = dict(self._durable_names)
+        for node in {id(node): node for node in self._nodes.values()}.values():
+            node.crash(random)
+        self._durable_names = dict(self._nodes)
+
+    def before(self, operation: str, path: str, half_done: Callable[[], None] | None = None) -> None:
+        """Count a change about to be made, and fail or crash if that was ordered."""
+        self.operations += 1
+        if self._crash_at is not None and self.operations >= self._crash_at:
+            if half_done is not None:
+                half_done()
+            raise SimulatedCrash(f"{operation} {path}")
+        self._counts[operation] = self._counts.get(operation, 0) + 1
+        for fault in self._faults:
+            if fault.operation != operation or fault.path_contains not in path:
+                continue
+            key = operation + fault.path_contains
+            if fault.path_contains:
+                self._counts[key] = self._counts.get(key, 0) + 1
+            if self._counts[key] == fault.at:
+                self._faults.remove(fault)
+                if half_done is not None:
+                    half_done()
+                raise OSError(fault.error, os.strerror(fault.error), path)
+
+    def open(self, path: str, *, create: bool = False) -> File:
+        node = self._nodes.get(path)
+        if node is None:
+            if not create or path.rpartition("/")[0] not in self._directories:
+                raise FileNotFoundError(errno.ENOENT, "no such file", path)
+            self.before("create", path)
+            node = self._nodes[path] = _Node(self.now_ms)
+        return MemoryFile(self, path, node)
+
+    def exists(self, path: str) -> bool:
+        return path in self._nodes or path in self._directories
+
+    def is_directory(self, path: str) -> bool:
+        return path in self._directories
+
+    def list_names(self, directory: str) -> list[str]:
+        if directory not in self._directories:
+            raise FileNotFoundError(errno.ENOENT, "no such directory", directory)
+        prefix = directory.rstrip("/") + "/"
+        paths = [*self._nodes, *(path for path in self._directories if path != "/")]
+        return sorted({p[len(prefix) :] for p in paths if p.startswith(prefix) and "/" not in p[len(prefix) :]})
+
+    def make_directory(self, path: str) -> None:
+        while path and path not in self._directories:
+            self._directories.add(path)
+            path = path.rpartition("/")[0]
+
+    def rename(self, old: str, new: str) -> None:
+        if old in self._directories:
+            self.before("rename", old)
+            for names in (self._nodes, self._durable_names):
+                for path in [path for path in names if path.startswith(old + "/")]:
+                    names[new + path[len(old) :]] = names.pop(path)
+            self._directories.discard(old)
+            self._directories.add(new)
+            return
+        if old not in self._nodes:
+            raise FileNotFoundError(errno.ENOENT, "no such file", old)
+        self.before("rename", old)
+        self._nodes[new] = self._nodes.pop(old)
+
+    def remove(self, path: str) -> None:
+        if path not in self._nodes:
+            raise FileNotFoundError(errno.ENOENT, "no such file", path)
+        self.before("remove", path)
+        del self._nodes[path]
+
+    def remove_tree(self, directory: str) -> None:
+        if directory not in self._directories:
+            raise FileNotFoundError(errno.ENOENT, "no such directory", directory)
+        self.before("remove", directory)
+        for names in (self._nodes, self._durable_names):
+            for path in [path for path in names if path.startswith(directory + "/")]:
+                del names[path]
+        self._directories = {
+            path for path in self._directories if path != directory and not path.startswith(directory + "/")
+        }
+
+    def size_bytes(self, path: str) -> int:
+        return len(self._node(path).data)
+
+    def modified_ms(self, path: str) -> int:
+        return self._node(path).modified_ms
+
+    def set_modified_ms(self, path: str, timestamp_ms: int) -> None:
+        self._node(path).modified_ms = timestamp_ms
+
+    def read_bytes(self, path: str) -> bytes:
+        return bytes(self._node(path).data)
+
+    def sync_path(self, path: str) -> None:
+        node = self._nodes.get(path)
+        if node is not None:
+            self.before("sync", path)
+            node.sync()
+
+    def sync_directory(self, path: str) -> None:
+        self.before("sync_directory", path)
+        names = self._durable_names
+        for name in [name for name in names if name.rpartition("/")[0] == path and name not in self._nodes]:
+            del names[name]
+        names.update({name: node for name, node in self._nodes.items() if name.rpartition("/")[0] == path})
+
+    def lock(self, path: str) -> FileLock:
+        self.open(path, create=True)
+        return _MemoryLock(self._held, path)
+
+    def _node(self, path: str) -> _Node:
+        try:
+            return self._nodes[path]
+        except KeyError:
+            raise FileNotFoundError(errno.ENOENT, "no such file", path) from None

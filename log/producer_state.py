@@ -1,0 +1,404 @@
+"""What a partition knows of the producers that number their batches (KIP-98), and its .snapshot files.
+
+For each producer id: its epoch, its last five batches (to recognize a batch that is sent again), and the first offset
+of its open transaction. From the open transactions follows the first unstable offset, which bounds the last stable one.
+"""
+
+import struct
+from collections import deque
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from odradek.log.filesystem import FileSystem, remove_if_exists
+from odradek.log.segment import SNAPSHOT_SUFFIX, file_name
+from odradek.protocol.crc import crc32c
+from odradek.protocol.errors import ErrorCode, KafkaError
+
+_RETAINED_BATCHES = 5
+_MAX_SEQUENCE = 0x7FFFFFFF
+_MAX_EPOCH = 0x7FFF
+_SNAPSHOT_VERSION = 1
+_SNAPSHOT_HEAD = struct.Struct(">hIi")
+_SNAPSHOT_CRC_END = 6
+_SNAPSHOT_ENTRY = struct.Struct(">qhiqiqiq")
+NO_SEQUENCE = -1
+NO_EPOCH = -1
+NO_OFFSET = -1
+
+
+class CorruptSnapshotError(Exception):
+    """A .snapshot file has another version, a bad checksum or a wrong size."""
+
+
+class BatchMark(NamedTuple):
+    """A batch that was appended, as far as it is needed to answer the same batch again."""
+
+    last_sequence: int
+    last_offset: int
+    offset_delta: int
+    timestamp: int
+
+    @property
+    def first_offset(self) -> int:
+        return self.last_offset - self.offset_delta
+
+
+_NO_BATCH = BatchMark(NO_SEQUENCE, NO_OFFSET, 0, -1)
+
+
+class ProducerEntry:
+    """One producer id. `transaction_start` is the first offset of its open transaction, -1 if none is open."""
+
+    __slots__ = (
+        "batches",
+        "coordinator_epoch",
+        "epoch",
+        "last_sequence",
+        "last_timestamp",
+        "producer_id",
+        "transaction_start",
+    )
+
+    def __init__(self, producer_id: int) -> None:
+        self.producer_id = producer_id
+        self.epoch = NO_EPOCH
+        self.coordinator_epoch = -1
+        self.last_timestamp = -1
+        self.last_sequence = NO_SEQUENCE
+        self.transaction_start = NO_OFFSET
+        self.batches: deque[BatchMark] = deque(maxlen=_RETAINED_BATCHES)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Batches of another epoch are forgotten."""
+        if epoch != self.epoch:
+            self.epoch = epoch
+            self.batches.clear()
+            self.last_sequence = NO_SEQUENCE
+
+    def add(self, epoch: int, mark: BatchMark) -> None:
+        if epoch != self.epoch:
+            self.set_epoch(epoch)
+        self.batches.append(mark)
+        self.last_sequence = mark.last_sequence
+        self.last_timestamp = mark.timestamp
+
+
+class CompletedTransaction(NamedTuple):
+    """A marker closed the transaction that began at `first_offset`; `last_offset` is the marker's."""
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+    is_aborted: bool
+
+
+class ProducerState:
+    """The producers of one partition, in memory and as snapshots in its directory.
+
+    `end_offset` is the offset up to which the state is that of the log. `first_unstable_offset` is the first offset of
+    the oldest transaction that is open, or whose marker is not yet below the high watermark; -1 if there is none.
+    Methods that write snapshots raise OSError.
+    """
+
+    def __init__(self, fs: FileSystem, directory: str, *, expiration_ms: int) -> None:
+        self._fs = fs
+        self.directory = directory
+        self.expiration_ms = expiration_ms
+        self.producers: dict[int, ProducerEntry] = {}
+        self.end_offset = 0
+        self.last_snapshot_offset = 0
+        self.first_unstable_offset = NO_OFFSET
+        self._ongoing: dict[int, int] = {}
+        self._unreplicated: dict[int, int] = {}
+        self._snapshots = self._list_snapshots()
+
+    # Deciding and taking note of an append
+
+    def find_duplicate(self, producer_id: int, epoch: int, first_sequence: int, last_sequence: int) -> BatchMark | None:
+        """The batch with exactly these sequence numbers, if it is among the producer's last five."""
+        entry = self.producers.get(producer_id)
+        if entry is None or entry.epoch != epoch:
+            return None
+        for mark in entry.batches:
+            if mark.last_sequence == last_sequence:
+                first = last_sequence - mark.offset_delta
+                if first_sequence == (first if first >= 0 else first + _MAX_SEQUENCE + 1):
+                    return mark
+        return None
+
+    def check_data(
+        self, producer_id: int, epoch: int, first_sequence: int, *, is_transactional: bool, is_client: bool
+    ) -> None:
+        """Whether a data batch may follow. Raises KafkaError: E47 old epoch, E45 sequence gap, E48 transaction state.
+
+        Sequences are checked for clients only: coordinators number nothing.
+        """
+        entry = self.producers.get(producer_id)
+        if entry is None:
+            return
+        if epoch < entry.epoch:
+            raise KafkaError(
+                ErrorCode.INVALID_PRODUCER_EPOCH,
+                f"producer {producer_id} has epoch {entry.epoch}, the batch {epoch}",
+            )
+        if is_client and entry.epoch != NO_EPOCH:
+            if epoch != entry.epoch:
+                expected = 0
+            else:
+                expected = 0 if entry.last_sequence == _MAX_SEQUENCE else entry.last_sequence + 1
+            if first_sequence != expected:
+                raise KafkaError(
+                    ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+                    f"producer {producer_id} epoch {epoch} sent sequence {first_sequence}, expected {expected}",
+                )
+        if entry.transaction_start >= 0 and not is_transactional:
+            raise KafkaError(
+                ErrorCode.INVALID_TXN_STATE,
+                f"producer {producer_id} has an open transaction and sent a batch outside of it",
+            )
+
+    def check_in_transaction(self, producer_id: int, epoch: int) -> None:
+        """A transactional batch nobody verified needs an open transaction. Raises KafkaError: E47 old epoch, E48."""
+        entry = self.producers.get(producer_id)
+        if entry is not None and entry.transaction_start >= 0 and entry.epoch == epoch:
+            return
+        if entry is not None and epoch < entry.epoch:
+            raise KafkaError(
+                ErrorCode.INVALID_PRODUCER_EPOCH,
+                f"producer {producer_id} has epoch {entry.epoch}, the batch {epoch}",
+            )
+        raise KafkaError(ErrorCode.INVALID_TXN_STATE, "the batch is not part of an ongoing transaction")
+
+    def check_marker(self, producer_id: int, epoch: int, coordinator_epoch: int, transaction_version: int) -> None:
+        """Whether a transaction marker may follow. Raises KafkaError: E47 old epoch, E52 old coordinator."""
+        entry = self.producers.get(producer_id)
+        if entry is None:
+            return
+        repeated = epoch == entry.epoch and (entry.transaction_start < 0 or epoch == _MAX_EPOCH)
+        if epoch < entry.epoch or (transaction_version >= 2 and epoch == entry.epoch and not repeated):
+            raise KafkaError(
+                ErrorCode.INVALID_PRODUCER_EPOCH,
+                f"producer {producer_id} has epoch {entry.epoch}, the marker {epoch}",
+            )
+        if coordinator_epoch < entry.coordinator_epoch:
+            raise KafkaError(
+                ErrorCode.TRANSACTION_COORDINATOR_FENCED,
+                f"coordinator epoch {coordinator_epoch} is older than {entry.coordinator_epoch}",
+            )
+
+    def add_data(
+        self,
+        producer_id: int,
+        epoch: int,
+        last_sequence: int,
+        first_offset: int,
+        last_offset: int,
+        timestamp: int,
+        is_transactional: bool,
+    ) -> None:
+        """A data batch was written."""
+        entry = self.producers.get(producer_id)
+        if entry is None:
+            entry = self.producers[producer_id] = ProducerEntry(producer_id)
+        entry.add(epoch, BatchMark(last_sequence, last_offset, last_offset - first_offset, timestamp))
+        if is_transactional and entry.transaction_start < 0:
+            entry.transaction_start = first_offset
+            self._ongoing[first_offset] = producer_id
+            self._find_first_unstable()
+
+    def add_marker(
+        self, producer_id: int, epoch: int, coordinator_epoch: int, offset: int, timestamp: int, is_abort: bool
+    ) -> CompletedTransaction | None:
+        """A marker was written; the transaction it closed, if one was open. Follow with `complete`."""
+        entry = self.producers.get(producer_id)
+        if entry is None:
+            entry = self.producers[producer_id] = ProducerEntry(producer_id)
+        start, entry.transaction_start = entry.transaction_start, NO_OFFSET
+        entry.set_epoch(epoch)
+        entry.coordinator_epoch = coordinator_epoch
+        entry.last_timestamp = timestamp
+        return CompletedTransaction(producer_id, start, offset, is_abort) if start >= 0 else None
+
+    def last_stable_offset_after(self, completed: CompletedTransaction) -> int:
+        """What the last stable offset will be for the transaction index: where the next open transaction begins."""
+        others = [start for start, producer_id in self._ongoing.items() if producer_id != completed.producer_id]
+        return min(others, default=completed.last_offset + 1)
+
+    def complete(self, completed: CompletedTransaction) -> None:
+        """The transaction is decided; it stays unstable until its marker is below the high watermark."""
+        self._ongoing.pop(completed.first_offset, None)
+        self._unreplicated[completed.first_offset] = completed.last_offset
+        self._find_first_unstable()
+
+    def high_watermark_advanced(self, high_watermark: int) -> None:
+        if self._unreplicated:
+            self._unreplicated = {s: last for s, last in self._unreplicated.items() if last >= high_watermark}
+            self._find_first_unstable()
+
+    def log_start_advanced(self, log_start_offset: int) -> None:
+        self.high_watermark_advanced(log_start_offset)
+        self.end_offset = max(self.end_offset, log_start_offset)
+        self.last_snapshot_offset = self._snapshots[-1] if self._snapshots else log_start_offset
+
+    def remove_expired(self, now_ms: int) -> None:
+        """Forget producers that wrote nothing for `expiration_ms` (producer.id.expiration.ms)."""
+        for producer_id in [p for p, entry in self.producers.items() if self._is_expired(entry, now_ms)]:
+            del self.producers[producer_id]
+
+    def _is_expired(self, entry: ProducerEntry, now_ms: int) -> bool:
+        return entry.transaction_start < 0 and now_ms - entry.last_timestamp >= self.expiration_ms
+
+    def _find_first_unstable(self) -> None:
+        first = min(self._ongoing, default=NO_OFFSET)
+        unreplicated = min(self._unreplicated, default=NO_OFFSET)
+        if first < 0 or 0 <= unreplicated < first:
+            first = unreplicated
+        self.first_unstable_offset = first
+
+    # Snapshots
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.producers and not self._unreplicated
+
+    @property
+    def latest_snapshot_offset(self) -> int | None:
+        return self._snapshots[-1] if self._snapshots else None
+
+    def snapshot_path(self, offset: int) -> str:
+        return f"{self.directory}/{file_name(offset, SNAPSHOT_SUFFIX)}"
+
+    def take_snapshot(self, *, sync: bool) -> int | None:
+        """Write the state at `end_offset` unless a snapshot is as new; the offset it is named by."""
+        if self.end_offset <= self.last_snapshot_offset:
+            return None
+        file = self._fs.open(self.snapshot_path(self.end_offset), create=True)
+        try:
+            data = encode_snapshot(self.producers.values())
+            file.truncate(0)
+            file.write_pieces(0, [data], len(data))
+            if sync:
+                file.sync()
+        finally:
+            file.close()
+        if self.end_offset not in self._snapshots:
+            self._snapshots.append(self.end_offset)
+        self.last_snapshot_offset = self.end_offset
+        return self.end_offset
+
+    def remove_stray_snapshots(self, segment_base_offsets: list[int]) -> None:
+        """Remove those that belong to no segment, but keep the newest if it is behind all segments' bases."""
+        bases = set(segment_base_offsets)
+        self._snapshots = self._list_snapshots()
+        strays = [offset for offset in self._snapshots if offset not in bases]
+        if strays and (not bases or strays[-1] > max(bases)):
+            strays.pop()
+        for offset in strays:
+            self._remove_snapshot(offset)
+
+    def truncate_and_reload(self, log_start_offset: int, log_end_offset: int, now_ms: int) -> None:
+        """Be the state of the newest snapshot within the log; the caller replays the rest from `end_offset`."""
+        for offset in list(self._snapshots):
+            if offset > log_end_offset or offset <= log_start_offset:
+                self._remove_snapshot(offset)
+        if log_end_offset == self.end_offset:
+            self.log_start_advanced(log_start_offset)
+            return
+        self._clear()
+        self._load(log_start_offset, now_ms)
+
+    def truncate_fully(self, offset: int) -> None:
+        """The log now starts and ends at `offset`."""
+        self._clear()
+        for snapshot in list(self._snapshots):
+            self._remove_snapshot(snapshot)
+        self.last_snapshot_offset = 0
+        self.end_offset = offset
+
+    def forget_snapshot(self, offset: int) -> str | None:
+        """A segment is being deleted: its snapshot counts no longer. The name of the file, if there is one."""
+        if offset not in self._snapshots:
+            return None
+        self._snapshots.remove(offset)
+        return file_name(offset, SNAPSHOT_SUFFIX)
+
+    def _load(self, log_start_offset: int, now_ms: int) -> None:
+        while self._snapshots:
+            offset = self._snapshots[-1]
+            try:
+                entries = decode_snapshot(self._fs.read_bytes(self.snapshot_path(offset)))
+            except (CorruptSnapshotError, FileNotFoundError):
+                self._remove_snapshot(offset)
+                continue
+            for entry in entries:
+                if not self._is_expired(entry, now_ms):
+                    self.producers[entry.producer_id] = entry
+                    if entry.transaction_start >= 0:
+                        self._ongoing[entry.transaction_start] = entry.producer_id
+            self.last_snapshot_offset = self.end_offset = offset
+            self._find_first_unstable()
+            return
+        self.last_snapshot_offset = self.end_offset = log_start_offset
+
+    def _clear(self) -> None:
+        self.producers.clear()
+        self._ongoing.clear()
+        self._unreplicated.clear()
+        self.first_unstable_offset = NO_OFFSET
+
+    def _list_snapshots(self) -> list[int]:
+        if not self._fs.is_directory(self.directory):
+            return []
+        names = self._fs.list_names(self.directory)
+        stems = [name[: -len(SNAPSHOT_SUFFIX)] for name in names if name.endswith(SNAPSHOT_SUFFIX)]
+        return sorted(int(stem) for stem in stems if stem.isdigit())
+
+    def _remove_snapshot(self, offset: int) -> None:
+        self._snapshots.remove(offset)
+        remove_if_exists(self._fs, self.snapshot_path(offset))
+
+
+def encode_snapshot(entries: Iterable[ProducerEntry]) -> bytes:
+    """The content of a .snapshot file: version, CRC-32C of what follows it, count, then 46 bytes for each producer."""
+    body = bytearray()
+    count = 0
+    for entry in entries:
+        last = entry.batches[-1] if entry.batches else _NO_BATCH
+        count += 1
+        body += _SNAPSHOT_ENTRY.pack(
+            entry.producer_id,
+            entry.epoch,
+            last.last_sequence,
+            last.last_offset,
+            last.offset_delta,
+            entry.last_timestamp,
+            entry.coordinator_epoch,
+            entry.transaction_start,
+        )
+    rest = count.to_bytes(4, "big") + body
+    return _SNAPSHOT_VERSION.to_bytes(2, "big") + crc32c(rest).to_bytes(4, "big") + rest
+
+
+def decode_snapshot(data: bytes) -> list[ProducerEntry]:
+    """Raises CorruptSnapshotError."""
+    if len(data) < _SNAPSHOT_HEAD.size:
+        raise CorruptSnapshotError("too short")
+    version, crc, count = _SNAPSHOT_HEAD.unpack_from(data)
+    if version != _SNAPSHOT_VERSION:
+        raise CorruptSnapshotError(f"unknown version {version}")
+    if crc != crc32c(memoryview(data)[_SNAPSHOT_CRC_END:]):
+        raise CorruptSnapshotError("bad checksum")
+    if len(data) != _SNAPSHOT_HEAD.size + count * _SNAPSHOT_ENTRY.size:
+        raise CorruptSnapshotError(f"{count} entries announced in {len(data)} bytes")
+    result = []
+    for fields in _SNAPSHOT_ENTRY.iter_unpack(memoryview(data)[_SNAPSHOT_HEAD.size :]):
+        producer_id, epoch, sequence, last_offset, delta, timestamp, coordinator_epoch, start = fields
+        entry = ProducerEntry(producer_id)
+        entry.epoch = epoch
+        if last_offset >= 0:
+            entry.add(epoch, BatchMark(sequence, last_offset, delta, timestamp))
+        entry.last_timestamp = timestamp
+        entry.coordinator_epoch = coordinator_epoch
+        entry.transaction_start = start if start >= 0 else NO_OFFSET
+        result.append(entry)
+    return result

@@ -1,0 +1,59 @@
+"""Which segments of a log may go: they are too old, the log is too large, or they lie before its start."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from odradek.log.partition_log import PartitionLog
+
+
+def count_deletable(log: PartitionLog, now_ms: int) -> int:
+    """How many segments, from the oldest on, cleanup.policy lets go. Raises OSError.
+
+    Never one that holds offsets at or above the high watermark, nor an empty active segment. Each rule looks at what
+    the one before it leaves: first the log's start, then retention.bytes, then retention.ms. A topic that is not
+    deleted from by time or size (compacted only, or kept for ever) still loses what lies before its start.
+    """
+    count = _before_log_start(log, 0)
+    if log.config.deletes:
+        count = _beyond_size(log, count)
+        count = _beyond_age(log, count, now_ms)
+    return count
+
+
+def _may_go(log: PartitionLog, index: int) -> bool:
+    segments = log.segments
+    if index == len(segments) - 1:
+        return segments[index].size_bytes > 0 and log.high_watermark >= log.log_end_offset
+    return index < len(segments) and log.high_watermark >= segments[index + 1].base_offset
+
+
+def _before_log_start(log: PartitionLog, count: int) -> int:
+    while (
+        count + 1 < len(log.segments)
+        and _may_go(log, count)
+        and log.segments[count + 1].base_offset <= log.log_start_offset
+    ):
+        count += 1
+    return count
+
+
+def _beyond_size(log: PartitionLog, count: int) -> int:
+    limit_bytes = log.config.retention_bytes
+    if limit_bytes < 0:
+        return count
+    excess_bytes = sum(segment.size_bytes for segment in log.segments[count:]) - limit_bytes
+    while _may_go(log, count) and excess_bytes >= log.segments[count].size_bytes:
+        excess_bytes -= log.segments[count].size_bytes
+        count += 1
+    return count
+
+
+def _beyond_age(log: PartitionLog, count: int, now_ms: int) -> int:
+    limit_ms = log.config.retention_ms
+    if limit_ms < 0:
+        return count
+    while _may_go(log, count) and now_ms - log.segments[count].largest_timestamp_ms > limit_ms:
+        count += 1
+    return count

@@ -1,0 +1,405 @@
+"""One segment of a partition: a .log file of record batches with its indexes.
+
+Rules (sparse entries, lookups, what a segment does when it stops being the active one) are Apache Kafka's, so that its
+tools agree with every file.
+"""
+
+import struct
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from typing import NamedTuple, Protocol
+
+from odradek.log.filesystem import File, FileSystem, Piece, remove_if_exists
+from odradek.log.index import OffsetIndex, TimeIndex
+from odradek.log.transaction_index import TransactionIndex
+from odradek.protocol.record_batch import BatchHeader, read_header
+
+LOG_SUFFIX = ".log"
+INDEX_SUFFIX = ".index"
+TIME_INDEX_SUFFIX = ".timeindex"
+TRANSACTION_INDEX_SUFFIX = ".txnindex"
+SNAPSHOT_SUFFIX = ".snapshot"
+DELETED_SUFFIX = ".deleted"
+CLEANED_SUFFIX = ".cleaned"
+SWAP_SUFFIX = ".swap"
+SEGMENT_SUFFIXES = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX)
+
+# As much of a header as a search needs: base offset, length, epoch, magic, CRC, attributes, last offset delta.
+_HEAD = struct.Struct(">qiibIhi")
+_LENGTH_END = 12
+_HEADER_BYTES = 61
+_CHUNK_BYTES = 4096
+_MAX_HINTS = 32
+_UNKNOWN = -2
+_FUTURE = 1 << 62
+_PAST = -(1 << 62)
+NO_TIMESTAMP = -1
+
+
+class SegmentConfig(Protocol):
+    """The topic properties that a segment depends on."""
+
+    index_interval_bytes: int
+    segment_index_bytes: int
+
+
+class DeletedSegment(NamedTuple):
+    """A segment that is out of the log and whose files wait, renamed, for removal."""
+
+    base_offset: int
+    size_bytes: int
+    names: tuple[str, ...]
+
+
+class CorruptSegmentError(OSError):
+    """The bytes of a segment do not form batches where the log holds them to be whole."""
+
+
+def file_name(base_offset: int, suffix: str) -> str:
+    return f"{base_offset:020d}{suffix}"
+
+
+class Segment:
+    """Raises OSError from any method that touches the disk.
+
+    `size_bytes` is what the .log file holds of whole, appended batches; the file is never longer after a failed append
+    unless the disk refused to cut it as well.
+
+    `roll_timestamp` is `first_timestamp` for a quick comparison: far in the future while the segment is empty, far in
+    the past where its age has to be told in another way.
+
+    `hints` maps offsets that a reader is likely to ask for next to the position of the first batch that reaches
+    them, so that sequential and tailing reads need no index lookup.
+    """
+
+    __slots__ = (
+        "_bytes_since_entry",
+        "_first_timestamp",
+        "_fs",
+        "_index_interval_bytes",
+        "_max_timestamp",
+        "_offset_of_max_timestamp",
+        "_ready",
+        "base_offset",
+        "created_ms",
+        "directory",
+        "file",
+        "hints",
+        "indexes_full",
+        "offset_index",
+        "roll_jitter_ms",
+        "roll_timestamp",
+        "size_bytes",
+        "suffix",
+        "time_index",
+        "transaction_index",
+    )
+
+    def __init__(
+        self,
+        fs: FileSystem,
+        directory: str,
+        base_offset: int,
+        config: SegmentConfig,
+        *,
+        now_ms: int,
+        fresh: bool,
+        roll_jitter_ms: int = 0,
+        suffix: str = "",
+    ) -> None:
+        """Open a segment; with `fresh` it is created, and must not exist."""
+        self._fs = fs
+        self.directory = directory
+        self.base_offset = base_offset
+        self.suffix = suffix
+        self.created_ms = now_ms
+        self.roll_jitter_ms = roll_jitter_ms
+        self._index_interval_bytes = config.index_interval_bytes
+        index_bytes = config.segment_index_bytes
+        self.file: File = fs.open(self.path(LOG_SUFFIX), create=fresh)
+        self.size_bytes = 0 if fresh else self.file.size_bytes()
+        self.offset_index = OffsetIndex(fs, self.path(INDEX_SUFFIX), base_offset, index_bytes, fresh=fresh)
+        self.time_index = TimeIndex(fs, self.path(TIME_INDEX_SUFFIX), base_offset, index_bytes, fresh=fresh)
+        self.transaction_index = TransactionIndex(fs, self.path(TRANSACTION_INDEX_SUFFIX))
+        self.indexes_full = False
+        self.hints: dict[int, int] = {}
+        self._bytes_since_entry = 0
+        self._ready = False
+        self._first_timestamp = _UNKNOWN
+        self.roll_timestamp = _FUTURE if fresh else _PAST
+        self._max_timestamp = NO_TIMESTAMP if fresh else _UNKNOWN
+        self._offset_of_max_timestamp = base_offset
+
+    def path(self, suffix: str) -> str:
+        return f"{self.directory}/{self.base_offset:020d}{suffix}{self.suffix}"
+
+    def __repr__(self) -> str:
+        return f"Segment({self.base_offset}, {self.size_bytes} bytes, {self.directory})"
+
+    # Appending
+
+    def append(self, pieces: Sequence[Piece], size_bytes: int, last_offset: int, max_timestamp: int) -> None:
+        """Append one batch, given as pieces. If it raises, the segment is as before."""
+        if not self._ready:
+            self._make_ready()
+        position = self.size_bytes
+        try:
+            self.file.write_pieces(position, pieces, size_bytes)
+            if max_timestamp > self._max_timestamp:
+                self._max_timestamp = max_timestamp
+                self._offset_of_max_timestamp = last_offset
+            if self._bytes_since_entry > self._index_interval_bytes:
+                self._add_entries(last_offset, position)
+            elif position == 0:
+                self._set_first_timestamp(max_timestamp)
+        except BaseException:
+            self._undo(position, last_offset)
+            raise
+        self._bytes_since_entry += size_bytes
+        self.size_bytes = position + size_bytes
+
+    def append_batches(self, pieces: Sequence[Piece], batches: Sequence[tuple[int, int, int]]) -> None:
+        """Append several in one write; `batches` has (size, last offset, max timestamp) of each."""
+        if not self._ready:
+            self._make_ready()
+        start = position = self.size_bytes
+        if position == 0:
+            self._set_first_timestamp(batches[0][2])
+        try:
+            self.file.write_pieces(start, pieces, sum(size_bytes for size_bytes, _, _ in batches))
+            for size_bytes, last_offset, max_timestamp in batches:
+                if max_timestamp > self._max_timestamp:
+                    self._max_timestamp = max_timestamp
+                    self._offset_of_max_timestamp = last_offset
+                if self._bytes_since_entry > self._index_interval_bytes:
+                    self._add_entries(last_offset, position)
+                self._bytes_since_entry += size_bytes
+                position += size_bytes
+        except BaseException:
+            self._undo(start, batches[0][1])
+            raise
+        self.size_bytes = position
+
+    def _make_ready(self) -> None:
+        """Before the first append: the indexes on the disk get their full size and the memory what appends need."""
+        self.offset_index.preallocate()
+        self.time_index.preallocate()
+        _ = self.max_timestamp
+        self.indexes_full = self.offset_index.is_full or self.time_index.is_full
+        self._ready = True
+
+    def _add_entries(self, last_offset: int, position: int) -> None:
+        self.offset_index.append(last_offset, position)
+        self.time_index.append_if_later(self._max_timestamp, self._offset_of_max_timestamp)
+        self._bytes_since_entry = 0
+        self.indexes_full = self.offset_index.is_full or self.time_index.is_full
+
+    def _undo(self, size_bytes: int, first_lost_offset: int) -> None:
+        """Take back a failed append. What the disk refuses here, recovery does at the next start."""
+        with suppress(OSError):
+            self.file.truncate(size_bytes)
+            self.offset_index.truncate_to(first_lost_offset)
+            self.time_index.truncate_to(first_lost_offset)
+        with suppress(OSError):
+            self._max_timestamp, self._offset_of_max_timestamp = self._find_max_timestamp()
+
+    # Reading
+
+    def locate(self, offset: int) -> int:
+        """Position of the first batch whose last offset is at or above `offset`; -1 if there is none."""
+        position = self.hints.get(offset)
+        if position is not None:
+            return position if position < self.size_bytes else -1
+        return self._scan(offset, self.offset_index.floor_position(offset))
+
+    def add_hint(self, offset: int, position: int) -> None:
+        """Note that every batch before `position` is below `offset`, and the one there (now or later) reaches it."""
+        hints = self.hints
+        if len(hints) >= _MAX_HINTS:
+            del hints[next(iter(hints))]
+        hints[offset] = position
+
+    def _scan(self, offset: int, position: int) -> int:
+        end, pread, unpack_from, head_bytes = self.size_bytes, self.file.pread, _HEAD.unpack_from, _HEAD.size
+        chunk, chunk_start = b"", position
+        while position + head_bytes <= end:
+            at = position - chunk_start
+            if at + head_bytes > len(chunk):
+                chunk, chunk_start, at = pread(position, _CHUNK_BYTES), position, 0
+                if len(chunk) < head_bytes:
+                    break
+            base_offset, length, _, _, _, _, last_delta = unpack_from(chunk, at)
+            if base_offset + last_delta >= offset:
+                return position
+            if length < _HEADER_BYTES - _LENGTH_END:
+                raise CorruptSegmentError(f"{self.path(LOG_SUFFIX)}: no batch at position {position}")
+            position += _LENGTH_END + length
+        return -1
+
+    def batch_size_at(self, position: int) -> int:
+        """Size in bytes of the batch at `position`, from its header."""
+        return _LENGTH_END + int.from_bytes(self.file.pread(position + 8, 4), "big", signed=True)
+
+    def headers(self, position: int = 0, end: int | None = None) -> Iterator[tuple[int, BatchHeader]]:
+        """(position, header) of each whole batch from `position`, which must be a batch's, up to `end`."""
+        end = self.size_bytes if end is None else end
+        chunk, chunk_start = b"", position
+        while position + _HEADER_BYTES <= end:
+            at = position - chunk_start
+            if at + _HEADER_BYTES > len(chunk):
+                chunk, chunk_start, at = self.file.pread(position, _CHUNK_BYTES), position, 0
+                if len(chunk) < _HEADER_BYTES:
+                    return
+            header = read_header(chunk, at)
+            if header.batch_length < _HEADER_BYTES - _LENGTH_END or position + header.size_bytes > end:
+                return
+            yield position, header
+            position += header.size_bytes
+
+    def next_offset(self) -> int:
+        """The offset behind the last batch, found from the last index entry on."""
+        offset = self.base_offset
+        for _, header in self.headers(self.offset_index.floor_position(self.offset_index.last_offset)):
+            offset = header.last_offset + 1
+        return offset
+
+    # Timestamps
+
+    @property
+    def max_timestamp(self) -> int:
+        """The largest timestamp in the segment; -1 if there is none. From the time index after a load."""
+        if self._max_timestamp == _UNKNOWN:
+            self._max_timestamp, self._offset_of_max_timestamp = self.time_index.last_entry
+        return self._max_timestamp
+
+    @property
+    def offset_of_max_timestamp(self) -> int:
+        """Last offset of the first batch that reached `max_timestamp`."""
+        _ = self.max_timestamp
+        return self._offset_of_max_timestamp
+
+    @property
+    def largest_timestamp_ms(self) -> int:
+        """`max_timestamp`, or the time of the file's last change if no record has one."""
+        return self.max_timestamp if self.max_timestamp >= 0 else self._fs.modified_ms(self.path(LOG_SUFFIX))
+
+    def _set_first_timestamp(self, timestamp: int) -> None:
+        self._first_timestamp = max(NO_TIMESTAMP, timestamp)
+        self.roll_timestamp = timestamp if timestamp >= 0 else _PAST
+
+    @property
+    def first_timestamp(self) -> int:
+        """The first batch's max timestamp, by which the segment's age is told; -1 if it is empty or has none."""
+        if self._first_timestamp == _UNKNOWN:
+            if self.size_bytes == 0:
+                return NO_TIMESTAMP
+            for _, header in self.headers():
+                self._set_first_timestamp(header.max_timestamp)
+                break
+            else:
+                return NO_TIMESTAMP
+        return self._first_timestamp
+
+    def _find_max_timestamp(self) -> tuple[int, int]:
+        """The last time index entry, unless a batch behind it is later."""
+        timestamp, offset = self.time_index.last_entry
+        for _, header in self.headers(self.offset_index.floor_position(offset)):
+            if header.max_timestamp > timestamp:
+                timestamp, offset = header.max_timestamp, header.last_offset
+        return timestamp, offset
+
+    # Changing
+
+    def truncate_to(self, offset: int, now_ms: int) -> int:
+        """Drop every batch that reaches `offset`, with its index entries; how many bytes went."""
+        position = self.locate(offset)
+        self.offset_index.truncate_to(offset)
+        self.time_index.truncate_to(offset)
+        self.transaction_index.truncate_to(offset)
+        removed = 0
+        if position >= 0:
+            removed = self.size_bytes - position
+            self.file.truncate(position)
+            self.size_bytes = position
+        if self.size_bytes == 0:
+            self.created_ms = now_ms
+            self._first_timestamp = _UNKNOWN
+            self.roll_timestamp = _FUTURE
+        self.hints.clear()
+        self._bytes_since_entry = 0
+        self._ready = False
+        self._max_timestamp, self._offset_of_max_timestamp = self._find_max_timestamp()
+        return removed
+
+    def rebuild_begin(self) -> None:
+        """Forget what the indexes say, to add the batches anew one by one (`rebuild_add`), then `rebuild_end`."""
+        self.offset_index.reset()
+        self.time_index.reset()
+        self.transaction_index.reset()
+        self._max_timestamp, self._offset_of_max_timestamp = NO_TIMESTAMP, self.base_offset
+        self._first_timestamp = _UNKNOWN
+        self.roll_timestamp = _PAST
+        self._bytes_since_entry = 0
+        self.hints.clear()
+
+    def rebuild_add(self, position: int, header: BatchHeader) -> None:
+        """Raises IndexOffsetError if the batch's last offset cannot follow."""
+        last_offset = header.last_offset
+        if header.max_timestamp > self._max_timestamp:
+            self._max_timestamp, self._offset_of_max_timestamp = header.max_timestamp, last_offset
+        if self._bytes_since_entry > self._index_interval_bytes:
+            self._add_entries(last_offset, position)
+        self._bytes_since_entry += header.size_bytes
+
+    def rebuild_end(self, size_bytes: int) -> int:
+        """Cut the file to the batches added; how many bytes went."""
+        removed = self.size_bytes - size_bytes
+        if removed:
+            self.file.truncate(size_bytes)
+            self.size_bytes = size_bytes
+        self._bytes_since_entry = 0
+        self.seal()
+        return removed
+
+    def seal(self) -> None:
+        """The segment takes no more appends: add the last time index entry and trim the indexes."""
+        self.time_index.append_if_later(self.max_timestamp, self._offset_of_max_timestamp)
+        self.offset_index.trim()
+        self.time_index.trim()
+        self._ready = False
+
+    def write_pending(self) -> None:
+        """Bring the index files up to date, unsynced."""
+        self.offset_index.write_pending()
+        self.time_index.write_pending()
+
+    def move(self, directory: str) -> None:
+        """The directory was renamed."""
+        self.directory = directory
+        self._update_paths()
+
+    def rename(self, suffix: str) -> None:
+        """Change the suffix behind all file names, such as ".deleted"; the .log file first."""
+        old = [self.path(kind) for kind in SEGMENT_SUFFIXES]
+        self.suffix = suffix
+        for kind, path in zip(SEGMENT_SUFFIXES, old, strict=True):
+            with suppress(FileNotFoundError):
+                self._fs.rename(path, self.path(kind))
+        self._update_paths()
+
+    def _update_paths(self) -> None:
+        self.offset_index.path = self.path(INDEX_SUFFIX)
+        self.time_index.path = self.path(TIME_INDEX_SUFFIX)
+        self.transaction_index.path = self.path(TRANSACTION_INDEX_SUFFIX)
+
+    def mark_deleted(self) -> DeletedSegment:
+        """Rename the files so that a later start removes them if nobody does before."""
+        self.rename(DELETED_SUFFIX)
+        names = tuple(file_name(self.base_offset, kind) + DELETED_SUFFIX for kind in SEGMENT_SUFFIXES)
+        return DeletedSegment(self.base_offset, self.size_bytes, names)
+
+
+def remove_segment_files(fs: FileSystem, directory: str, base_offset: int, suffix: str = "") -> None:
+    """Remove whatever files a segment has; none need be there."""
+    for kind in SEGMENT_SUFFIXES:
+        remove_if_exists(fs, f"{directory}/{file_name(base_offset, kind)}{suffix}")

@@ -1,0 +1,363 @@
+"""What a batch must satisfy before it is appended, in Apache Kafka's order and with its errors.
+
+Batches stay closed where they can. Of the records of a batch the lengths are followed from the first to the last, and
+the first (of a compressed batch also the last) is taken apart. All are only in small batches, and where a rule needs
+each: keys on a compacted topic, a lower bound for timestamps, a header whose largest timestamp cannot be right.
+"""
+
+from enum import IntEnum
+from typing import NamedTuple
+
+from odradek.log.config import LogConfig
+from odradek.properties import INT64_MAX
+from odradek.protocol.compression import Codec, CompressionError, decompress
+from odradek.protocol.crc import crc32c
+from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.protocol.record_batch import (
+    ATTRIBUTES_POSITION,
+    CODEC_MASK,
+    HEADER,
+    LOG_APPEND_TIME_FLAG,
+    LOG_OVERHEAD,
+    NO_TIMESTAMP,
+    RECORD_BATCH_OVERHEAD,
+    BatchHeader,
+    InvalidRecordError,
+    read_header,
+)
+from odradek.protocol.record_chain import MAX_DECOMPRESSED_BYTES, check_record_chain
+from odradek.protocol.records import build_batch, iter_records, recompress
+
+_MAGIC_AT = 16
+_MIN_DECLARED_LENGTH = 14
+_ZSTD_SINCE_VERSION = 7
+# Up to this many records, each is taken apart: it costs less than following the lengths saves.
+FEW_RECORDS = 4
+
+TARGET_CODECS = {
+    "uncompressed": Codec.NONE,
+    "gzip": Codec.GZIP,
+    "snappy": Codec.SNAPPY,
+    "lz4": Codec.LZ4,
+    "zstd": Codec.ZSTD,
+}
+
+
+class Origin(IntEnum):
+    """Who asks for an append: it says how much is checked."""
+
+    CLIENT = 0
+    COORDINATOR = 1
+    REPLICATION = 2
+
+
+class RejectedRecordsError(KafkaError):
+    """Single records break a rule; `record_errors` has (index in the batch, what is wrong) for each (KIP-467)."""
+
+    def __init__(self, code: ErrorCode, message: str, record_errors: list[tuple[int, str]]) -> None:
+        super().__init__(code, message)
+        self.record_errors = record_errors
+
+
+class CheckedBatch(NamedTuple):
+    """A batch fit to be appended once its base offset and leader epoch are stamped.
+
+    The first 16 bytes of `head` are those to be stamped; `head` and `rest` together are the batch.
+    """
+
+    header: BatchHeader
+    head: bytes | memoryview
+    rest: bytes | memoryview
+
+
+def _invalid(message: str) -> KafkaError:
+    return KafkaError(ErrorCode.INVALID_RECORD, message)
+
+
+def split_batches(records: memoryview) -> list[memoryview]:
+    """The whole batches in what was sent; an incomplete one at the end is ignored.
+
+    Raises KafkaError E2 for a length or a magic that no batch has.
+    """
+    batches = []
+    position, end = 0, len(records)
+    while end - position >= LOG_OVERHEAD:
+        length = int.from_bytes(records[position + 8 : position + 12], "big", signed=True)
+        if length < _MIN_DECLARED_LENGTH:
+            raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"batch length {length} is below the smallest possible")
+        if end - position <= _MAGIC_AT:
+            break
+        magic = records[position + _MAGIC_AT]
+        if magic > 2:
+            raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"unknown magic {magic}")
+        if end - position < LOG_OVERHEAD + length:
+            break
+        batches.append(records[position : position + LOG_OVERHEAD + length])
+        position += LOG_OVERHEAD + length
+    return batches
+
+
+def produced_batches(records: memoryview, origin: Origin, produce_version: int) -> list[memoryview]:
+    """`split_batches` and what holds for them together: at least one, of magic 2; from a client exactly one."""
+    batches = split_batches(records)
+    if not batches:
+        raise _invalid("there is no complete record batch")
+    if any(batch[_MAGIC_AT] != 2 for batch in batches):
+        raise _invalid("only record batches of magic 2 are accepted")
+    if origin == Origin.CLIENT:
+        if len(batches) > 1:
+            raise _invalid("there is more than one record batch for the partition")
+        zstd = len(batches[0]) > 22 and batches[0][22] & CODEC_MASK == Codec.ZSTD
+        if zstd and produce_version < _ZSTD_SINCE_VERSION:
+            raise KafkaError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "zstd needs Produce version 7 or later")
+    return batches
+
+
+def check_shallow(batch: memoryview, config: LogConfig, origin: Origin) -> BatchHeader:
+    """The checks that need only the header and the checksum. Raises KafkaError."""
+    if len(batch) < RECORD_BATCH_OVERHEAD:
+        raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"a batch of {len(batch)} bytes has no whole header")
+    header = read_header(batch)
+    if origin == Origin.CLIENT and header.base_offset != 0:
+        raise _invalid(f"the base offset of a produced batch must be 0, not {header.base_offset}")
+    if origin != Origin.REPLICATION and len(batch) > config.max_message_bytes:
+        raise too_large(len(batch), config)
+    if crc32c(batch[ATTRIBUTES_POSITION:]) != header.crc:
+        raise KafkaError(ErrorCode.CORRUPT_MESSAGE, "the checksum of the batch does not match its content")
+    return header
+
+
+def too_large(size_bytes: int, config: LogConfig) -> KafkaError:
+    return KafkaError(
+        ErrorCode.MESSAGE_TOO_LARGE,
+        f"the batch has {size_bytes} bytes, max.message.bytes allows {config.max_message_bytes}",
+    )
+
+
+def check_batch(batch: memoryview, config: LogConfig, origin: Origin, now_ms: int) -> CheckedBatch:
+    """All checks of one batch that a leader appends, but those of its producer's state. Raises KafkaError.
+
+    The result differs from what came in where the topic wants another codec or LogAppendTime, or the header told a
+    wrong largest timestamp.
+    """
+    header = check_shallow(batch, config, origin)
+    codec = header.attributes & CODEC_MASK
+    if codec > Codec.ZSTD:
+        raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"unknown compression codec {codec}")
+    if origin == Origin.CLIENT:
+        _check_client_header(header)
+    max_timestamp, last_delta = check_records(header, batch, codec, config, now_ms)
+    target = TARGET_CODECS.get(config.compression_type, Codec(codec))
+    if header.is_control and codec == Codec.NONE:
+        target = Codec.NONE
+    if codec != Codec.NONE and last_delta not in (None, header.last_offset_delta):
+        batch = memoryview(_renumbered(batch, header, codec))
+        header = read_header(batch)
+    if target != codec:
+        batch = memoryview(recompress(batch, target, _level(target, config)))
+        if len(batch) > config.max_message_bytes:
+            raise too_large(len(batch), config)
+        header = read_header(batch)
+    return _stamped(batch, header, max_timestamp, config, now_ms)
+
+
+def _check_client_header(header: BatchHeader) -> None:
+    if header.last_offset_delta < 0 or header.record_count <= 0:
+        raise _invalid(f"{header.record_count} records with last offset delta {header.last_offset_delta}")
+    if header.record_count != header.last_offset_delta + 1:
+        raise _invalid(f"{header.record_count} records do not fit last offset delta {header.last_offset_delta}")
+    if header.is_control:
+        raise _invalid("clients must not write control records")
+    if header.producer_id >= 0 and header.base_sequence < 0:
+        raise _invalid(f"sequence {header.base_sequence} of producer {header.producer_id} is negative")
+
+
+def _decompressed(codec: int, payload: memoryview) -> memoryview:
+    try:
+        return memoryview(decompress(Codec(codec), payload, MAX_DECOMPRESSED_BYTES))
+    except CompressionError as error:
+        raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"the batch cannot be decompressed: {error}") from None
+
+
+def _level(codec: Codec, config: LogConfig) -> int | None:
+    if codec == Codec.GZIP:
+        return config.compression_gzip_level
+    if codec == Codec.LZ4:
+        return config.compression_lz4_level
+    return config.compression_zstd_level if codec == Codec.ZSTD else None
+
+
+def _renumbered(batch: memoryview, header: BatchHeader, codec: int) -> bytes:
+    """A compressed batch whose offset deltas are not 0, 1, 2...: old clients write such, and Kafka mends them."""
+    records = [(record.timestamp, record.key, record.value, record.headers) for record in iter_records(batch)]
+    return build_batch(
+        records,
+        codec=Codec(codec),
+        producer_id=header.producer_id,
+        producer_epoch=header.producer_epoch,
+        base_sequence=header.base_sequence,
+        transactional=header.is_transactional,
+    )
+
+
+def _stamped(
+    batch: memoryview, header: BatchHeader, max_timestamp: int, config: LogConfig, now_ms: int
+) -> CheckedBatch:
+    """Give the header the timestamp type and largest timestamp it must have, and a checksum to match."""
+    attributes = header.attributes & ~LOG_APPEND_TIME_FLAG
+    if config.message_timestamp_type == "LogAppendTime":
+        attributes |= LOG_APPEND_TIME_FLAG
+        max_timestamp = now_ms
+    if attributes == header.attributes and max_timestamp == header.max_timestamp:
+        return CheckedBatch(header, batch[:RECORD_BATCH_OVERHEAD], batch[RECORD_BATCH_OVERHEAD:])
+    header = header._replace(attributes=attributes, max_timestamp=max_timestamp)
+    rest = batch[RECORD_BATCH_OVERHEAD:]
+    checksum = crc32c(rest, crc32c(HEADER.pack(*header)[ATTRIBUTES_POSITION:]))
+    header = header._replace(crc=checksum)
+    return CheckedBatch(header, HEADER.pack(*header), rest)
+
+
+def check_records(
+    header: BatchHeader, batch: memoryview, codec: int, config: LogConfig, now_ms: int
+) -> tuple[int, int | None]:
+    """The checks of the records in a batch. Raises KafkaError E87 or E32.
+
+    Returns the largest timestamp and the offset delta of the last record (None if it was not looked at).
+    """
+    records = batch[RECORD_BATCH_OVERHEAD:]
+    if codec != Codec.NONE:
+        records = _decompressed(codec, records)
+    client_set_type = bool(header.attributes & LOG_APPEND_TIME_FLAG)
+    if header.record_count > FEW_RECORDS and not (client_set_type or config.compacts):
+        last_delta = None
+        if codec == Codec.NONE:
+            try:
+                check_record_chain(batch)
+            except InvalidRecordError as error:
+                raise _invalid(str(error)) from None
+            timestamp_delta = check_record(records, 0)[0]
+        else:
+            last = follow_lengths(records, header.record_count)
+            check_record(records, 0)
+            timestamp_delta, last_delta, _ = check_record(records, last)
+        max_timestamp = header.max_timestamp
+        if config.message_timestamp_type == "LogAppendTime" or (
+            header.base_timestamp + timestamp_delta <= max_timestamp
+            and max_timestamp - now_ms <= config.message_timestamp_after_max_ms
+            and config.message_timestamp_before_max_ms == INT64_MAX
+        ):
+            return max_timestamp, last_delta
+    return _check_each_record(header, records, config, now_ms, client_set_type)
+
+
+def _check_each_record(
+    header: BatchHeader, records: memoryview, config: LogConfig, now_ms: int, client_set_type: bool
+) -> tuple[int, int | None]:
+    create_time = config.message_timestamp_type == "CreateTime"
+    earliest = now_ms - config.message_timestamp_before_max_ms
+    latest = now_ms + config.message_timestamp_after_max_ms
+    needs_key = config.compacts and not header.is_control
+    errors: list[tuple[int, str]] = []
+    code = ErrorCode.INVALID_RECORD
+    max_timestamp, position, last_delta = NO_TIMESTAMP, 0, None
+    for index in range(header.record_count):
+        length, start = read_varint(records, position)
+        timestamp_delta, last_delta, has_key = check_record(records, position)
+        timestamp = header.max_timestamp if client_set_type else header.base_timestamp + timestamp_delta
+        position = start + length
+        max_timestamp = max(max_timestamp, timestamp)
+        if needs_key and not has_key:
+            errors.append((index, "a compacted topic takes no record without a key"))
+        elif create_time and timestamp != NO_TIMESTAMP:
+            if not earliest <= timestamp <= latest:
+                code = ErrorCode.INVALID_TIMESTAMP
+                errors.append((index, f"timestamp {timestamp} is outside of {earliest} to {latest}"))
+        elif client_set_type:
+            code = ErrorCode.INVALID_TIMESTAMP
+            errors.append((index, "producers must not set the timestamp type LogAppendTime"))
+    if position != len(records):
+        raise _invalid(f"{len(records) - position} bytes are left behind the last record")
+    if errors:
+        what = "an invalid timestamp" if code == ErrorCode.INVALID_TIMESTAMP else f"{len(errors)} record errors"
+        raise RejectedRecordsError(code, f"the batch was rejected because of {what}: {errors[0][1]}", errors)
+    return max_timestamp, last_delta
+
+
+def follow_lengths(records: memoryview, count: int) -> int:
+    """Go from record to record by their lengths; the position of the last one.
+
+    Raises KafkaError E87 unless exactly `count` records fill the bytes exactly.
+    """
+    position, last, end, found = 0, 0, len(records), 0
+    try:
+        while position < end:
+            last = position
+            byte = records[position]
+            if byte < 0x80:
+                position += 1 + (byte >> 1)
+            elif (second := records[position + 1]) < 0x80:
+                position += 2 + ((byte & 0x7F | second << 7) >> 1)
+            else:
+                byte, start = read_varint(records, position)
+                if byte < 0:
+                    raise _invalid(f"record {found} has a negative length")
+                position = start + byte
+                found += 1
+                continue
+            if byte & 1:
+                raise _invalid(f"record {found} has a negative length")
+            found += 1
+    except IndexError:
+        raise _invalid(f"record {found} is incomplete") from None
+    if found != count or position != end:
+        raise _invalid(f"the bytes of the batch do not hold exactly {count} records")
+    return last
+
+
+def check_record(records: memoryview, position: int) -> tuple[int, int, bool]:
+    """Take one record apart without keeping it: (timestamp delta, offset delta, whether it has a key).
+
+    Raises KafkaError E87 unless its parts fill its length exactly.
+    """
+    try:
+        length, start = read_varint(records, position)
+        end = start + length
+        if length < 0 or end > len(records):
+            raise _invalid("a record is longer than its batch")
+        timestamp_delta, at = read_varint(records, start + 1)
+        offset_delta, at = read_varint(records, at)
+        key_bytes, at = read_varint(records, at)
+        at += max(0, key_bytes)
+        value_bytes, at = read_varint(records, at)
+        at += max(0, value_bytes)
+        headers, at = read_varint(records, at)
+        if headers < 0 or headers > end - at:
+            raise _invalid(f"a record announces {headers} headers")
+        for _ in range(headers):
+            name_bytes, at = read_varint(records, at)
+            if name_bytes < 0:
+                raise _invalid("a header has no name")
+            header_bytes, at = read_varint(records, at + name_bytes)
+            at += max(0, header_bytes)
+    except IndexError:
+        raise _invalid("a record is incomplete") from None
+    if at != end:
+        raise _invalid(f"a record of {length} bytes has {at - start} bytes of content")
+    return timestamp_delta, offset_delta, key_bytes >= 0
+
+
+def read_varint(buffer: memoryview, position: int) -> tuple[int, int]:
+    """A zigzag varint of up to 64 bits and the position behind it. IndexError if it is cut off."""
+    byte = buffer[position]
+    if byte < 0x80:
+        return (byte >> 1) ^ -(byte & 1), position + 1
+    value, shift = byte & 0x7F, 7
+    while True:
+        position += 1
+        byte = buffer[position]
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return (value >> 1) ^ -(value & 1), position + 1
+        shift += 7
+        if shift > 63:
+            raise _invalid("a varint is longer than 10 bytes")
