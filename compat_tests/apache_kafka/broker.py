@@ -141,13 +141,13 @@ class ApacheKafkaBroker:
         """Ends the process at once (SIGKILL), as a crash would."""
         self._reap()
 
-    def restart(self, clean: bool = True) -> None:
+    def restart(self, *, clean: bool = True) -> Self:
         """Stops (or kills) and starts again on the same port and data."""
         if clean:
             self.stop()
         else:
             self.kill()
-        self.start()
+        return self.start()
 
     def suspend(self) -> None:
         os.kill(self.pid, signal.SIGSTOP)

@@ -1,0 +1,242 @@
+"""What the scenarios say to every client library, and what they hear back."""
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any, NamedTuple, Self
+
+Partition = tuple[str, int]
+Headers = tuple[tuple[str, bytes | None], ...]
+
+EARLIEST = "earliest"
+LATEST = "latest"
+
+
+class Code(IntEnum):
+    """The broker's error codes that scenarios expect."""
+
+    OFFSET_OUT_OF_RANGE = 1
+    UNKNOWN_TOPIC_OR_PARTITION = 3
+    MESSAGE_TOO_LARGE = 10
+    INVALID_TOPIC_EXCEPTION = 17
+    INVALID_TIMESTAMP = 32
+    TOPIC_ALREADY_EXISTS = 36
+    INVALID_PARTITIONS = 37
+    INVALID_REPLICATION_FACTOR = 38
+    INVALID_REPLICA_ASSIGNMENT = 39
+    INVALID_CONFIG = 40
+    INVALID_REQUEST = 42
+    NON_EMPTY_GROUP = 68
+    GROUP_ID_NOT_FOUND = 69
+    INVALID_RECORD = 87
+
+
+class ClientError(Exception):
+    """An error that the broker answered, whichever exception the library made of it."""
+
+    def __init__(self, code: int, text: object = "") -> None:
+        super().__init__(f"[{code}] {text}")
+        self.code = code
+
+
+class Message(NamedTuple):
+    """A record to be sent."""
+
+    value: bytes | None
+    key: bytes | None = None
+    headers: Headers = ()
+    partition: int | None = None
+    timestamp_ms: int | None = None
+
+
+class Sent(NamedTuple):
+    """Where a record went; the offset is -1 when the broker does not answer (acks 0)."""
+
+    partition: int
+    offset: int
+
+
+class Received(NamedTuple):
+    """A record as a consumer hands it out; timestamp_type 0 is CreateTime and 1 LogAppendTime."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp_ms: int
+    timestamp_type: int
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
+
+
+@dataclass
+class ProducerOptions:
+    """How a producer is to be made."""
+
+    acks: int | str = "all"
+    compression: str | None = None
+    idempotent: bool = False
+    linger_ms: int = 5
+    max_request_bytes: int = 1_000_000
+    partitioner: Callable[[bytes | None, Sequence[int]], int] | None = None
+    timeout_ms: int = 20_000
+
+
+@dataclass
+class ConsumerOptions:
+    """How a consumer is to be made. assignor: range, roundrobin or cooperative."""
+
+    group: str | None = None
+    instance_id: str | None = None
+    assignor: str = "range"
+    session_timeout_ms: int = 10_000
+    heartbeat_ms: int = 500
+    reset: str = "earliest"
+    max_partition_bytes: int = 1_048_576
+    client_id: str = "compat"
+
+
+class TopicConfig(NamedTuple):
+    """A topic property's value and whether it is the default."""
+
+    value: str | None
+    is_default: bool
+
+
+class GroupMember(NamedTuple):
+    member_id: str
+    client_id: str
+    instance_id: str | None
+
+
+class Group(NamedTuple):
+    """A group as described: state as Kafka writes it (Stable, Empty, Dead ...)."""
+
+    state: str
+    protocol: str
+    members: tuple[GroupMember, ...]
+
+
+class Cluster(NamedTuple):
+    cluster_id: str | None
+    controller_id: int | None
+    brokers: tuple[tuple[int, str, int], ...]
+
+
+class Closing(ABC):
+    """A context manager that closes itself."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @abstractmethod
+    def close(self) -> None: ...
+
+
+class Producer(Closing):
+    @abstractmethod
+    def produce(self, topic: str, messages: Iterable[Message]) -> list[Sent]:
+        """Sends all, waits for all, and answers in the order sent. Raises ClientError for the first that failed."""
+
+
+class Consumer(Closing):
+    @abstractmethod
+    def subscribe(
+        self, topics: Sequence[str], listener: Callable[[str, list[Partition]], None] | None
+    ) -> None:
+        """Joins the group. listener("assigned" | "revoked" | "lost", partitions) hears of every change."""
+
+    @abstractmethod
+    def assign(self, partitions: Sequence[Partition]) -> None: ...
+    @abstractmethod
+    def poll(self, timeout_s: float) -> list[Received]: ...
+    @abstractmethod
+    def seek(self, partition: Partition, offset: int) -> None: ...
+    @abstractmethod
+    def position(self, partition: Partition) -> int: ...
+    @abstractmethod
+    def commit(self, offsets: Mapping[Partition, tuple[int, str]]) -> None:
+        """Commits offsets, each with its metadata text, and waits for the answer."""
+
+    @abstractmethod
+    def committed(self, partition: Partition) -> int | None: ...
+    @abstractmethod
+    def offsets_for_times(self, times: Mapping[Partition, int]) -> dict[Partition, int | None]: ...
+    @abstractmethod
+    def bounds(self, partition: Partition) -> tuple[int, int]:
+        """The earliest and the latest offset as the broker answers them."""
+
+
+class Admin(Closing):
+    @abstractmethod
+    def create_topic(
+        self,
+        name: str,
+        partitions: int = 1,
+        *,
+        replication_factor: int = 1,
+        configs: Mapping[str, str] | None = None,
+        validate_only: bool = False,
+    ) -> None: ...
+    @abstractmethod
+    def delete_topic(self, name: str) -> None: ...
+    @abstractmethod
+    def create_partitions(self, topic: str, total: int) -> None: ...
+    @abstractmethod
+    def topics(self) -> set[str]: ...
+    @abstractmethod
+    def partition_count(self, topic: str) -> int: ...
+    @abstractmethod
+    def describe_configs(self, topic: str) -> dict[str, TopicConfig]: ...
+    @abstractmethod
+    def set_config(self, topic: str, name: str, value: str) -> None: ...
+    @abstractmethod
+    def groups(self) -> set[str]: ...
+    @abstractmethod
+    def describe_group(self, group: str) -> Group: ...
+    @abstractmethod
+    def group_offsets(self, group: str) -> dict[Partition, int]: ...
+    @abstractmethod
+    def delete_records(self, partition: Partition, before: int) -> int:
+        """Deletes records below an offset (-1: all) and returns the new earliest offset."""
+
+    @abstractmethod
+    def describe_cluster(self) -> Cluster: ...
+
+    def delete_group(self, group: str) -> None:
+        raise NotImplementedError
+
+    def delete_group_offsets(self, group: str, partition: Partition) -> None:
+        raise NotImplementedError
+
+    def alter_config(self, topic: str, name: str, operation: str, value: str | None) -> None:
+        """operation: SET, DELETE, APPEND or SUBTRACT (incremental)."""
+        raise NotImplementedError
+
+    def list_offset(self, partition: Partition, which: str) -> int:
+        """which: earliest, latest or max_timestamp."""
+        raise NotImplementedError
+
+
+def read(consumer: Consumer, count: int, timeout_s: float = 20) -> list[Received]:
+    """Polls until `count` records have come; AssertionError if they do not come in time."""
+    records: list[Received] = []
+    give_up_at = time.monotonic() + timeout_s
+    while len(records) < count:
+        records += consumer.poll(0.2)
+        assert time.monotonic() < give_up_at, f"{len(records)} of {count} records in {timeout_s} s"
+    return records
+
+
+def wait_until(condition: Callable[[], Any], timeout_s: float = 20, what: str = "") -> Any:
+    """Returns the condition's first true value; AssertionError if there is none in time."""
+    give_up_at = time.monotonic() + timeout_s
+    while not (value := condition()):
+        assert time.monotonic() < give_up_at, f"not within {timeout_s} s: {what or condition}"
+        time.sleep(0.05)
+    return value

@@ -1,0 +1,301 @@
+"""kafka-python 3 through the common face."""
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import kafka.errors
+from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
+from kafka.admin import ConfigResource, OffsetSpec
+from kafka.consumer.subscription_state import ConsumerRebalanceListener
+from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
+from kafka.coordinator.assignors.range import RangePartitionAssignor
+from kafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
+from kafka.partitioner.abc import Partitioner
+from kafka.structs import OffsetAndMetadata
+
+from compat_tests.clients import common
+from compat_tests.clients.common import ClientError, Message, Partition, Received, Sent
+
+# The producer takes neither a null header value nor a record without key and value; the consumer does.
+FEATURES = frozenset(
+    {
+        "cooperative",
+        "static",
+        "delete_groups",
+        "delete_offsets",
+        "list_offsets",
+        "incremental_configs",
+        "partitioner",
+    }
+)
+ASSIGNORS = {
+    "range": RangePartitionAssignor,
+    "roundrobin": RoundRobinPartitionAssignor,
+    "cooperative": CooperativeStickyAssignor,
+}
+
+
+@contextmanager
+def _translated() -> Iterator[None]:
+    try:
+        yield
+    except kafka.errors.KafkaError as error:
+        raise ClientError(getattr(error, "errno", None) or -1, error) from error
+
+
+def _check(answer: object) -> None:
+    """Raises for an error that kafka-python gives back as a class, a text or a name."""
+    if isinstance(answer, type) and issubclass(answer, kafka.errors.KafkaError):
+        if answer is not kafka.errors.NoError:
+            raise ClientError(answer.errno, answer.__name__)
+    elif isinstance(answer, str) and answer != "OK":
+        numbered = re.match(r"\[Error (-?\d+)\]", answer)
+        named = getattr(kafka.errors, answer.split(":")[0].strip(), None)
+        raise ClientError(int(numbered[1]) if numbered else getattr(named, "errno", -1), answer)
+
+
+class _Partitioner(Partitioner):
+    def __init__(self, choose: Callable[[bytes | None, Sequence[int]], int]) -> None:
+        self._choose = choose
+
+    def partition(
+        self,
+        topic: str,
+        key: object,
+        serialized_key: bytes | None,
+        value: object,
+        serialized_value: object,
+        cluster: Any,
+    ) -> int:
+        return self._choose(serialized_key, sorted(cluster.partitions_for_topic(topic)))
+
+
+class Producer(common.Producer):
+    def __init__(self, bootstrap: str, options: common.ProducerOptions) -> None:
+        more: dict[str, Any] = {}
+        if options.partitioner:
+            more["partitioner"] = _Partitioner(options.partitioner)
+        self._producer = KafkaProducer(
+            bootstrap_servers=bootstrap,
+            acks=options.acks,
+            compression_type=options.compression,
+            enable_idempotence=options.idempotent,
+            linger_ms=options.linger_ms,
+            max_request_size=options.max_request_bytes,
+            max_block_ms=options.timeout_ms,
+            request_timeout_ms=options.timeout_ms,
+            delivery_timeout_ms=options.timeout_ms + options.linger_ms,
+            **more,
+        )
+
+    def produce(self, topic: str, messages: Iterable[Message]) -> list[Sent]:
+        with _translated():
+            futures = [
+                self._producer.send(
+                    topic,
+                    value=m.value,
+                    key=m.key,
+                    headers=list(m.headers),
+                    partition=m.partition,
+                    timestamp_ms=m.timestamp_ms,
+                )
+                for m in messages
+            ]
+            self._producer.flush()
+            answers = [future.get(20) for future in futures]
+        return [Sent(answer.partition, -1 if answer.offset is None else answer.offset) for answer in answers]
+
+    def close(self) -> None:
+        self._producer.close(timeout=5)
+
+
+class _Listener(ConsumerRebalanceListener):
+    def __init__(self, tell: Callable[[str, list[Partition]], None]) -> None:
+        self._tell = tell
+
+    def on_partitions_revoked(self, revoked: Iterable[TopicPartition]) -> None:
+        self._tell("revoked", sorted((p.topic, p.partition) for p in revoked))
+
+    def on_partitions_assigned(self, assigned: Iterable[TopicPartition]) -> None:
+        self._tell("assigned", sorted((p.topic, p.partition) for p in assigned))
+
+    def on_partitions_lost(self, lost: Iterable[TopicPartition]) -> None:
+        self._tell("lost", sorted((p.topic, p.partition) for p in lost))
+
+
+class Consumer(common.Consumer):
+    def __init__(self, bootstrap: str, options: common.ConsumerOptions) -> None:
+        self._consumer = KafkaConsumer(
+            bootstrap_servers=bootstrap,
+            client_id=options.client_id,
+            group_id=options.group,
+            group_instance_id=options.instance_id,
+            partition_assignment_strategy=[ASSIGNORS[options.assignor]],
+            session_timeout_ms=options.session_timeout_ms,
+            heartbeat_interval_ms=options.heartbeat_ms,
+            auto_offset_reset=options.reset,
+            enable_auto_commit=False,
+            max_partition_fetch_bytes=options.max_partition_bytes,
+        )
+
+    def subscribe(
+        self, topics: Sequence[str], listener: Callable[[str, list[Partition]], None] | None
+    ) -> None:
+        self._consumer.subscribe(topics, listener=_Listener(listener) if listener else None)
+
+    def assign(self, partitions: Sequence[Partition]) -> None:
+        self._consumer.assign([TopicPartition(*p) for p in partitions])
+
+    def poll(self, timeout_s: float) -> list[Received]:
+        with _translated():
+            polled = self._consumer.poll(timeout_ms=int(timeout_s * 1000))
+        return [
+            Received(
+                r.topic,
+                r.partition,
+                r.offset,
+                r.timestamp,
+                r.timestamp_type,
+                r.key,
+                r.value,
+                tuple(map(tuple, r.headers)),
+            )
+            for records in polled.values()
+            for r in records
+        ]
+
+    def seek(self, partition: Partition, offset: int) -> None:
+        self._consumer.seek(TopicPartition(*partition), offset)
+
+    def position(self, partition: Partition) -> int:
+        with _translated():
+            return self._consumer.position(TopicPartition(*partition))
+
+    def commit(self, offsets: Mapping[Partition, tuple[int, str]]) -> None:
+        with _translated():
+            self._consumer.commit(
+                {
+                    TopicPartition(*p): OffsetAndMetadata(offset, text, -1)
+                    for p, (offset, text) in offsets.items()
+                }
+            )
+
+    def committed(self, partition: Partition) -> int | None:
+        with _translated():
+            return self._consumer.committed(TopicPartition(*partition))
+
+    def offsets_for_times(self, times: Mapping[Partition, int]) -> dict[Partition, int | None]:
+        with _translated():
+            answer = self._consumer.offsets_for_times({TopicPartition(*p): t for p, t in times.items()})
+        return {(p.topic, p.partition): found.offset if found else None for p, found in answer.items()}
+
+    def bounds(self, partition: Partition) -> tuple[int, int]:
+        p = TopicPartition(*partition)
+        with _translated():
+            return self._consumer.beginning_offsets([p])[p], self._consumer.end_offsets([p])[p]
+
+    def close(self) -> None:
+        self._consumer.close(autocommit=False, timeout_ms=5000)
+
+
+class Admin(common.Admin):
+    def __init__(self, bootstrap: str) -> None:
+        self._admin = KafkaAdminClient(bootstrap_servers=bootstrap)
+
+    def create_topic(
+        self,
+        name: str,
+        partitions: int = 1,
+        *,
+        replication_factor: int = 1,
+        configs: Mapping[str, str] | None = None,
+        validate_only: bool = False,
+    ) -> None:
+        topic = {
+            "num_partitions": partitions,
+            "replication_factor": replication_factor,
+            "configs": dict(configs or {}),
+        }
+        with _translated():
+            self._admin.create_topics({name: topic}, validate_only=validate_only)
+
+    def delete_topic(self, name: str) -> None:
+        with _translated():
+            self._admin.delete_topics([name])
+
+    def create_partitions(self, topic: str, total: int) -> None:
+        with _translated():
+            self._admin.create_partitions({topic: total})
+
+    def topics(self) -> set[str]:
+        return set(self._admin.list_topics())
+
+    def partition_count(self, topic: str) -> int:
+        (described,) = self._admin.describe_topics([topic])
+        if described["error_code"]:
+            raise ClientError(described["error_code"], topic)
+        return len(described["partitions"])
+
+    def describe_configs(self, topic: str) -> dict[str, common.TopicConfig]:
+        with _translated():
+            answer = self._admin.describe_configs([ConfigResource("TOPIC", topic)], config_filter="all")
+        return {
+            name: common.TopicConfig(entry["value"], entry["config_source"] == "DEFAULT_CONFIG")
+            for name, entry in answer["topic"][topic].items()
+        }
+
+    def set_config(self, topic: str, name: str, value: str) -> None:
+        self.alter_config(topic, name, "SET", value)
+
+    def alter_config(self, topic: str, name: str, operation: str, value: str | None) -> None:
+        resource = ConfigResource("TOPIC", topic, {name: (operation, value)})
+        with _translated():
+            answer = self._admin.alter_configs([resource], raise_on_unknown=False)
+        _check(answer["topic"][topic])
+
+    def groups(self) -> set[str]:
+        with _translated():
+            return {group["group_id"] for group in self._admin.list_groups()}
+
+    def describe_group(self, group: str) -> common.Group:
+        with _translated():
+            described = self._admin.describe_groups([group])[group]
+        members = tuple(
+            common.GroupMember(m["member_id"], m["client_id"], m["group_instance_id"])
+            for m in described["members"]
+        )
+        return common.Group(described["group_state"], described["protocol_data"], members)
+
+    def group_offsets(self, group: str) -> dict[Partition, int]:
+        with _translated():
+            offsets = self._admin.list_group_offsets({group: None})[group]
+        return {(p.topic, p.partition): found.offset for p, found in offsets.items()}
+
+    def delete_group(self, group: str) -> None:
+        with _translated():
+            _check(self._admin.delete_groups([group])[group])
+
+    def delete_group_offsets(self, group: str, partition: Partition) -> None:
+        p = TopicPartition(*partition)
+        with _translated():
+            _check(self._admin.delete_group_offsets(group, [p])[p])
+
+    def delete_records(self, partition: Partition, before: int) -> int:
+        p = TopicPartition(*partition)
+        with _translated():
+            return self._admin.delete_records({p: before})[p]["low_watermark"]
+
+    def list_offset(self, partition: Partition, which: str) -> int:
+        p = TopicPartition(*partition)
+        with _translated():
+            return self._admin.list_partition_offsets({p: OffsetSpec[which.upper()]})[p].offset
+
+    def describe_cluster(self) -> common.Cluster:
+        answer = self._admin.describe_cluster()
+        brokers = tuple((b["broker_id"], b["host"], b["port"]) for b in answer["brokers"])
+        return common.Cluster(answer["cluster_id"], answer["controller_id"], brokers)
+
+    def close(self) -> None:
+        self._admin.close()

@@ -1,0 +1,106 @@
+"""A consumer group member as a process of its own, so that it can leave, and be killed, as members do.
+
+    python -m compat_tests.clients.member <library> <bootstrap> <topic> <options as JSON>
+
+It prints one JSON line per event: {"event": "assigned" | "revoked" | "lost" | "records", ...}; it leaves the group
+and ends when its input ends.
+"""
+
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping
+from typing import Any, Self
+
+from compat_tests import processes
+from compat_tests.clients import load
+from compat_tests.clients.common import ConsumerOptions, Partition, wait_until
+
+
+class Member:
+    """The test's side: starts the process and follows its events. A context manager that kills it at the end."""
+
+    def __init__(self, library: str, bootstrap: str, topic: str, options: Mapping[str, Any]) -> None:
+        self.name = options.get("client_id", "member")
+        self.events: list[dict[str, Any]] = []
+        arguments = ["-m", "compat_tests.clients.member", library, bootstrap, topic, json.dumps(options)]
+        self._process = processes.start(
+            [sys.executable, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        threading.Thread(target=self._follow, daemon=True).start()
+
+    def _follow(self) -> None:
+        for line in self._process.stdout:
+            self.events.append(json.loads(line))
+
+    @property
+    def changes(self) -> list[tuple[str, frozenset[Partition]]]:
+        """Every (what, partitions) that the library told its rebalance listener, empty ones left out."""
+        told = [
+            (e["event"], frozenset(map(tuple, e["partitions"])))
+            for e in list(self.events)
+            if "partitions" in e
+        ]
+        return [(what, partitions) for what, partitions in told if partitions]
+
+    @property
+    def assignment(self) -> frozenset[Partition]:
+        held: frozenset[Partition] = frozenset()
+        for what, partitions in self.changes:
+            held = held | partitions if what == "assigned" else held - partitions
+        return held
+
+    @property
+    def values(self) -> list[str]:
+        return [value for e in list(self.events) if e["event"] == "records" for value in e["values"]]
+
+    def wait_for_assignment(self, count: int, timeout_s: float = 25) -> frozenset[Partition]:
+        wait_until(
+            lambda: len(self.assignment) == count, timeout_s, f"{self.name} holds {count}: {self.events}"
+        )
+        return self.assignment
+
+    def leave(self) -> None:
+        """Closes the consumer in the library's way and waits for the end of the process."""
+        self._process.stdin.close()
+        self._process.wait(20)
+
+    def crash(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.crash()
+
+
+def main() -> None:
+    library, bootstrap, topic, options = sys.argv[1:]
+    told_to_leave = threading.Event()
+
+    def listen() -> None:
+        sys.stdin.read()
+        told_to_leave.set()
+
+    def tell(what: str, partitions: list[Partition]) -> None:
+        print(json.dumps({"event": what, "partitions": partitions}), flush=True)
+
+    threading.Thread(target=listen, daemon=True).start()
+    with load(library).Consumer(bootstrap, ConsumerOptions(**json.loads(options))) as consumer:
+        consumer.subscribe([topic], tell)
+        while not told_to_leave.is_set():
+            records = consumer.poll(0.1)
+            if records:
+                ends = {(r.topic, r.partition): (r.offset + 1, "") for r in records}
+                print(
+                    json.dumps({"event": "records", "values": [(r.value or b"").decode() for r in records]}),
+                    flush=True,
+                )
+                consumer.commit(ends)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,133 @@
+"""Brokers for the compatibility tests: the same tests run against Odradek and against Apache Kafka.
+
+`--backend=odradek,kafka` (or ODRADEK_COMPAT_BACKEND) says against which. Without it every test runs against Odradek,
+and those marked `side_by_side` against both: they compare the two, or prove by it that they test the right thing.
+"""
+
+import itertools
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from compat_tests import clients
+from compat_tests.apache_kafka import jars
+from compat_tests.apache_kafka.broker import ApacheKafkaBroker
+from compat_tests.clients.common import Admin
+from odradek.testing import OdradekBroker
+
+Broker = ApacheKafkaBroker | OdradekBroker
+BROKERS: dict[str, type[Any]] = {"odradek": OdradekBroker, "kafka": ApacheKafkaBroker}
+TEST_TIMEOUT_SECONDS = 90
+
+# Properties that both brokers get: what makes group tests quick, and what the scenarios count on.
+SHARED_PROPERTIES = {
+    "auto.create.topics.enable": "true",
+    "num.partitions": "2",
+    "group.initial.rebalance.delay.ms": "0",
+    "group.min.session.timeout.ms": "500",
+    "offsets.topic.num.partitions": "5",
+    "offsets.topic.replication.factor": "1",
+    "log.retention.check.interval.ms": "1000",
+}
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--backend", help="brokers that compat_tests run against: odradek, kafka or both with a comma"
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line(
+        "markers", "side_by_side: runs against Apache Kafka too, to prove the test itself"
+    )
+    config.addinivalue_line("markers", "needs(*features): runs with the client libraries that have these")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "backend" in metafunc.fixturenames:
+        asked = metafunc.config.getoption("--backend") or os.environ.get("ODRADEK_COMPAT_BACKEND")
+        both = metafunc.definition.get_closest_marker("side_by_side") is not None
+        names = asked.split(",") if asked else ["odradek", "kafka"] if both else ["odradek"]
+        if unknown := set(names) - set(BROKERS):
+            raise pytest.UsageError(
+                f"--backend: unknown {', '.join(unknown)}; known are {', '.join(BROKERS)}"
+            )
+        metafunc.parametrize("backend", names, scope="session")
+    if "library" in metafunc.fixturenames:
+        needed = {feature for mark in metafunc.definition.iter_markers("needs") for feature in mark.args}
+        able = [name for name in clients.NAMES if needed <= clients.load(name).FEATURES]
+        metafunc.parametrize("library", able)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = Path(__file__).parent
+    for item in items:
+        if here in item.path.parents and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(TEST_TIMEOUT_SECONDS))
+
+
+@pytest.fixture(scope="session")
+def kafka_jars() -> list[Path]:
+    """Apache Kafka's jars; every test that needs Java asks for them."""
+    try:
+        return jars.kafka_jars()
+    except jars.JarsError as error:
+        pytest.exit(f"The compatibility tests need Apache Kafka's jars. {error}", returncode=1)
+
+
+@pytest.fixture(scope="session")
+def broker(backend: str, request: pytest.FixtureRequest) -> Iterator[Broker]:
+    """One broker for all tests that share it; they keep apart by topic and group names."""
+    if backend == "kafka":
+        request.getfixturevalue("kafka_jars")
+    with BROKERS[backend](SHARED_PROPERTIES) as started:
+        yield started
+
+
+@pytest.fixture
+def start_broker(backend: str, request: pytest.FixtureRequest) -> Iterator[Callable[..., Broker]]:
+    """Starts a broker of the test's own, one that may be restarted or killed: start_broker({name: value})."""
+    if backend == "kafka":
+        request.getfixturevalue("kafka_jars")
+    with ExitStack() as stack:
+
+        def start(properties: Mapping[str, str] | None = None, **options: Any) -> Broker:
+            made = BROKERS[backend]({**SHARED_PROPERTIES, **(properties or {})}, **options)
+            return stack.enter_context(made)
+
+        yield start
+
+
+@pytest.fixture
+def client(library: str) -> Any:
+    """The adapter module of the client library that the test runs with."""
+    return clients.load(library)
+
+
+@pytest.fixture
+def admin(broker: Broker) -> Iterator[Admin]:
+    """An admin client for what a test needs done but is not about."""
+    with clients.load("kafka_python").Admin(broker.bootstrap_servers) as made:
+        yield made
+
+
+_numbers = itertools.count()
+
+
+@pytest.fixture
+def unique(request: pytest.FixtureRequest) -> str:
+    """A name that no other test uses, for topics and groups."""
+    test = "".join(c if c.isalnum() else "-" for c in request.node.originalname.removeprefix("test_"))
+    return f"{test[:60]}-{next(_numbers)}"
+
+
+@pytest.fixture
+def topic(unique: str, admin: Admin) -> str:
+    """A fresh topic with one partition."""
+    admin.create_topic(unique, 1)
+    return unique
