@@ -7,6 +7,9 @@ one, in which a sequential reader's next lookup falls.
 """
 
 import struct
+import sys
+from array import array
+from bisect import bisect_right
 from typing import Any, ClassVar
 
 from odradek.log.filesystem import File, FileSystem
@@ -184,11 +187,15 @@ class OffsetIndex(SparseIndex):
 
     entry: ClassVar[struct.Struct] = struct.Struct(">ii")
 
-    __slots__ = ("_last_offset",)
+    # The offsets of the pending entries, and of the block in _decoded_block, as C integers to bisect.
+    __slots__ = ("_block_keys", "_decoded_block", "_last_offset", "_pending_keys")
 
     def __init__(self, *args: Any, **keywords: Any) -> None:
         super().__init__(*args, **keywords)
         self._last_offset = self.base_offset
+        self._pending_keys = array("i")
+        self._block_keys = array("i")
+        self._decoded_block = b""
 
     @property
     def last_offset(self) -> int:
@@ -202,13 +209,40 @@ class OffsetIndex(SparseIndex):
         """Raises IndexOffsetError unless the offset is above the last one and within 2^31 of the base."""
         if self.count and last_offset <= self._last_offset:
             raise IndexOffsetError(f"offset {last_offset} after {self._last_offset} in {self.path}")
-        self._append(relative_offset(last_offset, self.base_offset), position)
+        relative = relative_offset(last_offset, self.base_offset)
+        self._append(relative, position)
         self._last_offset = last_offset
+        if self._pending:
+            self._pending_keys.append(relative)
+        else:
+            del self._pending_keys[:]
 
     def floor_position(self, offset: int) -> int:
         """Where to start scanning for `offset`: the position of the entry at or below it, 0 if there is none."""
-        slot = self._floor_slot(offset - self.base_offset, 0)
+        target = offset - self.base_offset
+        keys = self._pending_keys
+        if keys and keys[0] <= target:
+            return _second_field(self._pending, bisect_right(keys, target) * 8 - 4)
+        block = self._block
+        if block:
+            if block is not self._decoded_block:
+                self._decode_block()
+            keys = self._block_keys
+            if keys[0] <= target < keys[-1]:
+                return _second_field(block, bisect_right(keys, target) * 8 - 4)
+        slot = self._floor_slot(target, 0)
         return self.get(slot)[1] if slot >= 0 else 0
+
+    def _decode_block(self) -> None:
+        fields = array("i", self._block)
+        if sys.byteorder == "little":
+            fields.byteswap()
+        self._block_keys = fields[::2]
+        self._decoded_block = self._block
+
+    def write_pending(self) -> None:
+        super().write_pending()
+        del self._pending_keys[:]
 
     def offset_above_position(self, position: int) -> int | None:
         """The offset of the first entry whose batch starts at or behind `position`."""
@@ -222,6 +256,7 @@ class OffsetIndex(SparseIndex):
 
     def _loaded(self) -> None:
         self._last_offset = self.base_offset + (self.get(self._count - 1)[0] if self._count else 0)
+        self._pending_keys = array("i", [self.get(slot)[0] for slot in range(self._written, self._count)])
 
 
 class TimeIndex(SparseIndex):
@@ -268,6 +303,10 @@ class TimeIndex(SparseIndex):
     def _loaded(self) -> None:
         timestamp, relative = self.get(self._count - 1) if self._count else (-1, 0)
         self._last_timestamp, self._last_offset = timestamp, self.base_offset + relative
+
+
+def _second_field(entries: bytes | bytearray, position: int) -> int:
+    return int.from_bytes(entries[position : position + 4], "big")
 
 
 def relative_offset(offset: int, base_offset: int) -> int:

@@ -1,0 +1,185 @@
+"""What the parts of a partition's log have in common: its state, its segments, and how they fail.
+
+The log of one partition is one object, PartitionLog, written in three modules, each on top of the one before:
+log_state (this one), log_append, partition_log.
+"""
+
+import logging
+from collections.abc import Callable
+from typing import NamedTuple
+
+from odradek.log import checkpoints
+from odradek.log.config import LogConfig
+from odradek.log.filesystem import FileSystem, LogDirFailure
+from odradek.log.leader_epochs import LeaderEpochs
+from odradek.log.producer_state import ProducerState
+from odradek.log.segment import Segment, remove_segment_files
+from odradek.properties import INT64_MAX
+
+logger = logging.getLogger(__name__)
+
+
+class LoadedState(NamedTuple):
+    """What recovery found; a PartitionLog is made of it."""
+
+    segments: list[Segment]
+    log_start_offset: int
+    log_end_offset: int
+    recovery_point: int
+    leader_epochs: LeaderEpochs
+    producer_state: ProducerState
+
+
+class LogState:
+    """State and segments of one partition's log.
+
+    Offsets: `log_start_offset` <= `last_stable_offset` <= `high_watermark` <= `log_end_offset`. Everything below
+    `recovery_point` is on the disk. After an I/O error `failure` is set and every change raises it again (E56).
+    """
+
+    def __init__(
+        self,
+        fs: FileSystem,
+        directory: str,
+        topic: str,
+        partition: int,
+        config: LogConfig,
+        state: LoadedState,
+        *,
+        now_ms: int,
+        choose_jitter_ms: Callable[[int], int] = lambda most_ms: 0,
+    ) -> None:
+        self.fs = fs
+        self.directory = directory
+        self.topic = topic
+        self.partition = partition
+        self.segments = state.segments
+        self._bases = [segment.base_offset for segment in state.segments]
+        self._active = state.segments[-1]
+        self.log_start_offset = state.log_start_offset
+        self.log_end_offset = state.log_end_offset
+        self.recovery_point = state.recovery_point
+        self.high_watermark = state.log_start_offset
+        self.leader_epochs = state.leader_epochs
+        self.producer_state = state.producer_state
+        self.failure: LogDirFailure | None = None
+        self.last_flush_ms = now_ms
+        self._choose_jitter_ms = choose_jitter_ms
+        self._unsynced_paths: set[str] = set()
+        self.update_config(config)
+
+    def update_config(self, config: LogConfig) -> None:
+        """Take on changed topic properties; existing segments keep their index settings."""
+        self.config = config
+        self._segment_limit_bytes = config.segment_limit_bytes
+        self._max_segment_ms = config.max_segment_ms
+        self._max_message_bytes = config.max_message_bytes
+        self._flush_messages = config.flush_messages
+        self._after_max_ms = config.message_timestamp_after_max_ms
+        # Whether no rule of the topic needs each record, or changes batches.
+        self._is_plain = (
+            config.message_timestamp_type == "CreateTime"
+            and config.message_timestamp_before_max_ms == INT64_MAX
+            and config.compression_type in ("producer", "uncompressed")
+            and not config.compacts
+        )
+
+    def __repr__(self) -> str:
+        return f"PartitionLog({self.directory}, {self.log_start_offset}..{self.log_end_offset})"
+
+    @property
+    def log_directory(self) -> str:
+        """The entry of log.dirs that the partition's directory is in."""
+        return self.directory.rpartition("/")[0]
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(segment.size_bytes for segment in self.segments)
+
+    @property
+    def latest_epoch(self) -> int:
+        """The last leader epoch that wrote or was elected; -1 if none did."""
+        return self.leader_epochs.latest_epoch
+
+    @property
+    def last_stable_offset(self) -> int:
+        """Below it every transaction is decided."""
+        unstable = self.producer_state.first_unstable_offset
+        if unstable < 0 or unstable >= self.high_watermark:
+            return self.high_watermark
+        return max(unstable, self.log_start_offset)
+
+    @property
+    def active_segment(self) -> Segment:
+        return self._active
+
+    def update_high_watermark(self, offset: int) -> int:
+        """Set it, held between log start and log end; what it is now."""
+        if offset > self.log_end_offset:
+            offset = self.log_end_offset
+        elif offset < self.log_start_offset:
+            offset = self.log_start_offset
+        self.high_watermark = offset
+        if self.producer_state.first_unstable_offset >= 0:
+            self.producer_state.high_watermark_advanced(offset)
+        return offset
+
+    def roll(self, now_ms: int) -> Segment:
+        """Begin a new segment at the log's end; the active one itself if it is empty. Raises LogDirFailure."""
+        self._raise_if_failed()
+        try:
+            return self._roll(self.log_end_offset, now_ms)
+        except OSError as error:
+            raise self._fail("roll", error) from error
+
+    def _roll(self, first_offset: int, now_ms: int) -> Segment:
+        base_offset = max(first_offset, self.log_end_offset)
+        if base_offset == self._active.base_offset:
+            return self._active
+        self._active.seal()
+        remove_segment_files(self.fs, self.directory, base_offset)
+        segment = self._new_segment(base_offset, now_ms)
+        self.segments.append(segment)
+        self._bases.append(base_offset)
+        self._active = segment
+        state = self.producer_state
+        state.end_offset = base_offset
+        if state.take_snapshot(sync=False) is not None:
+            self._unsynced_paths.add(state.snapshot_path(base_offset))
+        logger.debug("rolled segment directory=%s base_offset=%d", self.directory, base_offset)
+        return segment
+
+    def _new_segment(self, base_offset: int, now_ms: int) -> Segment:
+        jitter_ms = min(self.config.segment_jitter_ms, self._max_segment_ms)
+        return Segment(
+            self.fs,
+            self.directory,
+            base_offset,
+            self.config,
+            now_ms=now_ms,
+            fresh=True,
+            roll_jitter_ms=self._choose_jitter_ms(jitter_ms) if jitter_ms else 0,
+        )
+
+    def assign_epoch(self, epoch: int, start_offset: int) -> None:
+        """Note that a leader epoch begins: at an election, and when the first batch of an epoch arrives."""
+        if self.leader_epochs.assign(epoch, start_offset):
+            self._write_epochs()
+
+    def _write_epochs(self) -> None:
+        """Unsynced: recovery finds epochs in the batches again, and a flush syncs this before it moves on."""
+        if not self.leader_epochs.dirty:
+            return
+        path = f"{self.directory}/{checkpoints.LEADER_EPOCHS_FILE}"
+        checkpoints.write_leader_epochs(self.fs, path, self.leader_epochs.entries, sync=False)
+        self.leader_epochs.dirty = False
+        self._unsynced_paths.add(path)
+
+    def _fail(self, what: str, error: OSError) -> LogDirFailure:
+        logger.error("log directory failed directory=%s during=%s error=%s", self.directory, what, error)
+        self.failure = LogDirFailure(self.log_directory, f"{what} failed in {self.directory}: {error}")
+        return self.failure
+
+    def _raise_if_failed(self) -> None:
+        if self.failure is not None:
+            raise LogDirFailure(self.log_directory, f"{self.directory} is offline after an I/O error")
