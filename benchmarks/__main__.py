@@ -54,7 +54,7 @@ class Session:
                 self._run_row(row, contestants)
 
     def _run_row(self, row: Row, contestants: Sequence[Contestant]) -> None:
-        if row.kind in ("produce", "consume", "requests"):
+        if row.kind in measure.LOADS:
             for contestant in contestants:
                 self._attempt(contestant, row, warm=True)
         for turn in range(1 if row.kind in ONCE else self.rounds):

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import socket
 import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Protocol, Self
 
 from benchmarks import wire
@@ -15,8 +16,12 @@ from benchmarks.procfs import TICKS_PER_SECOND
 
 START_TIMEOUT_S = 60.0
 
-# Only so that the data of a finished measurement is off the disk before the next one begins.
-PROPERTIES = {"log.segment.delete.delay.ms": "200"}
+# Kafka's defaults where the tests' brokers have others, and the data of a finished measurement off the disk soon.
+PROPERTIES: Mapping[str, str] = {
+    "offsets.topic.num.partitions": "50",
+    "group.initial.rebalance.delay.ms": "3000",
+    "log.segment.delete.delay.ms": "200",
+}
 
 # What Apache Kafka's own start script passes to the JVM.
 KAFKA_JVM_OPTIONS = (
@@ -28,14 +33,19 @@ KAFKA_JVM_OPTIONS = (
     "-Djava.awt.headless=true",
 )
 KAFKA_HEAP = "1g"
-# The tests' broker shortens these; a measurement takes Kafka's defaults.
-KAFKA_DEFAULTS = {"broker.session.timeout.ms": "9000", "broker.heartbeat.interval.ms": "2000"}
+NONE: Mapping[str, str] = MappingProxyType({})
+KAFKA_PROPERTIES: Mapping[str, str] = {
+    "transaction.state.log.num.partitions": "50",
+    "broker.session.timeout.ms": "9000",
+    "broker.heartbeat.interval.ms": "2000",
+}
 
 
 class Broker(Protocol):
     """What both wrappers offer."""
 
-    port: int
+    @property
+    def port(self) -> int: ...
 
     @property
     def pid(self) -> int: ...
@@ -46,8 +56,6 @@ class Broker(Protocol):
     @property
     def data_dir(self) -> Path: ...
 
-    def stop(self) -> None: ...
-
     def __enter__(self) -> Self: ...
 
     def __exit__(
@@ -55,20 +63,38 @@ class Broker(Protocol):
     ) -> None: ...
 
 
-def apache_kafka() -> Broker:
+def apache_kafka(properties: Mapping[str, str] = NONE) -> Broker:
     from compat_tests.apache_kafka.broker import ApacheKafkaBroker
 
-    return ApacheKafkaBroker({**KAFKA_DEFAULTS, **PROPERTIES}, heap=KAFKA_HEAP, jvm_options=KAFKA_JVM_OPTIONS)
+    given = {**PROPERTIES, **KAFKA_PROPERTIES, **properties}
+    return ApacheKafkaBroker(given, heap=KAFKA_HEAP, jvm_options=KAFKA_JVM_OPTIONS)
 
 
-def odradek() -> Broker:
+def odradek(properties: Mapping[str, str] = NONE) -> Broker:
     from odradek.testing import OdradekBroker
 
-    return OdradekBroker(PROPERTIES)
+    return OdradekBroker({**PROPERTIES, **properties})
 
 
-BROKERS: Mapping[str, Callable[[], Broker]] = {"kafka": apache_kafka, "odradek": odradek}
+BROKERS: Mapping[str, Callable[..., Broker]] = {"kafka": apache_kafka, "odradek": odradek}
 TITLES = {"kafka": "Apache Kafka", "odradek": "Odradek"}
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that nobody listens on now."""
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
+        return [each.getsockname()[1] for each in sockets]
+
+
+def _listening_on(name: str) -> tuple[int, dict[str, str]]:
+    """A port, and the properties that make a broker listen there: so it can be asked before it says that it runs."""
+    port, controller = free_ports(2)
+    listener = f"PLAINTEXT://127.0.0.1:{port}"
+    if name != "kafka":
+        return port, {"listeners": listener}
+    listeners = f"{listener},CONTROLLER://127.0.0.1:{controller}"
+    return port, {"listeners": listeners, "controller.quorum.voters": f"1@127.0.0.1:{controller}"}
 
 
 def _process_start_s(pid: int) -> float:
@@ -77,35 +103,35 @@ def _process_start_s(pid: int) -> float:
     return int(fields[19]) / TICKS_PER_SECOND
 
 
-def _answers_metadata(port: int) -> bool:
+def answers_metadata(port: int) -> bool:
     with contextlib.suppress(OSError, wire.WireError), wire.Admin(port, timeout_s=5) as admin:
         return len(admin.metadata([])) > 0
     return False
 
 
 class _FirstAnswer(threading.Thread):
-    """Asks for Metadata from the moment the port is known until the first answer."""
+    """Asks for Metadata every 2 ms until the first answer."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, port: int) -> None:
         super().__init__(daemon=True)
-        self._broker = broker
+        self._port = port
         self._give_up = time.monotonic() + START_TIMEOUT_S
         self.answered_s = 0.0
 
     def run(self) -> None:
         while time.monotonic() < self._give_up:
-            if self._broker.port and _answers_metadata(self._broker.port):
+            if answers_metadata(self._port):
                 self.answered_s = time.clock_gettime(time.CLOCK_BOOTTIME)
                 return
             time.sleep(0.002)
 
 
-def start_seconds(make: Callable[[], Broker]) -> float:
+def start_seconds(name: str) -> float:
     """From the start of a fresh broker's process to its first answer to Metadata; the broker is ended again."""
-    broker = make()
-    watcher = _FirstAnswer(broker)
+    port, properties = _listening_on(name)
+    watcher = _FirstAnswer(port)
     watcher.start()
-    with broker:
+    with BROKERS[name](properties) as broker:
         watcher.join(START_TIMEOUT_S)
         if not watcher.answered_s:
             raise wire.WireError(f"no Metadata answer in {START_TIMEOUT_S:.0f} s")

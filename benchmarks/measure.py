@@ -23,6 +23,8 @@ LOADER_TIMEOUT_S = 120
 TOOL_TIMEOUT_S = 180
 CONSUME_LOG_BYTES = 400_000_000
 TOOL_RECORDS, TOOL_WARM_UP_RECORDS, TOOL_RECORD_BYTES = 600_000, 200_000, 1024
+CONSUMER_PERFORMANCE_FIELDS = 10
+MEBIBYTE = 1_048_576
 
 Values = dict[str, float]
 
@@ -93,7 +95,38 @@ def run_loader(contestant: Contestant, **fields: object) -> LoadResult:
     return LoadResult(**json.loads(process.stdout))
 
 
-def _throughput(result: LoadResult) -> Values:
+def acknowledged_load(contestant: Contestant, row: Row, pace: Pace) -> LoadResult:
+    """Produces to a fresh topic and checks that the log holds exactly what was acknowledged."""
+    partitions = int(row.load.get("partitions", 1))
+    with contestant.topic(partitions) as topic:
+        load = {"topic": topic, "seconds": pace.seconds, "max_bytes": pace.max_bytes, **row.load}
+        result = run_loader(contestant, kind=row.kind, **load)
+        held = contestant.end_offsets(topic, partitions)
+    if held != result.acked_records:
+        raise MeasurementError(f"{result.acked_records} records acknowledged, {held} in the log")
+    return result
+
+
+def reading_load(contestant: Contestant, row: Row, pace: Pace) -> LoadResult:
+    """Fills a topic, then reads it from the start again and again; the log stays in the page cache."""
+    with contestant.topic(1) as topic:
+        fill(contestant, topic, CONSUME_LOG_BYTES)
+        return run_loader(contestant, kind=row.kind, topic=topic, **{"seconds": pace.seconds, **row.load})
+
+
+def fill(contestant: Contestant, topic: str, payload_bytes: int) -> None:
+    run_loader(contestant, kind="produce", topic=topic, warm_s=0, seconds=60, max_bytes=payload_bytes, **SMALL_BATCH)
+
+
+LOADS: Mapping[str, Callable[[Contestant, Row, Pace], LoadResult]] = {
+    "produce": acknowledged_load,
+    "requests": acknowledged_load,
+    "consume": reading_load,
+}
+
+
+def _throughput(contestant: Contestant, row: Row, pace: Pace) -> Values:
+    result = LOADS[row.kind](contestant, row, pace)
     if not result.payload_bytes:
         raise MeasurementError("nothing came through")
     return {
@@ -103,26 +136,8 @@ def _throughput(result: LoadResult) -> Values:
     }
 
 
-def _acknowledged_load(contestant: Contestant, row: Row, pace: Pace) -> LoadResult:
-    """Produces to a fresh topic and checks that the log holds exactly what was acknowledged."""
-    partitions = int(row.load.get("partitions", 1))
-    with contestant.topic(partitions) as topic:
-        result = run_loader(
-            contestant,
-            **{"kind": row.kind, "topic": topic, "seconds": pace.seconds, "max_bytes": pace.max_bytes, **row.load},
-        )
-        held = contestant.end_offsets(topic, partitions)
-    if held != result.acked_records:
-        raise MeasurementError(f"{result.acked_records} records acknowledged, {held} in the log")
-    return result
-
-
-def produce(contestant: Contestant, row: Row, pace: Pace) -> Values:
-    return _throughput(_acknowledged_load(contestant, row, pace))
-
-
-def requests(contestant: Contestant, row: Row, pace: Pace) -> Values:
-    result = _acknowledged_load(contestant, row, pace)
+def _requests(contestant: Contestant, row: Row, pace: Pace) -> Values:
+    result = LOADS[row.kind](contestant, row, pace)
     if not result.requests:
         raise MeasurementError("no request was answered")
     return {
@@ -134,83 +149,62 @@ def requests(contestant: Contestant, row: Row, pace: Pace) -> Values:
     }
 
 
-def consume(contestant: Contestant, row: Row, pace: Pace) -> Values:
-    """Fills a topic, then reads it from the start again and again; the log stays in the page cache."""
-    with contestant.topic(1) as topic:
-        run_loader(
-            contestant, kind="produce", topic=topic, warm_s=0, seconds=30, max_bytes=CONSUME_LOG_BYTES, **SMALL_BATCH
-        )
-        load = {"kind": "consume", "topic": topic, "seconds": pace.seconds, **row.load}
-        return _throughput(run_loader(contestant, **load))
-
-
-def _tool(tool: str, *arguments: str) -> str:
+def _timed_tool(contestant: Contestant, tool: str, arguments: Mapping[str, object]) -> tuple[str, float]:
+    """What the tool printed, and the processor seconds that the broker used meanwhile."""
     from compat_tests.apache_kafka import tools
 
-    return tools.run(tool, *arguments, timeout=TOOL_TIMEOUT_S, heap="512m", jvm_options=()).stdout
+    before = cpu_seconds(contestant.broker.pid)
+    words = ["--bootstrap-server", contestant.broker.bootstrap_servers]
+    words += [str(word) for pair in arguments.items() for word in pair]
+    output = tools.run(tool, *words, timeout=TOOL_TIMEOUT_S, heap="512m", jvm_options=()).stdout
+    return output, cpu_seconds(contestant.broker.pid) - before
 
 
-def _produce_by_tool(contestant: Contestant, topic: str) -> Values:
+def _tool_produce(contestant: Contestant, row: Row, pace: Pace) -> Values:
     from compat_tests.apache_kafka.tools import PRODUCER_PERFORMANCE
 
-    before = cpu_seconds(contestant.broker.pid)
-    arguments = {
-        "--bootstrap-server": contestant.broker.bootstrap_servers,
-        "--topic": topic,
-        "--num-records": TOOL_RECORDS,
-        "--warmup-records": TOOL_WARM_UP_RECORDS,
-        "--record-size": TOOL_RECORD_BYTES,
-        "--throughput": -1,
-        "--command-property": "acks=all",
-    }
-    output = _tool(PRODUCER_PERFORMANCE, *[str(part) for pair in arguments.items() for part in pair])
-    used = cpu_seconds(contestant.broker.pid) - before
-    found = re.findall(r"([0-9.]+) records/sec \(([0-9.]+) MB/sec\).* 99\.9th", output)
-    if not found:
-        raise MeasurementError(f"ProducerPerformance said: {output.strip()[-200:]}")
-    gigabytes = TOOL_RECORDS * TOOL_RECORD_BYTES / 1e9
-    return {"mb_per_s": float(found[-1][0]) * TOOL_RECORD_BYTES / 1e6, "cpu_s_per_gb": used / gigabytes}
-
-
-def tool_produce(contestant: Contestant, row: Row, pace: Pace) -> Values:
     with contestant.topic(1) as topic:
-        return _produce_by_tool(contestant, topic)
+        arguments = {
+            "--topic": topic,
+            "--num-records": TOOL_RECORDS,
+            "--warmup-records": TOOL_WARM_UP_RECORDS,
+            "--record-size": TOOL_RECORD_BYTES,
+            "--throughput": -1,
+            "--command-property": "acks=all",
+        }
+        output, used_s = _timed_tool(contestant, PRODUCER_PERFORMANCE, arguments)
+    rates = re.findall(r"([0-9.]+) records/sec .* 99\.9th", output)
+    if not rates:
+        raise MeasurementError(f"ProducerPerformance said: {output.strip()[-200:]}")
+    return {
+        "mb_per_s": float(rates[-1]) * TOOL_RECORD_BYTES / 1e6,
+        "cpu_s_per_gb": used_s / (TOOL_RECORDS * TOOL_RECORD_BYTES / 1e9),
+    }
 
 
-def tool_consume(contestant: Contestant, row: Row, pace: Pace) -> Values:
+def _tool_consume(contestant: Contestant, row: Row, pace: Pace) -> Values:
     """Group, offsets and all; the figure is that of fetching alone, without the joining of the group."""
     from compat_tests.apache_kafka.tools import CONSUMER_PERFORMANCE
 
-    batches = TOOL_RECORDS // SMALL_BATCH["records_per_batch"]
-    payload_bytes = batches * SMALL_BATCH["records_per_batch"] * SMALL_BATCH["value_bytes"]
     with contestant.topic(1) as topic:
-        run_loader(
-            contestant, kind="produce", topic=topic, warm_s=0, seconds=60, max_bytes=payload_bytes, **SMALL_BATCH
-        )
-        before = cpu_seconds(contestant.broker.pid)
-        arguments = {
-            "--bootstrap-server": contestant.broker.bootstrap_servers,
-            "--topic": topic,
-            "--num-records": TOOL_RECORDS,
-            "--group": f"group-{topic}",
-        }
-        output = _tool(CONSUMER_PERFORMANCE, *[str(part) for pair in arguments.items() for part in pair])
-        used = cpu_seconds(contestant.broker.pid) - before
+        fill(contestant, topic, TOOL_RECORDS * TOOL_RECORD_BYTES)
+        arguments = {"--topic": topic, "--num-records": TOOL_RECORDS, "--group": f"group-{topic}"}
+        output, used_s = _timed_tool(contestant, CONSUMER_PERFORMANCE, arguments)
     fields = [field.strip() for field in output.strip().splitlines()[-1].split(",")]
-    if len(fields) != 10:
+    if len(fields) != CONSUMER_PERFORMANCE_FIELDS:
         raise MeasurementError(f"ConsumerPerformance said: {output.strip()[-200:]}")
-    megabytes_read, fetch_mebibytes_per_s = float(fields[2]), float(fields[8])
+    read_mebibytes, fetch_mebibytes_per_s = float(fields[2]), float(fields[8])
     return {
-        "mb_per_s": fetch_mebibytes_per_s * 1.048576,
-        "cpu_s_per_gb": used / (megabytes_read * 1.048576 / 1000),
+        "mb_per_s": fetch_mebibytes_per_s * MEBIBYTE / 1e6,
+        "cpu_s_per_gb": used_s / (read_mebibytes * MEBIBYTE / 1e9),
     }
 
 
-def start(contestant: Contestant, row: Row, pace: Pace) -> Values:
-    return {"start_s": brokers.start_seconds(brokers.BROKERS[contestant.name])}
+def _start(contestant: Contestant, row: Row, pace: Pace) -> Values:
+    return {"start_s": brokers.start_seconds(contestant.name)}
 
 
-def memory(contestant: Contestant, row: Row, pace: Pace) -> Values:
+def _memory(contestant: Contestant, row: Row, pace: Pace) -> Values:
     return {
         "idle_mb": contestant.idle_mb,
         "loaded_mb": resident_bytes(contestant.broker.pid) / 1e6,
@@ -219,13 +213,13 @@ def memory(contestant: Contestant, row: Row, pace: Pace) -> Values:
 
 
 MEASUREMENTS: Mapping[str, Callable[[Contestant, Row, Pace], Values]] = {
-    "produce": produce,
-    "requests": requests,
-    "consume": consume,
-    "tool_produce": tool_produce,
-    "tool_consume": tool_consume,
-    "start": start,
-    "memory": memory,
+    "produce": _throughput,
+    "consume": _throughput,
+    "requests": _requests,
+    "tool_produce": _tool_produce,
+    "tool_consume": _tool_consume,
+    "start": _start,
+    "memory": _memory,
 }
 
 WARM_UP_ROWS = (
