@@ -9,17 +9,19 @@ import os
 import platform
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 from benchmarks import brokers, measure, report
-from benchmarks.measure import FULL, MEASUREMENTS, QUICK, Contestant, Pace, Values
+from benchmarks.measure import FULL, QUICK, Contestant, Pace, Values
 from benchmarks.rows import BY_NAME, ROWS, Row
 
 FULL_ROUNDS, QUICK_ROUNDS = 5, 3
 IDLE_S = 3.0
-NO_CONTESTANT_NEEDED = frozenset({"start"})
 ONCE = frozenset({"memory"})
+T = TypeVar("T")
 
 
 class Session:
@@ -35,44 +37,44 @@ class Session:
 
     def run(self) -> None:
         # Starts are measured while no other broker takes processor time.
-        for row in self.rows:
-            if row.kind in NO_CONTESTANT_NEEDED:
-                self._run_row(row, [Contestant(name, brokers.BROKERS[name]()) for name in self.names])
-        others = [row for row in self.rows if row.kind not in NO_CONTESTANT_NEEDED]
+        starts = [row for row in self.rows if row.kind == "start"]
+        others = [row for row in self.rows if row.kind != "start"]
+        for row in starts:
+            self._take_turns(row, {name: partial(measure.start, name) for name in self.names})
         if not others:
             return
         with contextlib.ExitStack() as stack:
-            contestants = []
+            contestants = {}
             for name in self.names:
-                contestant = Contestant(name, stack.enter_context(brokers.BROKERS[name]()))
-                contestant.observe_idle(IDLE_S)
-                contestants.append(contestant)
+                contestants[name] = Contestant(stack.enter_context(brokers.BROKERS[name]()))
+                contestants[name].observe_idle(IDLE_S)
             for warm_row in measure.WARM_UP_ROWS:
-                for contestant in contestants:
-                    self._attempt(contestant, warm_row, warm=True)
+                self._warm_up(warm_row, contestants)
             for row in sorted(others, key=lambda row: row.kind in ONCE):
-                self._run_row(row, contestants)
+                if row.kind in measure.LOADS:
+                    self._warm_up(row, contestants)
+                measurement = measure.MEASUREMENTS[row.kind]
+                self._take_turns(row, {n: partial(measurement, c, row, self.pace) for n, c in contestants.items()})
 
-    def _run_row(self, row: Row, contestants: Sequence[Contestant]) -> None:
-        if row.kind in measure.LOADS:
-            for contestant in contestants:
-                self._attempt(contestant, row, warm=True)
+    def _warm_up(self, row: Row, contestants: Mapping[str, Contestant]) -> None:
+        for name, contestant in contestants.items():
+            self._attempt(name, f"{row.name} (warm-up)", partial(measure.warm_up, contestant, row, self.pace))
+
+    def _take_turns(self, row: Row, turns: Mapping[str, Callable[[], Values]]) -> None:
+        names = list(turns)
         for turn in range(1 if row.kind in ONCE else self.rounds):
             # A B, then B A: neither broker always follows the other.
-            for contestant in contestants if turn % 2 == 0 else reversed(contestants):
-                values = self._attempt(contestant, row)
+            for name in names if turn % 2 == 0 else reversed(names):
+                values = self._attempt(name, row.name, turns[name])
                 if values is not None:
-                    self.results.setdefault(row.name, {}).setdefault(contestant.name, []).append(values)
+                    self.results.setdefault(row.name, {}).setdefault(name, []).append(values)
 
-    def _attempt(self, contestant: Contestant, row: Row, *, warm: bool = False) -> Values | None:
-        print(f"  {contestant.name:8} {row.name}{' (warm-up)' if warm else ''}", file=sys.stderr, flush=True)
+    def _attempt(self, name: str, what: str, work: Callable[[], T]) -> T | None:
+        print(f"  {name:8} {what}", file=sys.stderr, flush=True)
         try:
-            if warm:
-                measure.warm_up(contestant, row, self.pace)
-                return None
-            return MEASUREMENTS[row.kind](contestant, row, self.pace)
+            return work()
         except Exception as error:
-            failure = f"{row.name} against {contestant.name}: {type(error).__name__}: {error}"
+            failure = f"{what} against {name}: {type(error).__name__}: {error}"
             if failure not in self.failures:
                 self.failures.append(failure)
             print(f"  failed: {failure}", file=sys.stderr)

@@ -112,7 +112,7 @@ def profile_once(row: Row, seconds: float) -> tuple[dict[Function, Any], int]:
     with _directory() as directory:
         broker = ProfiledBroker(directory)
         with broker:
-            result = measure.LOADS[row.kind](measure.Contestant("odradek", broker), row, pace)
+            result = measure.LOADS[row.kind](measure.Contestant(broker), row, pace)
         if not broker.profile.exists():
             raise measure.MeasurementError(f"no profile was written:\n{broker.log.read_text()[-2000:]}")
         requests = result.acked_records // int(row.load.get("records_per_batch", 1))
