@@ -1,0 +1,424 @@
+"""One partition's replica on this broker: its role, the replicas in sync, and the high watermark.
+
+The leader takes the appends and serves the reads; the high watermark is the smallest log end among the replicas in
+sync, and consumers see nothing above it. With one replica it is the log's end; nothing else differs.
+Sources: Kafka documentation ("Replication"), KIP-101, KIP-207, KIP-320.
+"""
+
+import logging
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from odradek.log.config import LogConfig
+from odradek.log.filesystem import FileRegion, LogDirFailure
+from odradek.log.log_append import LATEST_PRODUCE_VERSION, AppendInfo
+from odradek.log.partition_log import PartitionLog
+from odradek.log.timestamps import TimestampOffset
+from odradek.log.validation import Origin
+from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.replication.cluster_metadata import PartitionMetadata
+from odradek.replication.topic_names import is_internal
+
+logger = logging.getLogger(__name__)
+
+READ_UNCOMMITTED: Final = 0
+READ_COMMITTED: Final = 1
+NO_EPOCH: Final = -1
+
+LATEST_TIMESTAMP: Final = -1
+EARLIEST_TIMESTAMP: Final = -2
+MAX_TIMESTAMP: Final = -3
+EARLIEST_LOCAL_TIMESTAMP: Final = -4
+LATEST_TIERED_TIMESTAMP: Final = -5
+EARLIEST_PENDING_UPLOAD_TIMESTAMP: Final = -6
+
+SPECIAL_TIMESTAMPS: Final = {
+    LATEST_TIMESTAMP: 0,
+    EARLIEST_TIMESTAMP: 0,
+    MAX_TIMESTAMP: 7,
+    EARLIEST_LOCAL_TIMESTAMP: 8,
+    LATEST_TIERED_TIMESTAMP: 9,
+    EARLIEST_PENDING_UPLOAD_TIMESTAMP: 11,
+}
+"""The ListOffsets version from which on each negative timestamp has a meaning."""
+
+NOT_FOUND: Final = TimestampOffset(-1, -1, -1)
+
+
+class Watcher(Protocol):
+    """A request that waits for something to happen to a partition."""
+
+    def wake(self) -> None:
+        """The high watermark or the log's start has moved, or the partition is no longer led here: look again."""
+
+
+class Follower:
+    """What the leader knows of a follower from its fetches."""
+
+    __slots__ = ("caught_up_ms", "log_end_offset", "log_start_offset")
+
+    def __init__(self) -> None:
+        self.log_end_offset = -1
+        self.log_start_offset = -1
+        self.caught_up_ms = 0
+
+
+class Partition:
+    """One replica on this broker.
+
+    log: its log, None while it is offline
+    is_leader, leader, leader_epoch, partition_epoch, replicas, isr: as the controller decided
+    watchers: requests to wake, in the order in which they began to wait; each takes itself off
+    """
+
+    __slots__ = (
+        "_epoch_start_offset", "_follows_log_end", "_leader_log", "_local_id", "_min_isr", "_on_failure",
+        "followers", "index", "is_internal", "is_leader", "isr", "leader", "leader_epoch", "log",
+        "partition_epoch", "replicas", "topic", "topic_id", "watchers",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        topic: str,
+        topic_id: bytes,
+        index: int,
+        local_id: int,
+        on_failure: Callable[[LogDirFailure], None] = lambda failure: None,
+    ) -> None:
+        self.topic = topic
+        self.topic_id = topic_id
+        self.index = index
+        self.is_internal = is_internal(topic)
+        self.log: PartitionLog | None = None
+        self.is_leader = False
+        self.leader = -1
+        self.leader_epoch = NO_EPOCH
+        self.partition_epoch = -1
+        self.replicas: tuple[int, ...] = ()
+        self.isr: tuple[int, ...] = ()
+        self.followers: dict[int, Follower] = {}
+        self.watchers: dict[Watcher, None] = {}
+        self._local_id = local_id
+        self._on_failure = on_failure
+        self._leader_log: PartitionLog | None = None
+        self._epoch_start_offset = -1
+        self._min_isr = 1
+        self._follows_log_end = False
+
+    def __repr__(self) -> str:
+        role = "leader" if self.is_leader else "follower"
+        return f"Partition({self.topic}-{self.index}, {role}, epoch {self.leader_epoch})"
+
+    # What the controller decides
+
+    def apply(self, metadata: PartitionMetadata, log: PartitionLog | None) -> None:
+        """Takes on the role that the metadata gives this broker. `log` is None if its directory is offline."""
+        if metadata.leader_epoch < self.leader_epoch:
+            return
+        is_new_epoch = metadata.leader_epoch > self.leader_epoch
+        self.log = log
+        self.leader = metadata.leader
+        self.leader_epoch = metadata.leader_epoch
+        self.partition_epoch = metadata.partition_epoch
+        self.replicas = metadata.replicas
+        self.isr = metadata.isr
+        self.is_leader = metadata.leader == self._local_id
+        self._leader_log = log if self.is_leader else None
+        if self._leader_log is None:
+            self.followers.clear()
+            self._epoch_start_offset = -1
+        elif is_new_epoch or self._epoch_start_offset < 0:
+            self._begin_to_lead(self._leader_log)
+        self.configure()
+        self._advance_high_watermark()
+        self.wake_watchers()
+
+    def _begin_to_lead(self, log: PartitionLog) -> None:
+        self.followers = {replica: Follower() for replica in self.replicas if replica != self._local_id}
+        self._epoch_start_offset = log.log_end_offset
+        try:
+            log.assign_epoch(self.leader_epoch, log.log_end_offset)
+        except OSError as error:
+            failure = LogDirFailure(log.log_directory, f"epoch checkpoint of {self!r} failed: {error}")
+            self._on_failure(failure)
+
+    def configure(self, config: LogConfig | None = None) -> None:
+        """Takes on changed topic properties, and works out anew what depends on them."""
+        log = self.log
+        if log is None:
+            return
+        if config is not None and config is not log.config:
+            log.update_config(config)
+        self._min_isr = min(log.config.min_insync_replicas, len(self.replicas))
+        is_alone = self.isr == (self._local_id,) and self.replicas == (self._local_id,)
+        self._follows_log_end = self.is_leader and is_alone and self._min_isr <= 1
+
+    def take_offline(self) -> None:
+        """The log's directory failed: from now on everything is refused with KAFKA_STORAGE_ERROR."""
+        self.log = None
+        self._leader_log = None
+        self._follows_log_end = False
+        self.wake_watchers()
+
+    def retire(self) -> None:
+        """The topic was deleted, or the replica went elsewhere."""
+        self.is_leader = False
+        self.leader = -1
+        self._leader_log = None
+        self._follows_log_end = False
+        self.wake_watchers()
+
+    def wake_watchers(self) -> None:
+        for watcher in tuple(self.watchers):
+            watcher.wake()
+
+    # What clients ask for
+
+    def append_as_leader(
+        self,
+        records: memoryview,
+        *,
+        required_acks: int,
+        now_ms: int,
+        origin: Origin = Origin.CLIENT,
+        produce_version: int = LATEST_PRODUCE_VERSION,
+        is_verified: bool = True,
+        transaction_version: int = 0,
+    ) -> AppendInfo:
+        """Appends a batch, advances the high watermark as far as it goes at once, and wakes who waits for that.
+
+        Raises KafkaError: E6 if this broker does not lead, E19 for acks -1 with too few replicas in sync, E56 when
+        offline, and what PartitionLog.append_as_leader raises; then nothing was appended.
+        """
+        log = self._leader_log
+        if log is None:
+            raise self._not_leading()
+        if required_acks == -1 and len(self.isr) < self._min_isr:
+            raise KafkaError(
+                ErrorCode.NOT_ENOUGH_REPLICAS, f"{len(self.isr)} replicas are in sync, {self._min_isr} must be"
+            )
+        try:
+            info = log.append_as_leader(
+                records,
+                leader_epoch=self.leader_epoch,
+                now_ms=now_ms,
+                origin=origin,
+                produce_version=produce_version,
+                is_verified=is_verified,
+                transaction_version=transaction_version,
+            )
+        except LogDirFailure as failure:
+            self._on_failure(failure)
+            raise
+        if self._follows_log_end:
+            log.update_high_watermark(log.log_end_offset)
+            if self.watchers:
+                self.wake_watchers()
+        elif self._advance_high_watermark() and self.watchers:
+            self.wake_watchers()
+        return info
+
+    def read(
+        self,
+        offset: int,
+        max_bytes: int,
+        *,
+        isolation_level: int = READ_UNCOMMITTED,
+        at_least_one: bool = True,
+        current_leader_epoch: int = NO_EPOCH,
+    ) -> FileRegion | None:
+        """What a consumer may see from `offset` on: below the high watermark or the last stable offset.
+
+        None if there is nothing, or if the first batch does not fit and `at_least_one` is not set. Raises KafkaError:
+        E74/E75/E6 as `leading_log`, E1 outside of the log, E56.
+        """
+        log = self._leader_log
+        if log is None or current_leader_epoch != self.leader_epoch:
+            log = self.leading_log(current_leader_epoch)
+        upper_offset = log.last_stable_offset if isolation_level else log.high_watermark
+        try:
+            return log.read(offset, max_bytes, upper_offset=upper_offset, at_least_one=at_least_one)
+        except LogDirFailure as failure:
+            self._on_failure(failure)
+            raise
+
+    def leading_log(self, current_leader_epoch: int = NO_EPOCH) -> PartitionLog:
+        """The log, if this broker leads and the caller does not believe in another epoch (KIP-320).
+
+        Raises KafkaError: E74 for an older epoch, E75 for a newer one, E6 if another broker leads, E56 when offline.
+        """
+        if current_leader_epoch >= 0 and current_leader_epoch != self.leader_epoch:
+            self._raise_epoch_error(current_leader_epoch)
+        log = self._leader_log
+        if log is None:
+            raise self._not_leading()
+        return log
+
+    def _raise_epoch_error(self, epoch: int) -> None:
+        if epoch < self.leader_epoch:
+            raise KafkaError(ErrorCode.FENCED_LEADER_EPOCH, f"the leader epoch is {self.leader_epoch} by now")
+        raise KafkaError(ErrorCode.UNKNOWN_LEADER_EPOCH, f"leader epoch {epoch} is not known here yet")
+
+    def _not_leading(self) -> KafkaError:
+        if self.log is None and self.is_leader:
+            return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.topic}-{self.index} is offline")
+        return KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{self.topic}-{self.index} is not led here")
+
+    def diverging_epoch(self, last_fetched_epoch: int, fetch_offset: int) -> tuple[int, int] | None:
+        """Where a reader's history and the log's part: (epoch, end offset), None if they do not (KIP-320, KIP-595).
+
+        Raises KafkaError E1 if the log knows nothing of the epoch.
+        """
+        if last_fetched_epoch < 0:
+            return None
+        log = self.leading_log()
+        epoch, end_offset = log.offset_for_leader_epoch(last_fetched_epoch)
+        if epoch < 0:
+            raise KafkaError(
+                ErrorCode.OFFSET_OUT_OF_RANGE, f"the log knows nothing of leader epoch {last_fetched_epoch}"
+            )
+        if epoch < last_fetched_epoch or end_offset < fetch_offset:
+            return epoch, end_offset
+        return None
+
+    def offset_for_leader_epoch(
+        self, leader_epoch: int, current_leader_epoch: int = NO_EPOCH
+    ) -> tuple[int, int]:
+        """(largest epoch at or below `leader_epoch`, where it ends); (-1, -1) if unknown. Raises as `leading_log`."""
+        return self.leading_log(current_leader_epoch).offset_for_leader_epoch(leader_epoch)
+
+    def list_offset(
+        self,
+        timestamp: int,
+        *,
+        isolation_level: int | None = READ_UNCOMMITTED,
+        current_leader_epoch: int = NO_EPOCH,
+    ) -> TimestampOffset:
+        """The offset that belongs to a timestamp or special value, NOT_FOUND if none does.
+
+        isolation_level is None for a replica, which may see up to the log's end. Raises KafkaError: as `leading_log`,
+        E78 while a new leader's high watermark has not reached the start of its epoch (KIP-207), E35.
+        """
+        log = self.leading_log(current_leader_epoch)
+        if isolation_level is None:
+            upper_offset = log.log_end_offset
+        else:
+            upper_offset = log.last_stable_offset if isolation_level else log.high_watermark
+        is_lagging = isolation_level is not None and log.high_watermark < self._epoch_start_offset
+        try:
+            if timestamp == LATEST_TIMESTAMP:
+                found: TimestampOffset | None = None
+                if not is_lagging:
+                    return TimestampOffset(upper_offset, -1, self.leader_epoch)
+            elif timestamp in (EARLIEST_TIMESTAMP, EARLIEST_LOCAL_TIMESTAMP):
+                return TimestampOffset(log.log_start_offset, -1, _earliest_epoch(log))
+            elif timestamp in (LATEST_TIERED_TIMESTAMP, EARLIEST_PENDING_UPLOAD_TIMESTAMP):
+                return NOT_FOUND
+            elif timestamp == MAX_TIMESTAMP:
+                found = log.offset_of_max_timestamp()
+            elif timestamp < 0:
+                raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"timestamp {timestamp} has no meaning")
+            else:
+                found = log.offset_for_timestamp(timestamp)
+        except LogDirFailure as failure:
+            self._on_failure(failure)
+            raise
+        if found is not None and found.offset < upper_offset:
+            return found
+        if is_lagging:
+            raise KafkaError(
+                ErrorCode.OFFSET_NOT_AVAILABLE,
+                f"the high watermark {log.high_watermark} has not reached the leader's epoch yet",
+            )
+        return NOT_FOUND
+
+    def delete_records(self, offset: int) -> int:
+        """Moves the log's start to `offset`, -1 meaning the high watermark; the low watermark that results (KIP-107).
+
+        While the low watermark is below the offset, followers have still to follow. Raises KafkaError: E17 for an
+        internal topic, E6, E44, E1, E56.
+        """
+        if self.is_internal:
+            raise KafkaError(
+                ErrorCode.INVALID_TOPIC_EXCEPTION, f"records of internal topic {self.topic} cannot be deleted"
+            )
+        log = self.leading_log()
+        try:
+            log.delete_records_before(offset)
+        except LogDirFailure as failure:
+            self._on_failure(failure)
+            raise
+        self.wake_watchers()
+        return self.low_watermark
+
+    @property
+    def low_watermark(self) -> int:
+        """The smallest log start among the replicas; -1 if this broker does not lead."""
+        log = self._leader_log
+        if log is None:
+            return -1
+        starts = (follower.log_start_offset for follower in self.followers.values())
+        return min((log.log_start_offset, *starts))
+
+    # What followers tell
+
+    def update_follower(
+        self, replica: int, log_end_offset: int, log_start_offset: int, now_ms: int
+    ) -> None:
+        """Notes how far a follower has come. Raises KafkaError: as `leading_log`, E75 for who has no replica."""
+        log = self.leading_log()
+        follower = self.followers.get(replica)
+        if follower is None:
+            raise KafkaError(ErrorCode.UNKNOWN_LEADER_EPOCH, f"broker {replica} has no replica of {self!r}")
+        follower.log_end_offset = log_end_offset
+        follower.log_start_offset = log_start_offset
+        if log_end_offset >= log.log_end_offset:
+            follower.caught_up_ms = now_ms
+        if self._advance_high_watermark():
+            self.wake_watchers()
+
+    def _advance_high_watermark(self) -> bool:
+        """Moves the high watermark up to the smallest log end in sync; whether it moved. It never falls.
+
+        It stands still while fewer replicas are in sync than must be.
+        """
+        log = self._leader_log
+        if log is None or len(self.isr) < self._min_isr:
+            return False
+        offset = log.log_end_offset
+        for replica in self.isr:
+            follower = self.followers.get(replica)
+            if follower is not None and follower.log_end_offset < offset:
+                offset = follower.log_end_offset
+        if offset <= log.high_watermark:
+            return False
+        log.update_high_watermark(offset)
+        return True
+
+    def has_reached(self, offset: int) -> bool:
+        """Whether everything below `offset` is on all replicas in sync: what acks -1 waits for.
+
+        Raises KafkaError: as `leading_log`, E20 if it is but too few replicas are left in sync.
+        """
+        log = self.leading_log()
+        if log.high_watermark < offset:
+            return False
+        if len(self.isr) < self._min_isr:
+            raise KafkaError(
+                ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+                f"{len(self.isr)} replicas are in sync, {self._min_isr} must be",
+            )
+        return True
+
+
+def _earliest_epoch(log: PartitionLog) -> int:
+    earliest = log.leader_epochs.earliest()
+    if earliest is None or earliest[1] > log.log_start_offset:
+        return NO_EPOCH
+    return earliest[0]
+
+
+def check_timestamp_supported(timestamp: int, version: int) -> None:
+    """Raises KafkaError E35 for a negative timestamp that has no meaning in a ListOffsets version."""
+    if timestamp < 0 and version < SPECIAL_TIMESTAMPS.get(timestamp, 1 << 15):
+        raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"timestamp {timestamp} has no meaning in version {version}")

@@ -1,0 +1,154 @@
+"""The replicas on this broker: found by topic name or id, created and retired as the metadata image says."""
+
+import logging
+from collections.abc import Iterator
+from typing import Protocol
+
+from odradek.log.config import LogConfig
+from odradek.log.filesystem import LogDirFailure
+from odradek.log.partition_log import PartitionLog
+from odradek.properties import PropertySet
+from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.replication.broker_configs import BrokerConfigs
+from odradek.replication.cluster_metadata import ClusterMetadata, MetadataDelta, TopicMetadata
+from odradek.replication.partition import Partition
+
+logger = logging.getLogger(__name__)
+
+
+class LogStore(Protocol):
+    """What is needed of the log manager."""
+
+    def get(self, topic: str, partition: int) -> PartitionLog | None:
+        """A log that is there and online."""
+
+    def create_log(self, topic: str, partition: int, topic_id: bytes, config: LogConfig) -> PartitionLog:
+        """Creates a log, or returns the one that is there. Raises KafkaError KAFKA_STORAGE_ERROR."""
+
+    def delete_log(self, topic: str, partition: int) -> None:
+        """Has a log deleted: at once out of sight, its files later."""
+
+
+class ReplicaManager:
+    """All replicas of this broker. It follows the image by itself.
+
+    partitions: by (topic name, index); partitions_by_id: by (topic id, index)
+    """
+
+    __slots__ = ("_broker_id", "_configs", "_image", "_logs", "partitions", "partitions_by_id")
+
+    def __init__(self, broker_id: int, image: ClusterMetadata, configs: BrokerConfigs, logs: LogStore) -> None:
+        self._broker_id = broker_id
+        self._image = image
+        self._configs = configs
+        self._logs = logs
+        self.partitions: dict[tuple[str, int], Partition] = {}
+        self.partitions_by_id: dict[tuple[bytes, int], Partition] = {}
+        image.listeners.append(self._on_metadata)
+        configs.listeners.append(self._on_broker_configs)
+
+    def get(self, topic: str, index: int) -> Partition:
+        """A replica by topic name.
+
+        Raises KafkaError: E3 if the cluster has no such partition, E6 if this broker has no replica of it.
+        """
+        partition = self.partitions.get((topic, index))
+        if partition is None:
+            raise self._missing(self._image.topics.get(topic), index, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        return partition
+
+    def get_by_id(self, topic_id: bytes, index: int) -> Partition:
+        """A replica by topic id. Raises KafkaError: E100 for an unknown id, else as `get`."""
+        partition = self.partitions_by_id.get((topic_id, index))
+        if partition is None:
+            raise self._missing(self._image.topics_by_id.get(topic_id), index, ErrorCode.UNKNOWN_TOPIC_ID)
+        return partition
+
+    def _missing(self, topic: TopicMetadata | None, index: int, unknown: ErrorCode) -> KafkaError:
+        if topic is None:
+            return KafkaError(unknown)
+        if not 0 <= index < len(topic.partitions):
+            return KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        return KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{topic.name}-{index} has no replica here")
+
+    def __iter__(self) -> Iterator[Partition]:
+        return iter(list(self.partitions.values()))
+
+    def topic_id(self, topic: str) -> bytes | None:
+        """The id of a topic of which the cluster knows."""
+        metadata = self._image.topics.get(topic)
+        return None if metadata is None else metadata.topic_id
+
+    def _on_metadata(self, delta: MetadataDelta) -> None:
+        for topic in delta.deleted_topics:
+            self._retire(topic)
+        for name in delta.topics:
+            metadata = self._image.topics.get(name)
+            if metadata is not None:
+                self._apply(metadata)
+        for name in delta.topic_configs - delta.topics.keys():
+            metadata = self._image.topics.get(name)
+            if metadata is not None:
+                self._configure(metadata)
+
+    def _apply(self, topic: TopicMetadata) -> None:
+        config = self._configs.topic(topic.name)
+        for index, metadata in enumerate(topic.partitions):
+            key = (topic.name, index)
+            partition = self.partitions.get(key)
+            if self._broker_id not in metadata.replicas:
+                if partition is not None:
+                    self._forget(partition)
+                    self._logs.delete_log(topic.name, index)
+                continue
+            if partition is None:
+                partition = Partition(topic.name, topic.topic_id, index, self._broker_id, self._on_failure)
+                self.partitions[key] = partition
+                self.partitions_by_id[topic.topic_id, index] = partition
+                log = self._open_log(topic, index, config)
+            else:
+                log = partition.log
+            partition.apply(metadata, log)
+            partition.configure(config)
+
+    def _open_log(self, topic: TopicMetadata, index: int, config: LogConfig) -> PartitionLog | None:
+        try:
+            return self._logs.create_log(topic.name, index, topic.topic_id, config)
+        except KafkaError as error:
+            logger.error("partition is offline topic=%s partition=%d: %s", topic.name, index, error)
+            return None
+
+    def _configure(self, topic: TopicMetadata) -> None:
+        config = self._configs.topic(topic.name)
+        for index in range(len(topic.partitions)):
+            partition = self.partitions.get((topic.name, index))
+            if partition is not None:
+                partition.configure(config)
+
+    def _on_broker_configs(self, old: PropertySet, new: PropertySet) -> None:
+        for topic in self._image.topics.values():
+            self._configure(topic)
+
+    def _retire(self, topic: TopicMetadata) -> None:
+        for index, metadata in enumerate(topic.partitions):
+            partition = self.partitions.get((topic.name, index))
+            if partition is not None and partition.topic_id == topic.topic_id:
+                self._forget(partition)
+            if self._broker_id in metadata.replicas:
+                self._logs.delete_log(topic.name, index)
+
+    def _forget(self, partition: Partition) -> None:
+        del self.partitions[partition.topic, partition.index]
+        self.partitions_by_id.pop((partition.topic_id, partition.index), None)
+        partition.retire()
+
+    def _on_failure(self, failure: LogDirFailure) -> None:
+        self.directory_failed(failure.directory)
+
+    def directory_failed(self, directory: str) -> None:
+        """A log directory failed: its partitions go offline, whichever of them noticed it."""
+        failed = [p for p in self.partitions.values() if p.log is not None and p.log.log_directory == directory]
+        for partition in failed:
+            partition.take_offline()
+        if failed:
+            logger.error("log directory offline directory=%s partitions=%d", directory, len(failed))
