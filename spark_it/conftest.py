@@ -1,0 +1,153 @@
+"""One Spark session for all tests, and the brokers they run against."""
+
+import itertools
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from compat_tests.apache_kafka import jars
+from compat_tests.apache_kafka.broker import ApacheKafkaBroker
+from odradek.testing import OdradekBroker
+from spark_it.data import Topics
+from spark_it.kafka import KafkaFrames
+
+BROKERS: dict[str, type[Any]] = {"odradek": OdradekBroker, "kafka": ApacheKafkaBroker}
+TEST_TIMEOUT_S = 150
+"""Of any test; the first has Spark's own start within it."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "side_by_side: runs against Apache Kafka too, to prove the test itself")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "backend" in metafunc.fixturenames:
+        # compat_tests declare the option; it is not there when they take no part in the run.
+        asked = metafunc.config.getoption("--backend", None) or os.environ.get("ODRADEK_COMPAT_BACKEND")
+        both = metafunc.definition.get_closest_marker("side_by_side") is not None
+        names = asked.split(",") if asked else ["odradek", "kafka"] if both else ["odradek"]
+        if unknown := set(names) - set(BROKERS):
+            raise pytest.UsageError(f"no backend {', '.join(unknown)}; there are {', '.join(BROKERS)}")
+        metafunc.parametrize("backend", names, scope="session")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = Path(__file__).parent
+    for item in items:
+        if here in item.path.parents and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(TEST_TIMEOUT_S))
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """A local Spark with the Kafka connector, small enough to share two cores with a broker."""
+    try:
+        connector = jars.spark_connector_jars()
+        java_home = str(Path(jars.java()).resolve().parent.parent)
+    except jars.JarsError as error:
+        pytest.exit(f"The Spark tests need the jars of Spark's Kafka connector. {error}", returncode=1)
+    work = tmp_path_factory.mktemp("spark")
+    before = dict(os.environ)
+    os.environ |= {
+        "JAVA_HOME": java_home,
+        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "SPARK_LOCAL_DIRS": str(work / "local"),
+    }
+    # Variables that would bring in somebody else's Spark or its settings.
+    for name in ("SPARK_HOME", "SPARK_CONF_DIR", "SPARK_DIST_CLASSPATH", "PYSPARK_SUBMIT_ARGS"):
+        os.environ.pop(name, None)
+    settings = {
+        "spark.jars": ",".join(map(str, connector)),
+        "spark.driver.memory": "1g",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.extraJavaOptions": f"-XX:+UseSerialGC -Dderby.system.home={work}",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.adaptive.enabled": "false",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.warehouse.dir": str(work / "warehouse"),
+        "spark.sql.streaming.forceDeleteTempCheckpointLocation": "true",
+        # Nothing outlives a test that its checkpoint could serve.
+        "spark.sql.streaming.minBatchesToRetain": "5",
+    }
+    builder = SparkSession.builder.master("local[2]").appName("spark_it")
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    session = builder.getOrCreate()
+    session.sparkContext.setLogLevel("OFF")
+    try:
+        yield session
+    finally:
+        session.stop()
+        end_gateway(session)
+        os.environ.clear()
+        os.environ.update(before)
+
+
+def end_gateway(session: SparkSession) -> None:
+    """Ends the JVM, which otherwise stays until Python does."""
+    gateway = session.sparkContext._gateway
+    if gateway is not None:
+        process = gateway.proc
+        gateway.shutdown()
+        process.stdin.close()
+        process.wait(timeout=30)
+        type(session.sparkContext)._gateway = None
+        type(session.sparkContext)._jvm = None
+
+
+@pytest.fixture(scope="session")
+def broker(backend: str) -> Iterator[Any]:
+    """One broker for all tests that share it; they keep apart by topic names."""
+    with BROKERS[backend]() as started:
+        yield started
+
+
+@pytest.fixture
+def start_broker(backend: str) -> Iterator[Callable[..., Any]]:
+    """Starts a broker of the test's own, one that may be restarted or killed: start_broker({name: value})."""
+    with ExitStack() as stack:
+
+        def start(properties: Mapping[str, str] | None = None) -> Any:
+            return stack.enter_context(BROKERS[backend](properties))
+
+        yield start
+
+
+@pytest.fixture
+def topics(broker: Any) -> Topics:
+    return Topics(broker.bootstrap_servers)
+
+
+@pytest.fixture
+def kafka(spark: SparkSession, broker: Any, tmp_path: Path) -> Iterator[KafkaFrames]:
+    """Spark's reader and writer on the shared broker."""
+    with KafkaFrames(spark, broker.bootstrap_servers, tmp_path) as frames:
+        yield frames
+
+
+@pytest.fixture
+def own_kafka(spark: SparkSession, tmp_path: Path) -> Iterator[Callable[[Any], KafkaFrames]]:
+    """Spark's reader and writer on a broker of the test's own."""
+    with ExitStack() as stack:
+        yield lambda broker: stack.enter_context(KafkaFrames(spark, broker.bootstrap_servers, tmp_path))
+
+
+_numbers = itertools.count()
+
+
+@pytest.fixture
+def unique(request: pytest.FixtureRequest) -> str:
+    """A name that no other test uses."""
+    test = "".join(c if c.isalnum() else "-" for c in request.node.originalname.removeprefix("test_"))
+    return f"{test[:60]}-{next(_numbers)}"
