@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from odradek.coordinator import shard_state
 from odradek.protocol.codec import MALFORMED, Splice
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.framing import SIZE_BYTES
@@ -44,18 +45,15 @@ class CloseConnection(Exception):  # noqa: N818 - not an error but an instructio
     """Raised by a handler that has to close the connection, as Kafka does for a failed produce with acks=0."""
 
 
-class RequestContext:
+class RequestContext(shard_state.RequestContext):
     """Who asks, and how. One object per connection, valid while its request is in progress."""
 
-    __slots__ = ("api_version", "client_host", "client_id", "client_software", "listener_name", "principal")
+    __slots__ = ("client_software", "listener_name")
 
     def __init__(self, client_host: str, listener_name: str) -> None:
-        self.client_host = client_host
+        super().__init__(api_version=0, client_host=f"/{client_host}")
         self.listener_name = listener_name
-        self.principal = "User:ANONYMOUS"
-        self.client_id: str | None = None
         self.client_software = ("unknown", "unknown")
-        self.api_version = 0
 
 
 class Connection:
@@ -70,7 +68,6 @@ class Connection:
         self._blocked = False
         self._paused = False
         self._lost = False
-        self._client_id_bytes: bytes = b""
 
     def frames_received(self, frames: Sequence[bytes | memoryview]) -> None:
         """Frames in the order of arrival, each with its length prefix."""
@@ -123,7 +120,7 @@ class Connection:
             api_key, version, correlation_id, client_id_size = read_request_prefix(frame, SIZE_BYTES)
             api = self._dispatch.find(api_key, version)
             end = len(frame)
-            self.context.client_id, position = read_client_id(
+            client_id, position = read_client_id(
                 frame, SIZE_BYTES + PREFIX_BYTES, end, client_id_size, api.flexible
             )
             if api.unsupported_version:
@@ -133,6 +130,7 @@ class Connection:
         except MALFORMED as error:
             self.refuse(f"malformed request: {error}")
             return
+        self.context.client_id = client_id or ""
         self.context.api_version = version
         try:
             response = api.handle(self._dispatch.services, self.context, request)

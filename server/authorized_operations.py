@@ -1,0 +1,25 @@
+"""The operations on a resource that a client is told it may carry out (KIP-430).
+
+Without an authorizer, everything that the kind of resource knows. Source: Kafka's AclOperation codes and AclEntry.
+"""
+
+from typing import Final
+
+NOT_REQUESTED: Final = -(2**31)
+"""What stands in a response when the client did not ask."""
+
+_READ, _WRITE, _CREATE, _DELETE, _ALTER, _DESCRIBE = 3, 4, 5, 6, 7, 8
+_CLUSTER_ACTION, _DESCRIBE_CONFIGS, _ALTER_CONFIGS, _IDEMPOTENT_WRITE = 9, 10, 11, 12
+
+
+def _bits(*operations: int) -> int:
+    return sum(1 << operation for operation in operations)
+
+
+TOPIC_OPERATIONS: Final = _bits(
+    _READ, _WRITE, _CREATE, _DESCRIBE, _DELETE, _ALTER, _DESCRIBE_CONFIGS, _ALTER_CONFIGS
+)
+GROUP_OPERATIONS: Final = _bits(_READ, _DESCRIBE, _DELETE, _DESCRIBE_CONFIGS, _ALTER_CONFIGS)
+CLUSTER_OPERATIONS: Final = _bits(
+    _CREATE, _CLUSTER_ACTION, _DESCRIBE_CONFIGS, _ALTER_CONFIGS, _IDEMPOTENT_WRITE, _ALTER, _DESCRIBE
+)

@@ -1,0 +1,323 @@
+"""Fetch 4-18: record batches from many partitions, closed, waiting a while when there are too few of them.
+
+The answer comes when min_bytes are there, when a partition fails or diverges, or when max_wait_ms are over. While nothing
+has been read yet, the first batch comes whole whatever the limits say (KIP-74). Sessions: KIP-227. Topics by id from
+version 13 on (KIP-516). Leader epochs: KIP-320; a reader whose history has parted from ours is told where (KIP-595).
+Read-committed fetches end at the last stable offset and name the aborted transactions (KIP-98).
+"""
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Final
+
+from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.protocol.messages.fetch import (
+    FetchRequest,
+    FetchResponse,
+    FetchResponseAbortedTransaction,
+    FetchResponseEpochEndOffset,
+    FetchResponseFetchableTopicResponse,
+    FetchResponseLeaderIdAndEpoch,
+    FetchResponseNodeEndpoint,
+    FetchResponsePartitionData,
+)
+from odradek.protocol.types import FileRegionLike
+from odradek.replication.partition import READ_COMMITTED, Partition
+from odradek.server.fetch_sessions import (
+    FINAL_EPOCH,
+    INITIAL_EPOCH,
+    INVALID_SESSION_ID,
+    FetchPartition,
+    FetchSession,
+    PartitionKey,
+)
+from odradek.server.purgatory import DelayedOperation
+
+if TYPE_CHECKING:
+    from odradek.server.connection import RequestContext
+    from odradek.server.services import Services
+
+TOPIC_IDS_SINCE: Final = 13
+STORAGE_ERROR_SINCE: Final = 6
+LEADER_NAMED_SINCE: Final = 16
+REPLICA_STATE_SINCE: Final = 15
+_INVALID_OFFSET: Final = -1
+_NO_RECORDS: Final = b""
+
+Row = tuple[FetchPartition, FetchResponsePartitionData]
+
+
+def fetch(services: "Services", context: "RequestContext", request: FetchRequest) -> Any:
+    """Read at once if there is enough to read, else wait for it."""
+    return _Fetch(services, context, request).begin()
+
+
+def fetch_error(request: FetchRequest, version: int, error: KafkaError) -> FetchResponse:
+    """The error at the top (a session's errors are always there), or at every partition before version 7."""
+    if version >= 7:
+        return FetchResponse(error_code=error.code)
+    return FetchResponse(
+        responses=[
+            FetchResponseFetchableTopicResponse(
+                topic=topic.topic,
+                partitions=[_failed_row(asked.partition, error, version) for asked in topic.partitions],
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+class _Fetch:
+    """One Fetch request from its session to its answer."""
+
+    __slots__ = (
+        "context",
+        "isolation_level",
+        "kind_is_full",
+        "max_bytes",
+        "min_bytes",
+        "request",
+        "services",
+        "session",
+        "targets",
+        "version",
+    )
+
+    def __init__(self, services: "Services", context: "RequestContext", request: FetchRequest) -> None:
+        self.services = services
+        self.context = context
+        self.request = request
+        self.version = context.api_version
+        self.isolation_level = request.isolation_level
+        self.max_bytes = min(request.max_bytes, services.config.fetch_max_bytes)
+        self.min_bytes = min(request.min_bytes, self.max_bytes)
+        self.session: FetchSession | None = None
+        self.kind_is_full = False
+        self.targets: list[tuple[FetchPartition, Partition | KafkaError]] = []
+
+    def begin(self) -> Any:
+        self._check_replica_id()
+        self.targets = [(asked, self._find(asked)) for asked in self._asked()]
+        rows, is_enough = self._read()
+        if is_enough or self.request.max_wait_ms <= 0:
+            return self._respond(rows)
+        partitions = [target for _, target in self.targets if isinstance(target, Partition)]
+        operation = DelayedOperation(self._try_complete, self._timed_out)
+        return operation.wait(self.services.reactor, self.request.max_wait_ms, partitions)
+
+    def _try_complete(self) -> FetchResponse | None:
+        rows, is_enough = self._read()
+        return self._respond(rows) if is_enough else None
+
+    def _timed_out(self) -> FetchResponse:
+        return self._respond(self._read()[0])
+
+    def _check_replica_id(self) -> None:
+        """Only consumers fetch here: no other broker has a replica of anything yet."""
+        request = self.request
+        replica_id = request.replica_id if self.version < REPLICA_STATE_SINCE else request.replica_state.replica_id
+        if replica_id >= 0:
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"broker {replica_id} has no replica here")
+
+    # -- what is asked ---------------------------------------------------------------------------------------------
+
+    def _asked(self) -> Iterable[FetchPartition]:
+        """The partitions to fetch: those named, or those of the session with the named ones changed."""
+        request = self.request
+        cache = self.services.fetch_sessions
+        epoch = request.session_epoch
+        asked = _partitions_of(request, self.version)
+        if epoch in (INITIAL_EPOCH, FINAL_EPOCH):
+            if request.session_id != INVALID_SESSION_ID:
+                cache.remove(request.session_id)
+            self.kind_is_full = epoch == INITIAL_EPOCH
+            return asked.values()
+        uses_ids = self.version >= TOPIC_IDS_SINCE
+        session = cache.resume(request.session_id, epoch, uses_ids, self.services.now_ms())
+        session.update(asked, _forgotten(request, uses_ids))
+        if not session.partitions:
+            cache.remove(session.id)
+            return asked.values()
+        session.advance()
+        self.session = session
+        return list(session.partitions.values())
+
+    def _find(self, asked: FetchPartition) -> Partition | KafkaError:
+        replicas = self.services.replicas
+        try:
+            if self.version >= TOPIC_IDS_SINCE:
+                return replicas.get_by_id(asked.topic_id, asked.index)
+            return replicas.get(asked.topic, asked.index)
+        except KafkaError as error:
+            return error
+
+    # -- reading ---------------------------------------------------------------------------------------------------
+
+    def _read(self) -> tuple[list[Row], bool]:
+        """Read all partitions within the limits; and whether that suffices for an answer.
+
+        A partition that does not exist does not hasten the answer: the client may be waiting for the others.
+        """
+        rows: list[Row] = []
+        unknown: list[Row] = []
+        remaining_bytes = self.max_bytes
+        read_bytes = 0
+        is_urgent = True
+        for asked, target in self.targets:
+            if not isinstance(target, Partition):
+                unknown.append((asked, _failed_row(asked.index, target, self.version)))
+                continue
+            if not rows:
+                is_urgent = False
+            try:
+                row, size_bytes, diverges = self._read_one(asked, target, remaining_bytes, read_bytes == 0)
+            except KafkaError as error:
+                row, size_bytes, diverges = _failed_row(asked.index, error, self.version), 0, True
+            is_urgent = is_urgent or diverges
+            read_bytes += size_bytes
+            remaining_bytes = max(0, remaining_bytes - size_bytes)
+            rows.append((asked, row))
+        return rows + unknown, is_urgent or read_bytes >= self.min_bytes
+
+    def _read_one(
+        self, asked: FetchPartition, partition: Partition, remaining_bytes: int, at_least_one: bool
+    ) -> tuple[FetchResponsePartitionData, int, bool]:
+        """A partition's row, the bytes in it, and whether the reader's history diverges from ours."""
+        log = partition.leading_log(asked.current_leader_epoch)
+        if asked.last_fetched_epoch >= 0:
+            diverging = partition.diverging_epoch(asked.last_fetched_epoch, asked.fetch_offset)
+            if diverging is not None:
+                row = self._row(asked.index, partition, None)
+                row.diverging_epoch = FetchResponseEpochEndOffset(epoch=diverging[0], end_offset=diverging[1])
+                return row, 0, True
+        region = partition.read(
+            asked.fetch_offset,
+            min(asked.max_bytes, remaining_bytes),
+            isolation_level=self.isolation_level,
+            at_least_one=at_least_one,
+            current_leader_epoch=asked.current_leader_epoch,
+        )
+        row = self._row(asked.index, partition, region)
+        if self.isolation_level == READ_COMMITTED:
+            found = [] if region is None else log.aborted_transactions(asked.fetch_offset, region)
+            row.aborted_transactions = [
+                FetchResponseAbortedTransaction(producer_id=entry.producer_id, first_offset=entry.first_offset)
+                for entry in found
+            ]
+        return row, 0 if region is None else region.size_bytes, False
+
+    def _row(
+        self, index: int, partition: Partition, region: FileRegionLike | None
+    ) -> FetchResponsePartitionData:
+        log = partition.leading_log()
+        return FetchResponsePartitionData(
+            partition_index=index,
+            high_watermark=log.high_watermark,
+            last_stable_offset=log.last_stable_offset,
+            log_start_offset=log.log_start_offset,
+            aborted_transactions=None,
+            records=_NO_RECORDS if region is None else region,
+        )
+
+    # -- answering -------------------------------------------------------------------------------------------------
+
+    def _respond(self, rows: list[Row]) -> FetchResponse:
+        if self.session is not None:
+            return self._respond_in_session(self.session, rows)
+        session_id = INVALID_SESSION_ID
+        if self.kind_is_full:
+            session_id = self._open_session(rows)
+        return self._response(session_id, rows)
+
+    def _open_session(self, rows: list[Row]) -> int:
+        for asked, row in rows:
+            asked.tell(row.high_watermark, row.log_start_offset, bool(row.error_code))
+        uses_ids = self.version >= TOPIC_IDS_SINCE
+        partitions: dict[PartitionKey, FetchPartition] = {
+            (asked.topic_id if uses_ids else asked.topic, asked.index): asked for asked, _ in rows
+        }
+        session = self.services.fetch_sessions.create(partitions, uses_ids, self.services.now_ms())
+        return INVALID_SESSION_ID if session is None else session.id
+
+    def _respond_in_session(self, session: FetchSession, rows: list[Row]) -> FetchResponse:
+        """Only what is news. Partitions that gave records go to the end of the order, so that each gets its turn."""
+        uses_ids = self.version >= TOPIC_IDS_SINCE
+        told: list[Row] = []
+        for asked, row in rows:
+            has_records = row.records is not _NO_RECORDS
+            is_news = asked.tell(row.high_watermark, row.log_start_offset, bool(row.error_code))
+            if is_news or has_records or row.diverging_epoch.epoch >= 0:
+                told.append((asked, row))
+            if has_records:
+                key = (asked.topic_id if uses_ids else asked.topic, asked.index)
+                if key in session.partitions:
+                    session.partitions.move_to_end(key)
+        return self._response(session.id, told)
+
+    def _response(self, session_id: int, rows: list[Row]) -> FetchResponse:
+        topics: list[FetchResponseFetchableTopicResponse] = []
+        last: FetchPartition | None = None
+        for asked, row in rows:
+            if last is None or asked.topic_id != last.topic_id or asked.topic != last.topic:
+                topics.append(FetchResponseFetchableTopicResponse(topic=asked.topic, topic_id=asked.topic_id))
+                last = asked
+            topics[-1].partitions.append(row)
+        response = FetchResponse(session_id=session_id, responses=topics)
+        if self.version >= LEADER_NAMED_SINCE:
+            self._name_leaders(response, rows)
+        return response
+
+    def _name_leaders(self, response: FetchResponse, rows: list[Row]) -> None:
+        """Tell who leads the partitions that are not led here any more (KIP-951)."""
+        nodes: dict[int, FetchResponseNodeEndpoint] = {}
+        for asked, row in rows:
+            if row.error_code not in (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH):
+                continue
+            leader = self.services.current_leader(
+                asked.topic, asked.topic_id, asked.index, self.context.listener_name
+            )
+            if leader is not None:
+                row.current_leader = FetchResponseLeaderIdAndEpoch(
+                    leader_id=leader.broker_id, leader_epoch=leader.leader_epoch
+                )
+                nodes[leader.broker_id] = FetchResponseNodeEndpoint(
+                    node_id=leader.broker_id, host=leader.host, port=leader.port, rack=leader.rack
+                )
+        response.node_endpoints = list(nodes.values())
+
+
+def _partitions_of(request: FetchRequest, version: int) -> dict[PartitionKey, FetchPartition]:
+    """The partitions a request names; of one that is named twice, the last word counts."""
+    found: dict[PartitionKey, FetchPartition] = {}
+    uses_ids = version >= TOPIC_IDS_SINCE
+    for topic in request.topics:
+        name = topic.topic_id if uses_ids else topic.topic
+        for asked in topic.partitions:
+            partition = FetchPartition(topic.topic, topic.topic_id, asked.partition)
+            partition.fetch_offset = asked.fetch_offset
+            partition.max_bytes = asked.partition_max_bytes
+            partition.current_leader_epoch = asked.current_leader_epoch
+            partition.last_fetched_epoch = asked.last_fetched_epoch
+            partition.fetcher_log_start_offset = asked.log_start_offset
+            found[name, asked.partition] = partition
+    return found
+
+
+def _forgotten(request: FetchRequest, uses_ids: bool) -> Iterable[PartitionKey]:
+    for topic in request.forgotten_topics_data:
+        for index in topic.partitions:
+            yield (topic.topic_id if uses_ids else topic.topic), index
+
+
+def _failed_row(index: int, error: KafkaError, version: int) -> FetchResponsePartitionData:
+    code = error.code
+    if code == ErrorCode.KAFKA_STORAGE_ERROR and version < STORAGE_ERROR_SINCE:
+        code = ErrorCode.NOT_LEADER_OR_FOLLOWER
+    return FetchResponsePartitionData(
+        partition_index=index,
+        error_code=code,
+        high_watermark=_INVALID_OFFSET,
+        last_stable_offset=_INVALID_OFFSET,
+        log_start_offset=_INVALID_OFFSET,
+        aborted_transactions=None,
+        records=_NO_RECORDS,
+    )

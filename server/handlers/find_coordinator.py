@@ -1,0 +1,94 @@
+"""FindCoordinator 0-6: which broker coordinates a group.
+
+Several keys from version 4 on, each with its own error (KIP-699). The internal topic is created when it is first asked
+for; until it is there the answer is COORDINATOR_NOT_AVAILABLE, which clients retry. Transactional ids and share groups
+have no coordinator here yet and are refused with INVALID_REQUEST, so that a client fails at once instead of waiting.
+"""
+
+from typing import TYPE_CHECKING, Any, Final
+
+from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.protocol.messages.find_coordinator import (
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+    FindCoordinatorResponseCoordinator,
+)
+from odradek.replication.topic_names import GROUP_METADATA_TOPIC
+
+if TYPE_CHECKING:
+    from odradek.server.connection import RequestContext
+    from odradek.server.services import Services
+
+GROUP: Final = 0
+BATCHED_SINCE: Final = 4
+
+
+def find_coordinator(services: "Services", context: "RequestContext", request: FindCoordinatorRequest) -> Any:
+    """The coordinator of each key."""
+    if request.key_type == GROUP and GROUP_METADATA_TOPIC not in services.metadata.topics:
+        return services.create_internal_topic(GROUP_METADATA_TOPIC).addCallback(
+            lambda _: _answer(services, context, request)
+        )
+    return _answer(services, context, request)
+
+
+def find_coordinator_error(
+    request: FindCoordinatorRequest, version: int, error: KafkaError
+) -> FindCoordinatorResponse:
+    """The error at the top, or at every key."""
+    return _response(request, version, [_failed(key, error) for key in _keys(request, version)])
+
+
+def _answer(
+    services: "Services", context: "RequestContext", request: FindCoordinatorRequest
+) -> FindCoordinatorResponse:
+    version = context.api_version
+    found = []
+    for key in _keys(request, version):
+        try:
+            found.append(_find(services, context, request.key_type, key))
+        except KafkaError as error:
+            found.append(_failed(key, error))
+    return _response(request, version, found)
+
+
+def _find(
+    services: "Services", context: "RequestContext", key_type: int, key: str
+) -> FindCoordinatorResponseCoordinator:
+    if key_type != GROUP:
+        what = {1: "transactions", 2: "share groups"}.get(key_type, f"coordinator type {key_type}")
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"This broker does not serve {what}.")
+    metadata = services.metadata
+    partition = metadata.partition(GROUP_METADATA_TOPIC, services.groups.index_of(key))
+    leader = metadata.brokers.get(partition.leader) if partition is not None else None
+    endpoint = leader.endpoint(context.listener_name) if leader is not None else None
+    if leader is None or endpoint is None:
+        raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    return FindCoordinatorResponseCoordinator(
+        key=key, node_id=leader.broker_id, host=endpoint.host, port=endpoint.port
+    )
+
+
+def _keys(request: FindCoordinatorRequest, version: int) -> list[str]:
+    return request.coordinator_keys if version >= BATCHED_SINCE else [request.key]
+
+
+def _failed(key: str, error: KafkaError) -> FindCoordinatorResponseCoordinator:
+    return FindCoordinatorResponseCoordinator(
+        key=key, node_id=-1, port=-1, error_code=error.code, error_message=error.message
+    )
+
+
+def _response(
+    request: FindCoordinatorRequest, version: int, found: list[FindCoordinatorResponseCoordinator]
+) -> FindCoordinatorResponse:
+    if version >= BATCHED_SINCE:
+        return FindCoordinatorResponse(coordinators=found)
+    (one,) = found
+    return FindCoordinatorResponse(
+        error_code=one.error_code,
+        error_message=one.error_message,
+        node_id=one.node_id,
+        host=one.host,
+        port=one.port,
+    )

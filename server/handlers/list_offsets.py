@@ -1,0 +1,140 @@
+"""ListOffsets 1-11 and OffsetForLeaderEpoch 2-4: positions in a log, by time and by leader epoch.
+
+Negative timestamps are special positions, each known from some version on: -1 latest, -2 earliest, -3 that of the
+largest timestamp (7, KIP-734), -4 earliest local (8, KIP-405), -5 latest tiered (9, KIP-1005), -6 earliest pending
+upload (11, KIP-1023). A partition named twice is INVALID_REQUEST. Read-committed latest is the last stable offset.
+"""
+
+from collections import Counter
+from typing import TYPE_CHECKING, Final
+
+from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.protocol.messages.list_offsets import (
+    ListOffsetsRequest,
+    ListOffsetsRequestListOffsetsPartition,
+    ListOffsetsResponse,
+    ListOffsetsResponseListOffsetsPartitionResponse,
+    ListOffsetsResponseListOffsetsTopicResponse,
+)
+from odradek.protocol.messages.offset_for_leader_epoch import (
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochRequestOffsetForLeaderPartition,
+    OffsetForLeaderEpochResponse,
+    OffsetForLeaderEpochResponseEpochEndOffset,
+    OffsetForLeaderEpochResponseOffsetForLeaderTopicResult,
+)
+from odradek.replication.partition import check_timestamp_supported
+
+if TYPE_CHECKING:
+    from odradek.server.connection import RequestContext
+    from odradek.server.services import Services
+
+CONSUMER: Final = -1
+OFFSET_NOT_AVAILABLE_SINCE: Final = 5
+
+
+def list_offsets(
+    services: "Services", context: "RequestContext", request: ListOffsetsRequest
+) -> ListOffsetsResponse:
+    """Each partition by itself; one that fails does not touch the others."""
+    version = context.api_version
+    isolation_level = request.isolation_level if request.replica_id == CONSUMER else None
+    named = Counter((topic.name, asked.partition_index) for topic in request.topics for asked in topic.partitions)
+    topics = []
+    for topic in request.topics:
+        rows = []
+        for asked in topic.partitions:
+            try:
+                if named[topic.name, asked.partition_index] > 1:
+                    raise KafkaError(ErrorCode.INVALID_REQUEST)
+                rows.append(_look_up(services, topic.name, asked, version, isolation_level))
+            except KafkaError as error:
+                rows.append(_failed_row(asked.partition_index, error, version))
+        topics.append(ListOffsetsResponseListOffsetsTopicResponse(name=topic.name, partitions=rows))
+    return ListOffsetsResponse(topics=topics)
+
+
+def list_offsets_error(request: ListOffsetsRequest, version: int, error: KafkaError) -> ListOffsetsResponse:
+    """The error at every partition."""
+    return ListOffsetsResponse(
+        topics=[
+            ListOffsetsResponseListOffsetsTopicResponse(
+                name=topic.name,
+                partitions=[_failed_row(asked.partition_index, error, version) for asked in topic.partitions],
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+def _look_up(
+    services: "Services",
+    topic: str,
+    asked: ListOffsetsRequestListOffsetsPartition,
+    version: int,
+    isolation_level: int | None,
+) -> ListOffsetsResponseListOffsetsPartitionResponse:
+    check_timestamp_supported(asked.timestamp, version)
+    found = services.replicas.get(topic, asked.partition_index).list_offset(
+        asked.timestamp, isolation_level=isolation_level, current_leader_epoch=asked.current_leader_epoch
+    )
+    return ListOffsetsResponseListOffsetsPartitionResponse(
+        partition_index=asked.partition_index,
+        timestamp=found.timestamp,
+        offset=found.offset,
+        leader_epoch=found.leader_epoch,
+    )
+
+
+def _failed_row(index: int, error: KafkaError, version: int) -> ListOffsetsResponseListOffsetsPartitionResponse:
+    code = error.code
+    if code == ErrorCode.OFFSET_NOT_AVAILABLE and version < OFFSET_NOT_AVAILABLE_SINCE:
+        code = ErrorCode.LEADER_NOT_AVAILABLE
+    return ListOffsetsResponseListOffsetsPartitionResponse(partition_index=index, error_code=code)
+
+
+def offset_for_leader_epoch(
+    services: "Services", context: "RequestContext", request: OffsetForLeaderEpochRequest
+) -> OffsetForLeaderEpochResponse:
+    """Where each epoch ends, for a consumer to find out whether its position was truncated away."""
+    return OffsetForLeaderEpochResponse(
+        topics=[
+            OffsetForLeaderEpochResponseOffsetForLeaderTopicResult(
+                topic=topic.topic,
+                partitions=[_epoch_end(services, topic.topic, asked) for asked in topic.partitions],
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+def offset_for_leader_epoch_error(
+    request: OffsetForLeaderEpochRequest, version: int, error: KafkaError
+) -> OffsetForLeaderEpochResponse:
+    """The error at every partition."""
+    return OffsetForLeaderEpochResponse(
+        topics=[
+            OffsetForLeaderEpochResponseOffsetForLeaderTopicResult(
+                topic=topic.topic,
+                partitions=[
+                    OffsetForLeaderEpochResponseEpochEndOffset(partition=asked.partition, error_code=error.code)
+                    for asked in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+def _epoch_end(
+    services: "Services", topic: str, asked: OffsetForLeaderEpochRequestOffsetForLeaderPartition
+) -> OffsetForLeaderEpochResponseEpochEndOffset:
+    try:
+        epoch, end_offset = services.replicas.get(topic, asked.partition).offset_for_leader_epoch(
+            asked.leader_epoch, asked.current_leader_epoch
+        )
+    except KafkaError as error:
+        return OffsetForLeaderEpochResponseEpochEndOffset(partition=asked.partition, error_code=error.code)
+    return OffsetForLeaderEpochResponseEpochEndOffset(
+        partition=asked.partition, leader_epoch=epoch, end_offset=end_offset
+    )

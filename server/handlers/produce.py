@@ -1,0 +1,186 @@
+"""Produce 3-13: appends one record batch to each partition named.
+
+acks: 0 gets no response at all, and a failure closes the connection; 1 is answered once the leader has appended, -1
+once all replicas in sync have (KIP-679 makes that the clients' default). Anything else is INVALID_REQUIRED_ACKS.
+Topics go by id from version 13 on (KIP-516). From 8 on an error names the records that caused it (KIP-467), from 10 on
+NOT_LEADER_OR_FOLLOWER says who leads (KIP-951). A batch that was appended before is answered with the offsets of
+that time (KIP-98). Where flush.messages asks for it, the answer waits for the disk.
+"""
+
+from typing import TYPE_CHECKING, Any, Final
+
+from twisted.internet.defer import Deferred, gatherResults
+
+from odradek.log.validation import RejectedRecordsError
+from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.protocol.messages.produce import (
+    ProduceRequest,
+    ProduceResponse,
+    ProduceResponseBatchIndexAndErrorMessage,
+    ProduceResponseLeaderIdAndEpoch,
+    ProduceResponseNodeEndpoint,
+    ProduceResponsePartitionProduceResponse,
+    ProduceResponseTopicProduceResponse,
+)
+from odradek.server.connection import NO_RESPONSE, CloseConnection
+from odradek.server.purgatory import DelayedOperation
+
+if TYPE_CHECKING:
+    from odradek.replication.partition import Partition
+    from odradek.server.connection import RequestContext
+    from odradek.server.services import Services
+
+TOPIC_IDS_SINCE: Final = 13
+_VALID_ACKS: Final = (-1, 1, 0)
+_Unfinished = tuple["Partition", int, ProduceResponsePartitionProduceResponse]
+_EMPTY_RECORDS: Final = memoryview(b"")
+
+
+def produce(services: "Services", context: "RequestContext", request: ProduceRequest) -> Any:
+    """Append what each partition was sent; wait for replicas and for the disk where that was asked for."""
+    version = context.api_version
+    acks = request.acks
+    now_ms = services.now_ms()
+    topics = []
+    unfinished: list[_Unfinished] | None = None
+    flushes: list[Deferred[Any]] | None = None
+    failed = False
+    for topic in request.topic_data:
+        rows = []
+        for data in topic.partition_data:
+            try:
+                if version >= TOPIC_IDS_SINCE:
+                    partition = services.replicas.get_by_id(topic.topic_id, data.index)
+                else:
+                    partition = services.replicas.get(topic.name, data.index)
+                if acks not in _VALID_ACKS:
+                    raise KafkaError(ErrorCode.INVALID_REQUIRED_ACKS)
+                info = partition.append_as_leader(
+                    data.records or _EMPTY_RECORDS, required_acks=acks, now_ms=now_ms, produce_version=version
+                )
+            except KafkaError as error:
+                failed = True
+                rows.append(_failed_row(data.index, error))
+                continue
+            row = ProduceResponsePartitionProduceResponse(
+                index=data.index,
+                base_offset=info.first_offset,
+                log_append_time_ms=info.log_append_time_ms,
+                log_start_offset=info.log_start_offset,
+            )
+            rows.append(row)
+            if acks == -1 and partition.log.high_watermark <= info.last_offset:  # type: ignore[union-attr]
+                unfinished = unfinished or []
+                unfinished.append((partition, info.last_offset + 1, row))
+            if info.flush_due:
+                flushes = flushes or []
+                flushes.append(services.flusher.flush(partition, row))
+        topics.append(
+            ProduceResponseTopicProduceResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=rows)
+        )
+    if acks == 0:
+        if failed:
+            raise CloseConnection(f"a produce with acks=0 failed: {_first_error(topics)}")
+        return NO_RESPONSE
+    response = ProduceResponse(responses=topics)
+    if failed and version >= 10:
+        _name_leaders(services, context, response)
+    if flushes is None and unfinished is None:
+        return response
+    return _when_done(services, request, response, unfinished or [], flushes or [])
+
+
+def produce_error(request: ProduceRequest, version: int, error: KafkaError) -> ProduceResponse | None:
+    """The error at every partition; with acks=0 the connection is closed instead."""
+    if request.acks == 0:
+        return None
+    return ProduceResponse(
+        responses=[
+            ProduceResponseTopicProduceResponse(
+                name=topic.name,
+                topic_id=topic.topic_id,
+                partition_responses=[_failed_row(data.index, error) for data in topic.partition_data],
+            )
+            for topic in request.topic_data
+        ]
+    )
+
+
+def _failed_row(index: int, error: KafkaError) -> ProduceResponsePartitionProduceResponse:
+    row = ProduceResponsePartitionProduceResponse(
+        index=index, error_code=error.code, base_offset=-1, error_message=error.message
+    )
+    if isinstance(error, RejectedRecordsError):
+        row.record_errors = [
+            ProduceResponseBatchIndexAndErrorMessage(batch_index=number, batch_index_error_message=message)
+            for number, message in error.record_errors
+        ]
+    return row
+
+
+def _first_error(topics: list[ProduceResponseTopicProduceResponse]) -> str:
+    for topic in topics:
+        for row in topic.partition_responses:
+            if row.error_code:
+                return f"{topic.name or topic.topic_id.hex()}-{row.index} {ErrorCode(row.error_code).name}"
+    return "unknown"
+
+
+def _name_leaders(services: "Services", context: "RequestContext", response: ProduceResponse) -> None:
+    """Tell who leads the partitions that are not led here (KIP-951)."""
+    nodes: dict[int, ProduceResponseNodeEndpoint] = {}
+    for topic in response.responses:
+        for row in topic.partition_responses:
+            if row.error_code != ErrorCode.NOT_LEADER_OR_FOLLOWER:
+                continue
+            leader = services.current_leader(topic.name, topic.topic_id, row.index, context.listener_name)
+            if leader is None:
+                continue
+            row.current_leader = ProduceResponseLeaderIdAndEpoch(
+                leader_id=leader.broker_id, leader_epoch=leader.leader_epoch
+            )
+            nodes[leader.broker_id] = ProduceResponseNodeEndpoint(
+                node_id=leader.broker_id, host=leader.host, port=leader.port, rack=leader.rack
+            )
+    response.node_endpoints = list(nodes.values())
+
+
+def _when_done(
+    services: "Services",
+    request: ProduceRequest,
+    response: ProduceResponse,
+    unfinished: list[_Unfinished],
+    flushes: list["Deferred[Any]"],
+) -> "Deferred[ProduceResponse]":
+    """The response once every partition is replicated as far as asked, or failed, or time is up, and synced."""
+
+    def settled() -> ProduceResponse | None:
+        for entry in list(unfinished):
+            partition, offset, row = entry
+            try:
+                if not partition.has_reached(offset):
+                    continue
+            except KafkaError as error:
+                _fail_row(row, error)
+            unfinished.remove(entry)
+        return None if unfinished else response
+
+    def timed_out() -> ProduceResponse:
+        for _, _, row in unfinished:
+            _fail_row(row, KafkaError(ErrorCode.REQUEST_TIMED_OUT))
+        return response
+
+    waits: list[Deferred[Any]] = list(flushes)
+    if settled() is None:
+        operation = DelayedOperation(settled, timed_out)
+        waits.append(
+            operation.wait(services.reactor, request.timeout_ms, dict.fromkeys(entry[0] for entry in unfinished))
+        )
+    return gatherResults(waits, consumeErrors=True).addCallback(lambda _: response)
+
+
+def _fail_row(row: ProduceResponsePartitionProduceResponse, error: KafkaError) -> None:
+    row.error_code = error.code
+    row.error_message = error.message
+    row.base_offset = -1
+    row.log_append_time_ms = row.log_start_offset = -1
