@@ -20,7 +20,7 @@ from compat_tests.clients import common
 from compat_tests.clients.common import ClientError, Message, Partition, Received, Sent
 
 # No cooperative assignor; its admin client neither deletes groups nor lists offsets nor alters incrementally.
-FEATURES = frozenset({"static", "null_headers", "null_records", "partitioner"})
+FEATURES = frozenset({"static", "null_headers", "partitioner"})
 ASSIGNORS = {"range": RangePartitionAssignor, "roundrobin": RoundRobinPartitionAssignor}
 TIMEOUT_S = 30
 
@@ -128,6 +128,7 @@ class Consumer(common.Consumer):
                 auto_offset_reset=options.reset,
                 enable_auto_commit=False,
                 max_partition_fetch_bytes=options.max_partition_bytes,
+                fetch_max_wait_ms=options.fetch_wait_ms,
             )
             await consumer.start()
             return consumer

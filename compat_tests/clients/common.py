@@ -95,6 +95,7 @@ class ConsumerOptions:
     heartbeat_ms: int = 500
     reset: str = "earliest"
     max_partition_bytes: int = 1_048_576
+    fetch_wait_ms: int = 100
     client_id: str = "compat"
 
 

@@ -106,10 +106,12 @@ class Consumer(common.Consumer):
             "enable.partition.eof": False,
             "max.partition.fetch.bytes": options.max_partition_bytes,
             "fetch.error.backoff.ms": 50,
+            "fetch.wait.max.ms": options.fetch_wait_ms,
             "error_cb": _ignore,
         }
         if options.instance_id:
             settings["group.instance.id"] = options.instance_id
+        self._reset = options.reset
         self._consumer = confluent_kafka.Consumer(settings)
 
     def subscribe(
@@ -126,7 +128,8 @@ class Consumer(common.Consumer):
             self._consumer.subscribe(list(topics))
 
     def assign(self, partitions: Sequence[Partition]) -> None:
-        self._consumer.assign([TopicPartition(*p) for p in partitions])
+        start = confluent_kafka.OFFSET_END if self._reset == "latest" else confluent_kafka.OFFSET_BEGINNING
+        self._consumer.assign([TopicPartition(*p, start) for p in partitions])
 
     def poll(self, timeout_s: float) -> list[Received]:
         records = []

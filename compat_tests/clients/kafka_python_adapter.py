@@ -138,6 +138,7 @@ class Consumer(common.Consumer):
             auto_offset_reset=options.reset,
             enable_auto_commit=False,
             max_partition_fetch_bytes=options.max_partition_bytes,
+            fetch_max_wait_ms=options.fetch_wait_ms,
         )
 
     def subscribe(
