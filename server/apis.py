@@ -65,7 +65,7 @@ APIS: Final = {
         Api(60, "DescribeCluster", 0, 2, "metadata:describe_cluster"),
         Api(61, "DescribeProducers", 0, 0, "producers:describe_producers"),
         Api(74, "ListConfigResources", 0, 1, "configs:list_config_resources"),
-        Api(75, "DescribeTopicPartitions", 0, 0, "metadata:describe_topic_partitions"),
+        Api(75, "DescribeTopicPartitions", 0, 0, "topic_partitions:describe_topic_partitions"),
     )
 }
 """Source of keys and versions: Apache Kafka 4.3.0's own ApiVersions answer, less what is not served yet."""

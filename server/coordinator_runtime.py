@@ -16,6 +16,7 @@ from odradek.coordinator.group_shard import GroupShard, Phase
 from odradek.coordinator.partitioning import partition_for
 from odradek.coordinator.result import CoordinatorRecord, Result
 from odradek.coordinator.settings import GroupSettings
+from odradek.log.validation import Origin
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.records import (
     ControlType,
@@ -64,9 +65,10 @@ class PendingReply:
 class _Led:
     """A shard that is led here, with the results that wait for replication and its alarm."""
 
-    __slots__ = ("alarm", "alarm_ms", "partition", "shard", "waiting")
+    __slots__ = ("alarm", "alarm_ms", "on_wake", "partition", "shard", "waiting")
 
-    def __init__(self, partition: "Partition", shard: GroupShard) -> None:
+    def __init__(self, partition: "Partition", shard: GroupShard, on_wake: "Callable[[_Led], None]") -> None:
+        self.on_wake = on_wake
         self.partition = partition
         self.shard = shard
         self.alarm: Any = None
@@ -74,7 +76,9 @@ class _Led:
         self.waiting: deque[tuple[Result, int, int]] = deque()
 
     def wake(self) -> None:
-        """The partition's high watermark moved; see `GroupCoordinatorRuntime._replicated`."""
+        """The partition calls this when its high watermark has moved."""
+        if self.waiting:
+            self.on_wake(self)
 
 
 class GroupCoordinatorRuntime:
@@ -142,8 +146,10 @@ class GroupCoordinatorRuntime:
         """This broker has become the leader of a partition of `__consumer_offsets`: load its shard."""
         if partition.index in self._led:
             return
-        led = self._led[partition.index] = _Led(partition, GroupShard(self._settings, self._random_uuid))
-        partition.add_listener(lambda: self._replicated(led))
+        led = self._led[partition.index] = _Led(
+            partition, GroupShard(self._settings, self._random_uuid), self._replicated
+        )
+        partition.watchers[led] = None
         self._load(led, _replay_all(led))
 
     def resign(self, index: int) -> None:
@@ -151,6 +157,7 @@ class GroupCoordinatorRuntime:
         led = self._led.pop(index, None)
         if led is None:
             return
+        led.partition.watchers.pop(led, None)
         if led.alarm is not None:
             led.alarm.cancel()
         while led.waiting:
@@ -186,14 +193,19 @@ class GroupCoordinatorRuntime:
         while result.records:
             now_ms = self._now_ms()
             try:
-                info = led.partition.append_as_coordinator(_batch(result.records, now_ms), now_ms)
+                info = led.partition.append_as_leader(
+                    memoryview(_batch(result.records, now_ms)),
+                    required_acks=-1,
+                    now_ms=now_ms,
+                    origin=Origin.COORDINATOR,
+                )
             except KafkaError as error:
                 logger.warning(
                     "coordinator records not written partition=%d error=%s", led.partition.index, error
                 )
                 result = shard.on_write_failed(result, error.code, now_ms)
                 continue
-            if led.waiting or led.partition.high_watermark <= info.last_offset:
+            if led.waiting or not _is_replicated(led.partition, info.last_offset):
                 led.waiting.append((result, info.first_offset, info.last_offset))
                 return
             result = shard.on_written(result, info.first_offset, now_ms)
@@ -201,7 +213,7 @@ class GroupCoordinatorRuntime:
         self._set_alarm(led)
 
     def _replicated(self, led: _Led) -> None:
-        while led.waiting and led.partition.high_watermark > led.waiting[0][2]:
+        while led.waiting and _is_replicated(led.partition, led.waiting[0][2]):
             result, first_offset, _ = led.waiting.popleft()
             self._carry_out(led, led.shard.on_written(result, first_offset, self._now_ms()))
 
@@ -225,6 +237,11 @@ class GroupCoordinatorRuntime:
         self._set_alarm(led)
 
 
+def _is_replicated(partition: "Partition", offset: int) -> bool:
+    log = partition.log
+    return log is not None and log.high_watermark > offset
+
+
 def _send(result: Result) -> None:
     for token, response in result.replies:
         token.answer(response)
@@ -236,7 +253,7 @@ def _batch(records: list[CoordinatorRecord], now_ms: int) -> bytes:
 
 def _replay_all(led: _Led) -> Iterator[None]:
     """Replay the partition from start to end, a chunk of the log at each step."""
-    log = led.partition.log
+    log = led.partition.leading_log()
     offset = log.log_start_offset
     while offset < log.log_end_offset:
         region = log.read(offset, _LOAD_CHUNK_BYTES, upper_offset=log.log_end_offset, at_least_one=True)

@@ -1,7 +1,7 @@
 """Acknowledgements that wait for the disk: `flush.messages` reached, the answer follows the sync.
 
-The sync runs on a thread. Producers that come to a partition while its sync is under way share the next one, so the disk
-is asked once for all of them (group commit).
+The sync runs on a thread. Producers that come to a partition while its sync is under way share the next one, so the
+disk is asked once for all of them (group commit).
 """
 
 from collections.abc import Callable

@@ -5,17 +5,12 @@ it can be completed now; the timeout does not ask.
 """
 
 from collections.abc import Callable, Iterable
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from twisted.internet.defer import Deferred
 
-
-class Watched(Protocol):
-    """Something that happens to a partition is worth another look at the operations that watch it."""
-
-    watchers: "dict[DelayedOperation, None]"
-    """In the order in which they began to wait: the partition calls `wake` on each when its high watermark moves,
-    its log start moves, or it is no longer led here."""
+if TYPE_CHECKING:
+    from odradek.replication.partition import Partition
 
 
 class DelayedOperation:
@@ -31,10 +26,10 @@ class DelayedOperation:
         self.deferred: Deferred[Any] = Deferred(self._cancelled)
         self._try_complete = try_complete
         self._on_timeout = on_timeout
-        self._watching: list[Watched] = []
+        self._watching: list[Partition] = []
         self._timer: Any = None
 
-    def wait(self, clock: Any, timeout_ms: int, partitions: Iterable[Watched]) -> "Deferred[Any]":
+    def wait(self, clock: Any, timeout_ms: int, partitions: "Iterable[Partition]") -> "Deferred[Any]":
         """Begin to wait, at most `timeout_ms`."""
         for partition in partitions:
             partition.watchers[self] = None

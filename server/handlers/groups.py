@@ -6,11 +6,14 @@ together. KIP-62 (rebalance timeout), KIP-345 (static members), KIP-394 (member 
 operations), KIP-518 and KIP-848 (filters of ListGroups), KIP-814 (skip assignment).
 """
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from twisted.internet.defer import Deferred, gatherResults
 
 from odradek.coordinator import responses
+from odradek.coordinator.group_shard import GroupShard
+from odradek.coordinator.result import Result
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages.delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
 from odradek.protocol.messages.describe_groups import DescribeGroupsRequest, DescribeGroupsResponse
@@ -114,14 +117,21 @@ def delete_groups(services: "Services", context: "RequestContext", request: Dele
     by_index: dict[int, list[str]] = {}
     for group_id in dict.fromkeys(request.groups_names):
         by_index.setdefault(services.groups.index_of(group_id), []).append(group_id)
-    outcomes = [
-        services.groups.run_on(
-            index,
-            lambda shard, token, now_ms, group_ids=group_ids: shard.delete_groups(group_ids, context, token, now_ms),
-        )
-        for index, group_ids in by_index.items()
-    ]
-    return together(outcomes, lambda parts: DeleteGroupsResponse(results=[row for part in parts for row in part.results]))
+    outcomes = []
+    for index, group_ids in by_index.items():
+        delete = partial(_delete_groups, group_ids, context)
+        outcomes.append(services.groups.run_on(index, delete))
+    return together(outcomes, _deleted)
+
+
+def _delete_groups(
+    group_ids: list[str], context: "RequestContext", shard: GroupShard, token: Any, now_ms: int
+) -> Result:
+    return shard.delete_groups(group_ids, context, token, now_ms)
+
+
+def _deleted(parts: list[DeleteGroupsResponse]) -> DeleteGroupsResponse:
+    return DeleteGroupsResponse(results=[row for part in parts for row in part.results])
 
 
 def delete_groups_error(request: DeleteGroupsRequest, version: int, error: KafkaError) -> DeleteGroupsResponse:

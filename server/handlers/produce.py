@@ -56,7 +56,10 @@ def produce(services: "Services", context: "RequestContext", request: ProduceReq
                 if acks not in _VALID_ACKS:
                     raise KafkaError(ErrorCode.INVALID_REQUIRED_ACKS)
                 info = partition.append_as_leader(
-                    data.records or _EMPTY_RECORDS, required_acks=acks, now_ms=now_ms, produce_version=version
+                    data.records or _EMPTY_RECORDS,  # type: ignore[arg-type] # decoded: a view of the frame
+                    required_acks=acks,
+                    now_ms=now_ms,
+                    produce_version=version,
                 )
             except KafkaError as error:
                 failed = True

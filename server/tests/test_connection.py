@@ -43,7 +43,8 @@ class Transport:
         self.reading = True
 
     def answers(self):
-        return [(struct.unpack_from(">i", data, 4)[0], struct.unpack_from(">h", data, 12)[0]) for data in self.writer.sent]
+        sent = self.writer.sent
+        return [(struct.unpack_from(">i", data, 4)[0], struct.unpack_from(">h", data, 12)[0]) for data in sent]
 
 
 def frame(correlation_id, version=1, body=None):
