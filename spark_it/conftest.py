@@ -69,7 +69,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         "spark.driver.memory": "1g",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.extraJavaOptions": f"-XX:+UseSerialGC -Dderby.system.home={work}",
+        "spark.driver.extraJavaOptions": f"-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Dderby.system.home={work}",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.shuffle.partitions": "2",
@@ -77,8 +77,6 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.warehouse.dir": str(work / "warehouse"),
         "spark.sql.streaming.forceDeleteTempCheckpointLocation": "true",
-        # Nothing outlives a test that its checkpoint could serve.
-        "spark.sql.streaming.minBatchesToRetain": "5",
     }
     builder = SparkSession.builder.master("local[2]").appName("spark_it")
     for name, value in settings.items():

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 REQUEST_TIMEOUT_S = 30
@@ -46,6 +46,15 @@ def digest(frame: DataFrame) -> Digest:
 def rows(count: int, start: int = 0) -> list[Row]:
     """Rows like no others: (number, a text that holds it)."""
     return [(str(n).encode(), f"row {n:08d} ".encode() * 3) for n in range(start, start + count)]
+
+
+def rows_in_spark(spark: SparkSession, count: int) -> DataFrame:
+    """The same rows as `rows`, made where they are used."""
+    number = f.col("id")
+    text = f.repeat(f.format_string("row %08d ", number), 3)
+    return spark.range(count).select(
+        number.cast("string").cast("binary").alias("key"), text.cast("binary").alias("value")
+    )
 
 
 class Topics:

@@ -5,7 +5,7 @@ import itertools
 import pytest
 from pyspark.sql import functions as f
 
-from spark_it.data import digest, digest_of, rows
+from spark_it.data import digest, digest_of, rows, rows_in_spark
 
 ODD_ROWS = [(None, b"no key"), (b"no value", None), (None, None), (b"", b""), (b"\x00\xff", "žlutý".encode())]
 
@@ -38,7 +38,7 @@ def test_rows_go_where_their_columns_say(kafka, topics, unique):
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
 def test_every_codec(kafka, topics, unique, codec):
     topics.create(unique, 2)
-    kafka.write(kafka.spark.createDataFrame(rows(500), "key binary, value binary"), unique, kafka_compression_type=codec)
+    kafka.write(rows_in_spark(kafka.spark, 500), unique, kafka_compression_type=codec)
     topics.produce(unique, rows(500, start=500), compression_type=codec)
     assert digest(kafka.read(unique)) == digest_of(rows(1000))
 
@@ -127,7 +127,7 @@ def test_read_committed(kafka, topics, unique):
 
 
 def test_a_topic_that_is_not_there(kafka, unique):
-    with pytest.raises(Exception, match="UnknownTopicOrPartition|unknown topic|does not host"):
+    with pytest.raises(Exception, match=r"UnknownTopicOrPartition|unknown topic|does not host"):
         kafka.read(f"{unique}-absent").count()
 
 

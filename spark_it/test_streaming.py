@@ -1,0 +1,151 @@
+"""Streams: triggers, checkpoints, restarts of query and broker, and data that is gone."""
+
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import functions as f
+
+from spark_it.data import Topics, digest, digest_of, rows
+from spark_it.kafka import batches, finish, wait_for
+
+AVAILABLE_NOW = {"availableNow": True}
+DATA_LOSS = r"(?i)data.?loss|data may have been lost"
+QUICKLY = {"processingTime": "200 milliseconds"}
+
+
+@pytest.mark.side_by_side
+def test_available_now_in_batches_of_limited_size(kafka, topics, unique):
+    topics.produce(topics.create(unique, 3), rows(3000))
+    stream = kafka.read_stream(unique, maxOffsetsPerTrigger=700)
+    progress = finish(kafka.to_parquet(stream, "checkpoint", AVAILABLE_NOW))
+    sizes = [batch["numInputRows"] for batch in progress]
+    assert sum(sizes) == 3000
+    assert max(sizes) <= 700
+    assert len(sizes) >= 5
+    assert digest(kafka.parquet()) == digest_of(rows(3000))
+
+
+def test_processing_time_follows_what_is_produced(kafka, topics, unique):
+    topics.create(unique, 2)
+    topics.produce(unique, rows(500))
+    target = topics.create(f"{unique}-target", 2)
+    query = kafka.write_stream(kafka.read_stream(unique).select("key", "value"), target, "checkpoint", QUICKLY)
+    for done in (500, 900, 1300):
+        wait_for(query, lambda done=done: sum(batch["numInputRows"] for batch in batches(query)) == done)
+        if done < 1300:
+            topics.produce(unique, rows(400, start=done))
+    query.stop()
+    assert digest(kafka.read(target)) == digest_of(rows(1300))
+
+
+def test_partitions_added_to_a_running_stream_are_read_from_their_start(kafka, topics, unique):
+    topics.create(unique, 1)
+    topics.produce(unique, rows(100))
+    query = kafka.to_parquet(kafka.read_stream(unique), "checkpoint", QUICKLY)
+    wait_for(query, lambda: bool(batches(query)))
+    topics.add_partitions(unique, 3)
+    for partition in (1, 2):
+        topics.produce(unique, rows(100, start=100 * partition), partition=partition)
+    wait_for(query, lambda: sum(batch["numInputRows"] for batch in batches(query)) >= 300)
+    query.stop()
+    assert digest(kafka.parquet()) == digest_of(rows(300))
+
+
+def test_a_pattern_takes_in_topics_that_come_later(kafka, topics, unique):
+    topics.produce(topics.create(f"{unique}-1"), rows(100))
+    query = kafka.to_parquet(kafka.read_stream(subscribePattern=f"{unique}-.*"), "checkpoint", QUICKLY)
+    wait_for(query, lambda: bool(batches(query)))
+    topics.produce(topics.create(f"{unique}-2", 2), rows(100, start=100))
+    wait_for(query, lambda: sum(batch["numInputRows"] for batch in batches(query)) >= 200)
+    query.stop()
+    assert digest(kafka.parquet()) == digest_of(rows(200))
+
+
+def test_a_stream_from_a_timestamp(kafka, topics, unique):
+    topics.create(unique, 2)
+    base_ms = 1_700_000_000_000
+    for step in range(4):
+        for partition in (0, 1):
+            start = 1000 * partition + 50 * step
+            topics.produce(unique, rows(50, start), partition=partition, timestamp_ms=base_ms + 1000 * step)
+    starting = {unique: {"0": base_ms + 1000, "1": base_ms + 2500}}
+    finish(kafka.to_parquet(kafka.read_stream(unique, startingOffsetsByTimestamp=starting), "one", AVAILABLE_NOW))
+    assert digest(kafka.parquet()) == digest_of(rows(150, start=50) + rows(50, start=1150))
+
+
+def test_headers_and_ranges_within_a_stream(kafka, topics, unique):
+    topics.create(unique)
+    headers = [("trace", b"1"), ("trace", b"2"), ("none", None)]
+    topics.produce(unique, rows(1000), headers=headers)
+    target = topics.create(f"{unique}-target")
+    stream = kafka.read_stream(unique, includeHeaders=True, minPartitions=4).select("key", "value", "headers")
+    finish(kafka.write_stream(stream, target, "checkpoint", AVAILABLE_NOW, includeHeaders=True))
+    found = kafka.read(target, includeHeaders=True)
+    assert digest(found) == digest_of(rows(1000))
+    [row] = found.select("headers").distinct().collect()
+    assert [(key, None if value is None else bytes(value)) for key, value in row.headers] == headers
+
+
+@pytest.mark.side_by_side
+@pytest.mark.parametrize("clean", [True, False], ids=["stopped", "killed"])
+def test_a_checkpoint_outlives_query_and_broker(start_broker, own_kafka, unique, clean):
+    """Each run takes up where the last one ended, and the broker still has all that it acknowledged."""
+    broker = start_broker()
+    topics = Topics(broker.bootstrap_servers)
+    kafka = own_kafka(broker)
+    source, target = topics.create(unique, 2), topics.create(f"{unique}-target", 2)
+    stream = kafka.read_stream(source, maxOffsetsPerTrigger=600).select("key", "value")
+    total = 0
+    for _ in range(2):
+        topics.produce(source, rows(1000, start=total))
+        total += 1000
+        ends = [topics.ends(source, partition) for partition in (0, 1)]
+        progress = finish(kafka.write_stream(stream, target, "checkpoint", AVAILABLE_NOW))
+        assert sum(batch["numInputRows"] for batch in progress) == 1000
+        broker.restart(clean=clean)
+        assert [topics.ends(source, partition) for partition in (0, 1)] == ends
+    assert finish(kafka.write_stream(stream, target, "checkpoint", AVAILABLE_NOW)) == []
+    assert digest(kafka.read(target)) == digest_of(rows(total))
+
+
+def test_a_running_stream_outlives_a_restart_of_the_broker(start_broker, own_kafka, unique):
+    broker = start_broker()
+    topics = Topics(broker.bootstrap_servers)
+    kafka = own_kafka(broker)
+    topics.produce(topics.create(unique, 2), rows(1000))
+    query = kafka.to_parquet(kafka.read_stream(unique), "checkpoint", QUICKLY)
+    wait_for(query, lambda: sum(batch["numInputRows"] for batch in batches(query)) == 1000)
+    broker.restart()
+    topics.produce(unique, rows(1000, start=1000))
+    wait_for(query, lambda: sum(batch["numInputRows"] for batch in batches(query)) == 2000)
+    query.stop()
+    assert digest(kafka.parquet()) == digest_of(rows(2000))
+
+
+@pytest.mark.side_by_side
+@pytest.mark.parametrize("fail", [True, False], ids=["fail", "go-on"])
+def test_data_that_is_gone(kafka, topics, unique, fail):
+    """Records deleted before the stream got to them end it, or are left out when it was told to go on."""
+    topics.produce(topics.create(unique), rows(100))
+    stream = kafka.read_stream(unique, failOnDataLoss=fail)
+    finish(kafka.to_parquet(stream, "checkpoint", AVAILABLE_NOW))
+    topics.produce(unique, rows(100, start=100))
+    topics.delete_records_before(unique, 0, 150)
+    assert topics.ends(unique, 0) == (150, 200)
+    query = kafka.to_parquet(stream, "checkpoint", AVAILABLE_NOW)
+    if fail:
+        with pytest.raises(StreamingQueryException, match=DATA_LOSS):
+            finish(query)
+        assert digest(kafka.parquet()) == digest_of(rows(100))
+    else:
+        finish(query)
+        assert digest(kafka.parquet()) == digest_of(rows(100) + rows(50, start=150))
+
+
+def test_a_batch_of_deleted_offsets(kafka, topics, unique):
+    topics.produce(topics.create(unique), rows(100))
+    topics.delete_records_before(unique, 0, 40)
+    assert digest(kafka.read(unique)) == digest_of(rows(60, start=40))
+    with pytest.raises(Exception, match=DATA_LOSS):
+        kafka.read(unique, startingOffsets={unique: {"0": 10}}).agg(f.max("offset")).collect()
+    going_on = kafka.read(unique, startingOffsets={unique: {"0": 10}}, failOnDataLoss=False)
+    assert digest(going_on) == digest_of(rows(60, start=40))
