@@ -119,6 +119,10 @@ class FileSystem(Protocol):
 
     def read_bytes(self, path: str) -> bytes: ...
 
+    def space_bytes(self, path: str) -> tuple[int, int]:
+        """Size of the file system that a directory lies in, and what of it is left for us."""
+        ...
+
     def sync_path(self, path: str) -> None:
         """Sync a file by name; no error if it is gone."""
         ...
@@ -259,6 +263,10 @@ class OsFileSystem:
     def read_bytes(self, path: str) -> bytes:
         with open(path, "rb") as file:
             return file.read()
+
+    def space_bytes(self, path: str) -> tuple[int, int]:
+        usage = os.statvfs(path)
+        return usage.f_frsize * usage.f_blocks, usage.f_frsize * usage.f_bavail
 
     def sync_path(self, path: str) -> None:
         self._sync(path, os.O_RDWR)
@@ -557,6 +565,9 @@ class MemoryFileSystem:
 
     def read_bytes(self, path: str) -> bytes:
         return bytes(self._node(path).data)
+
+    def space_bytes(self, path: str) -> tuple[int, int]:
+        return 1 << 40, 1 << 40
 
     def sync_path(self, path: str) -> None:
         node = self._nodes.get(path)
