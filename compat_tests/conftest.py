@@ -31,7 +31,6 @@ SHARED_PROPERTIES = {
     "group.min.session.timeout.ms": "500",
     "offsets.topic.num.partitions": "5",
     "offsets.topic.replication.factor": "1",
-    "log.retention.check.interval.ms": "1000",
 }
 
 

@@ -144,6 +144,9 @@ class Consumer(common.Consumer):
     def subscribe(
         self, topics: Sequence[str], listener: Callable[[str, list[Partition]], None] | None
     ) -> None:
+        # A leader that assigns before its first metadata came assigns nothing, and may leave it at that.
+        for topic in topics:
+            self._consumer.partitions_for_topic(topic)
         self._consumer.subscribe(topics, listener=_Listener(listener) if listener else None)
 
     def assign(self, partitions: Sequence[Partition]) -> None:
