@@ -95,6 +95,7 @@ def start(state: ShardState, group: Group, why: str, effects: Effects, now_ms: i
     if is_initial:
         delay_ms = state.settings.initial_rebalance_delay_ms
         remaining_ms = max(group.rebalance_timeout_ms() - delay_ms, 0)
+        group.member_joined_since_delay = False
         _schedule_initial_delay(state, group, delay_ms, remaining_ms, now_ms)
     elif group.has_all_joined:
         complete_join(state, group, effects, now_ms)

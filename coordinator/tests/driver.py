@@ -1,0 +1,113 @@
+"""Drives one shard the way a server does, with a clock that stands still until it is moved and a log in a list."""
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from odradek.coordinator.group_shard import GroupShard
+from odradek.coordinator.result import CoordinatorRecord, Result
+from odradek.coordinator.settings import GroupSettings
+from odradek.coordinator.shard_state import RequestContext
+from odradek.protocol.errors import ErrorCode
+
+START_MS = 1_000_000
+
+
+class Driver:
+    """A shard, its log and its clock.
+
+    Every token is answered at most once, or an assertion fails. With `is_holding`, writes wait in `held` until
+    `release` or `fail` is called, as they do while replicas lag.
+    """
+
+    def __init__(self, settings: GroupSettings | None = None) -> None:
+        self.settings = settings or GroupSettings()
+        self.now_ms = START_MS
+        self.log: list[CoordinatorRecord] = []
+        self.answered: dict[Any, Any] = {}
+        self.asked: set[Any] = set()
+        self.is_holding = False
+        self.held: deque[Result] = deque()
+        self.on_reply: Callable[[Any, Any], None] = lambda token, response: None
+        self.on_record: Callable[[CoordinatorRecord], None] = lambda record: None
+        self._ids = 0
+        self.shard = self.new_shard()
+
+    def new_shard(self) -> GroupShard:
+        return GroupShard(self.settings, self._next_id)
+
+    def _next_id(self) -> str:
+        self._ids += 1
+        return str(self._ids)
+
+    @property
+    def parked(self) -> set[Any]:
+        return self.asked - self.answered.keys()
+
+    def load(self) -> None:
+        """Replay the log into a fresh shard and start serving."""
+        self.shard = self.new_shard()
+        for offset, (key, value) in enumerate(self.log):
+            self.shard.replay(key, value, offset)
+        self.take(self.shard.finish_loading(self.now_ms))
+
+    def call(self, name: str, token: Any, request: Any, version: int, client: str = "c") -> None:
+        """Send one request."""
+        assert token not in self.asked, f"token {token} used twice"
+        self.asked.add(token)
+        context = RequestContext(api_version=version, client_id=client, client_host="/10.0.0.1")
+        self.take(getattr(self.shard, name)(request, context, token, self.now_ms))
+
+    def take(self, result: Result) -> None:
+        """Do what a result asks for."""
+        if result.records and (self.is_holding or self.held):
+            self.held.append(result)
+        elif result.records:
+            self._write(result)
+        else:
+            self._send(result)
+
+    def release(self) -> None:
+        """The oldest held write is replicated."""
+        self._write(self.held.popleft())
+
+    def fail(self, error: ErrorCode) -> None:
+        """The oldest held write fails."""
+        self.take(self.shard.on_write_failed(self.held.popleft(), error, self.now_ms))
+
+    def _write(self, result: Result) -> None:
+        base_offset = len(self.log)
+        for record in result.records:
+            self.log.append(record)
+            self.on_record(record)
+        self.take(self.shard.on_written(result, base_offset, self.now_ms))
+
+    def _send(self, result: Result) -> None:
+        for token, response in result.replies:
+            assert token in self.asked, f"answer to unknown token {token}"
+            assert token not in self.answered, f"token {token} answered twice"
+            self.answered[token] = response
+            self.on_reply(token, response)
+
+    def wait(self, duration_ms: int) -> None:
+        """Let time pass, stopping at every deadline."""
+        end_ms = self.now_ms + duration_ms
+        turns = 0
+        while (deadline_ms := self.shard.next_deadline_ms()) is not None and deadline_ms <= end_ms:
+            self.now_ms = max(self.now_ms, deadline_ms)
+            self.take(self.shard.tick(self.now_ms))
+            turns += 1
+            assert turns < 100_000, "deadlines do not end"
+        self.now_ms = end_ms
+
+    def resign(self) -> None:
+        self.take(self.shard.resign(self.now_ms))
+
+
+def subscription(topics: list[str], user_data: bytes = b"") -> bytes:
+    """A consumer's subscription, version 1."""
+    parts = [b"\x00\x01", len(topics).to_bytes(4, "big")]
+    for topic in topics:
+        parts += [len(topic).to_bytes(2, "big"), topic.encode()]
+    parts += [len(user_data).to_bytes(4, "big"), user_data, (0).to_bytes(4, "big")]
+    return b"".join(parts)

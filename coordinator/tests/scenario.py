@@ -1,0 +1,339 @@
+"""Reads and plays scenario files: commands, a line `----`, and what is to come of them.
+
+    join A v=0 protocols=range,roundrobin topics=t      a member's request under the token A
+    wait 3000                                           time passes, deadline by deadline
+    ----
+    +3000 g: PreparingRebalance -> CompletingRebalance (all joined)
+    +3000 A <- NONE generation=1 ...
+
+Blocks are separated by empty lines; `#` starts a comment. Times are in ms since the scenario's start. Set
+ODRADEK_REWRITE_SCENARIOS=1 to have the outcome written anew, and then read the difference.
+"""
+
+import logging
+from pathlib import Path
+from typing import Any
+
+from odradek.coordinator.record_types import (
+    OffsetCommitKey,
+    read_group_metadata_value,
+    read_key,
+    read_offset_commit_value,
+)
+from odradek.coordinator.result import CoordinatorRecord
+from odradek.coordinator.settings import GroupSettings
+from odradek.coordinator.shard_state import RequestContext
+from odradek.coordinator.tests.driver import START_MS, Driver, subscription
+from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.protocol.messages.heartbeat import HeartbeatRequest
+from odradek.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse
+from odradek.protocol.messages.leave_group import LeaveGroupRequest, LeaveGroupRequestMemberIdentity
+from odradek.protocol.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
+from odradek.protocol.messages.offset_delete import (
+    OffsetDeleteRequest,
+    OffsetDeleteRequestPartition,
+    OffsetDeleteRequestTopic,
+)
+from odradek.protocol.messages.offset_fetch import OffsetFetchRequestGroup, OffsetFetchRequestTopics
+from odradek.protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment, SyncGroupResponse
+
+SEPARATOR = "----"
+
+
+class Block:
+    """Commands and their expected outcome."""
+
+    def __init__(self, commands: list[str], expected: list[str]) -> None:
+        self.commands = commands
+        self.expected = expected
+
+
+def parse(text: str) -> list[Block]:
+    blocks = []
+    for chunk in text.strip().split("\n\n"):
+        lines = chunk.split("\n")
+        cut = lines.index(SEPARATOR) if SEPARATOR in lines else len(lines)
+        blocks.append(Block(lines[:cut], lines[cut + 1 :]))
+    return blocks
+
+
+def render(blocks: list[Block]) -> str:
+    chunks = []
+    for block in blocks:
+        lines = list(block.commands)
+        if block.expected or any(line and not line.startswith("#") for line in block.commands):
+            lines += [SEPARATOR, *block.expected]
+        chunks.append("\n".join(lines))
+    return "\n\n".join(chunks) + "\n"
+
+
+class Player(logging.Handler):
+    """Plays commands and writes down what comes of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.out: list[str] = []
+        self.driver = Driver()
+        self._listen()
+
+    def _listen(self) -> None:
+        self.driver.on_reply = lambda token, response: self.say(f"{token} <- {show(response)}")
+        self.driver.on_record = lambda record: self.say(f"write {show_record(record)}")
+
+    def say(self, text: str) -> None:
+        self.out.append(f"+{self.driver.now_ms - START_MS} {text}")
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.msg.startswith("group state changed"):
+            group, old, new, _, why = record.args  # type: ignore[misc]
+            self.say(f"{group}: {old} -> {new} ({why})")
+
+    def play(self, file: Path) -> list[Block]:
+        """The blocks of the file with the outcome they really have."""
+        state_log = logging.getLogger("odradek.coordinator.group")
+        level = state_log.level
+        state_log.addHandler(self)
+        state_log.setLevel(logging.INFO)
+        try:
+            played = []
+            for block in parse(file.read_text()):
+                self.out = []
+                for line in block.commands:
+                    if line and not line.startswith("#"):
+                        self.run(line)
+                played.append(Block(block.commands, self.out))
+            return played
+        finally:
+            state_log.removeHandler(self)
+            state_log.setLevel(level)
+
+    def run(self, line: str) -> None:
+        name, *words = line.split()
+        positional = [word for word in words if "=" not in word]
+        options = dict(word.split("=", 1) for word in words if "=" in word)
+        getattr(self, f"do_{name.replace('-', '_')}")(*positional, **options)
+
+    # -- commands ------------------------------------------------------------------------------------------------
+
+    def do_start(self, **settings: str) -> None:
+        self.driver = Driver(GroupSettings(**{name: int(value) for name, value in settings.items()}))
+        self._listen()
+        self.driver.load()
+
+    def do_load(self, **settings: str) -> None:
+        for name, value in settings.items():
+            setattr(self.driver.settings, name, int(value))
+        self.driver.load()
+
+    def do_resign(self) -> None:
+        self.driver.resign()
+
+    def do_wait(self, duration: str) -> None:
+        self.driver.wait(int(duration))
+
+    def do_hold(self) -> None:
+        self.driver.is_holding = True
+
+    def do_written(self) -> None:
+        self.driver.is_holding = False
+        self.driver.release()
+
+    def do_failed(self, error: str) -> None:
+        self.driver.is_holding = False
+        self.driver.fail(ErrorCode[error])
+
+    def do_state(self, group: str = "g") -> None:
+        (described,) = self.driver.shard.describe_groups([group], RequestContext(api_version=6))
+        members = " ".join(
+            f"{item.member_id}{f'/{item.group_instance_id}' if item.group_instance_id else ''}"
+            f"[{len(item.member_metadata)}B {item.member_assignment.decode()}]"
+            for item in described.members
+        )
+        error = f" {ErrorCode(described.error_code).name}" if described.error_code else ""
+        self.say(
+            f"{group} is {described.group_state}{error} type={described.protocol_type} "
+            f"protocol={described.protocol_data} members={members or '-'}"
+        )
+
+    def do_join(
+        self, token: str, *, g: str = "g", id: str = "", instance: str | None = None, v: str = "9",
+        type: str = "consumer", protocols: str = "range", topics: str = "t", data: str = "", session: str = "10000", rebalance: str = "60000",
+        client: str = "c",
+    ) -> None:  # fmt: skip
+        metadata = subscription(topics.split(",") if topics else [], data.encode())
+        request = JoinGroupRequest(
+            group_id=g,
+            session_timeout_ms=int(session),
+            rebalance_timeout_ms=int(rebalance),
+            member_id=id,
+            group_instance_id=instance,
+            protocol_type=type,
+            protocols=[JoinGroupRequestProtocol(name=name, metadata=metadata) for name in protocols.split(",") if name],
+        )
+        self.driver.call("join_group", token, request, int(v), client)
+
+    def do_sync(
+        self, token: str, *, id: str, gen: str, g: str = "g", instance: str | None = None, v: str = "5",
+        type: str | None = "consumer", protocol: str | None = "range", assign: str = "",
+    ) -> None:  # fmt: skip
+        request = SyncGroupRequest(
+            group_id=g,
+            generation_id=int(gen),
+            member_id=id,
+            group_instance_id=instance,
+            protocol_type=None if type in ("null", None) else type,
+            protocol_name=None if protocol in ("null", None) else protocol,
+            assignments=[
+                SyncGroupRequestAssignment(member_id=member, assignment=given.encode())
+                for member, given in (pair.split(":") for pair in assign.split(",") if pair)
+            ],
+        )
+        self.driver.call("sync_group", token, request, int(v))
+
+    def do_beat(
+        self, token: str, *, id: str, gen: str, g: str = "g", instance: str | None = None, v: str = "4"
+    ) -> None:
+        request = HeartbeatRequest(group_id=g, generation_id=int(gen), member_id=id, group_instance_id=instance)
+        self.driver.call("heartbeat", token, request, int(v))
+
+    def do_leave(self, token: str, *, ids: str, g: str = "g", v: str = "5") -> None:
+        """`ids` has member ids, or member id/instance id, by comma."""
+        pairs = [item.partition("/") for item in ids.split(",")]
+        members = [
+            LeaveGroupRequestMemberIdentity(member_id=member, group_instance_id=instance or None)
+            for member, _, instance in pairs
+        ]
+        old = int(v) < 3
+        request = LeaveGroupRequest(group_id=g, member_id=ids if old else "", members=[] if old else members)
+        self.driver.call("leave_group", token, request, int(v))
+
+    def do_commit(
+        self, token: str, *, offsets: str, g: str = "g", gen: str = "-1", id: str = "", instance: str | None = None,
+        v: str = "9", retention: str = "-1", meta: str = "",
+    ) -> None:  # fmt: skip
+        """`offsets` has topic:partition:offset by comma; `meta` may be a length."""
+        topics: dict[str, OffsetCommitRequestTopic] = {}
+        for item in offsets.split(","):
+            name, partition, offset = item.split(":")
+            topic = topics.setdefault(
+                name, OffsetCommitRequestTopic(name=name, topic_id=name.encode().ljust(16, b"\x01"))
+            )
+            topic.partitions.append(
+                OffsetCommitRequestPartition(
+                    partition_index=int(partition),
+                    committed_offset=int(offset),
+                    committed_metadata="m" * int(meta) if meta.isdigit() else meta,
+                )
+            )
+        request = OffsetCommitRequest(
+            group_id=g,
+            generation_id_or_member_epoch=int(gen),
+            member_id=id,
+            group_instance_id=instance,
+            retention_time_ms=int(retention),
+            topics=list(topics.values()),
+        )
+        self.driver.call("commit_offsets", token, request, int(v))
+
+    def do_fetch(self, topics: str = "", *, g: str = "g", stable: str = "no") -> None:
+        """`topics` has topic:partition by comma; none asks for all."""
+        wanted = None
+        if topics:
+            wanted = [
+                OffsetFetchRequestTopics(name=name, partition_indexes=[int(partition)])
+                for name, partition in (item.split(":") for item in topics.split(","))
+            ]
+        response = self.driver.shard.fetch_offsets(
+            OffsetFetchRequestGroup(group_id=g, topics=wanted),
+            RequestContext(api_version=9),
+            require_stable=stable == "yes",
+        )
+        found = [
+            f"{topic.name}:{item.partition_index}:{item.committed_offset}"
+            f"{f'({item.metadata})' if item.metadata else ''}"
+            f"{f' {ErrorCode(item.error_code).name}' if item.error_code else ''}"
+            for topic in response.topics
+            for item in topic.partitions
+        ]
+        error = f"{ErrorCode(response.error_code).name} " if response.error_code else ""
+        self.say(f"offsets of {g}: {error}{' '.join(found) or '-'}")
+
+    def do_delete_offsets(self, token: str, offsets: str, *, g: str = "g") -> None:
+        topics = [
+            OffsetDeleteRequestTopic(
+                name=name, partitions=[OffsetDeleteRequestPartition(partition_index=int(partition))]
+            )
+            for name, partition in (item.split(":") for item in offsets.split(","))
+        ]
+        self.driver.call("delete_offsets", token, OffsetDeleteRequest(group_id=g, topics=topics), 0)
+
+    def do_delete_groups(self, token: str, groups: str) -> None:
+        self.driver.call("delete_groups", token, groups.split(","), 2)
+
+    def do_list(self, *, states: str = "", types: str = "") -> None:
+        try:
+            wanted_states = [item.replace("_", " ") for item in states.split(",") if item]
+            wanted_types = [item for item in types.split(",") if item]
+            groups = self.driver.shard.list_groups(wanted_states, wanted_types)
+        except KafkaError as error:
+            self.say(f"groups: {error.code.name}")
+            return
+        listed = [f"{item.group_id}({item.group_type} {item.protocol_type} {item.group_state})" for item in groups]
+        self.say(f"groups: {' '.join(listed) or '-'}")
+
+    def do_topic_deleted(self, name: str) -> None:
+        self.driver.take(self.driver.shard.topics_deleted([(name, name.encode().ljust(16, b"\x01"))]))
+
+
+def show(response: Any) -> str:
+    """A response in one line."""
+    if isinstance(response, JoinGroupResponse):
+        if response.error_code:
+            name = "" if response.protocol_name == "" else f" protocol={response.protocol_name}"
+            return f"{ErrorCode(response.error_code).name} member={response.member_id}{name}"
+        members = ",".join(item.member_id for item in response.members) or "-"
+        skip = " skip-assignment" if response.skip_assignment else ""
+        return (
+            f"joined generation={response.generation_id} member={response.member_id} leader={response.leader} "
+            f"{response.protocol_type}/{response.protocol_name} members={members}{skip}"
+        )
+    if isinstance(response, SyncGroupResponse):
+        if response.error_code:
+            return ErrorCode(response.error_code).name
+        return f"synced {response.protocol_type}/{response.protocol_name} assignment={response.assignment.decode()!r}"
+    parts = []
+    if hasattr(response, "error_code"):
+        parts.append(ErrorCode(response.error_code).name)
+    for item in getattr(response, "members", ()):
+        instance = f"/{item.group_instance_id}" if item.group_instance_id else ""
+        parts.append(f"{item.member_id}{instance}={ErrorCode(item.error_code).name}")
+    for item in getattr(response, "results", ()):
+        parts.append(f"{item.group_id}={ErrorCode(item.error_code).name}")
+    for topic in getattr(response, "topics", ()):
+        parts += [f"{topic.name}:{item.partition_index}={ErrorCode(item.error_code).name}" for item in topic.partitions]
+    return " ".join(parts)
+
+
+def show_record(record: CoordinatorRecord) -> str:
+    """A record in one line."""
+    key = read_key(record.key)
+    assert not isinstance(key, int)
+    if isinstance(key, OffsetCommitKey):
+        name = f"offset {key.group}/{key.topic}:{key.partition}"
+        if record.value is None:
+            return f"{name} deleted"
+        commit = read_offset_commit_value(record.value)
+        expiry = "" if commit.expire_timestamp == -1 else f" expires +{commit.expire_timestamp - START_MS}"
+        return f"{name} = {commit.offset}{expiry}"
+    if record.value is None:
+        return f"group {key.group} deleted"
+    value = read_group_metadata_value(record.value)
+    members = " ".join(f"{item.member_id}[{item.assignment.decode()}]" for item in value.members) or "-"
+    return (
+        f"group {key.group} generation={value.generation} {value.protocol_type}/{value.protocol} "
+        f"leader={value.leader} members={members}"
+    )

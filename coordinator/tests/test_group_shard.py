@@ -1,0 +1,166 @@
+"""What scenarios do not show: loading, transactional offsets, foreign and broken records, topic ids."""
+
+import pytest
+
+from odradek.coordinator.group_shard import GroupShard, Phase
+from odradek.coordinator.record_types import OffsetCommitValue, offset_commit_record, offset_commit_tombstone
+from odradek.coordinator.settings import GroupSettings
+from odradek.coordinator.shard_state import RequestContext
+from odradek.coordinator.tests.driver import Driver
+from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.protocol.messages.heartbeat import HeartbeatRequest
+from odradek.protocol.messages.join_group import JoinGroupRequest
+from odradek.protocol.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
+from odradek.protocol.messages.offset_fetch import OffsetFetchRequestGroup, OffsetFetchRequestTopics
+from odradek.protocol.messages.sync_group import SyncGroupRequest
+
+CONTEXT = RequestContext(api_version=3)
+TOPIC_ID, OTHER_ID = b"1" * 16, b"2" * 16
+
+
+def new_shard():
+    return GroupShard(GroupSettings(), lambda: "id")
+
+
+def commit(offset, topic_id=TOPIC_ID):
+    return offset_commit_record(
+        "g", "t", 0, OffsetCommitValue(offset=offset, metadata="", commit_timestamp=1, topic_id=topic_id)
+    )
+
+
+def fetched(shard, *, require_stable=False, topic_id=bytes(16)):
+    topics = [OffsetFetchRequestTopics(name="t", topic_id=topic_id, partition_indexes=[0])]
+    response = shard.fetch_offsets(
+        OffsetFetchRequestGroup(group_id="g", topics=topics), CONTEXT, require_stable=require_stable
+    )
+    if response.error_code:
+        return response.error_code
+    item = response.topics[0].partitions[0]
+    return item.committed_offset, item.error_code
+
+
+def test_while_loading_only_heartbeats_are_well():
+    shard = new_shard()
+    assert shard.phase is Phase.LOADING
+    beat = shard.heartbeat(HeartbeatRequest(group_id="g"), CONTEXT, "A", 0)
+    assert beat.replies[0].response.error_code == ErrorCode.NONE
+    nameless = shard.heartbeat(HeartbeatRequest(group_id=""), CONTEXT, "A", 0)
+    assert nameless.replies[0].response.error_code == ErrorCode.INVALID_GROUP_ID
+    join = shard.join_group(JoinGroupRequest(group_id="g", session_timeout_ms=10_000), CONTEXT, "B", 0)
+    assert join.replies[0].response.error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    early = shard.join_group(JoinGroupRequest(group_id="g", session_timeout_ms=1), CONTEXT, "B", 0)
+    assert early.replies[0].response.error_code == ErrorCode.INVALID_SESSION_TIMEOUT
+    sync = shard.sync_group(SyncGroupRequest(group_id="g"), CONTEXT, "C", 0)
+    assert sync.replies[0].response.error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    assert fetched(shard) == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    with pytest.raises(KafkaError) as raised:
+        shard.list_groups([], [])
+    assert raised.value.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    assert shard.next_deadline_ms() is None
+
+
+def test_version_1_says_a_group_error_at_every_partition():
+    topics = [OffsetFetchRequestTopics(name="t", partition_indexes=[0, 1])]
+    response = GroupShard.absent(GroupSettings()).fetch_offsets(
+        OffsetFetchRequestGroup(group_id="g", topics=topics), RequestContext(api_version=1), require_stable=False
+    )
+    assert response.error_code == 0
+    assert [item.error_code for item in response.topics[0].partitions] == [ErrorCode.NOT_COORDINATOR] * 2
+
+
+def test_transactional_offsets_show_at_the_end_of_their_transaction():
+    shard = new_shard()
+    shard.replay(*commit(1), offset=0)
+    shard.replay(*commit(2), offset=1, producer_id=7)
+    shard.finish_loading(0)
+    assert fetched(shard) == (1, ErrorCode.NONE)
+    assert fetched(shard, require_stable=True) == (-1, ErrorCode.UNSTABLE_OFFSET_COMMIT)
+    shard.replay_end_of_transaction(7, is_commit=True)
+    assert fetched(shard, require_stable=True) == (2, ErrorCode.NONE)
+
+
+def test_aborted_overtaken_and_deleted_transactional_offsets_never_show():
+    shard = new_shard()
+    shard.replay(*commit(1), offset=0, producer_id=7)
+    shard.replay_end_of_transaction(7, is_commit=False)
+    shard.replay(*commit(2), offset=2, producer_id=8)
+    shard.replay(*commit(3), offset=3)
+    shard.replay_end_of_transaction(8, is_commit=True)
+    shard.finish_loading(0)
+    assert fetched(shard, require_stable=True) == (3, ErrorCode.NONE)
+    shard.replay(*commit(4), offset=5, producer_id=9)
+    shard.replay(*offset_commit_tombstone("g", "t", 0), offset=6)
+    shard.replay_end_of_transaction(9, is_commit=True)
+    assert fetched(shard, require_stable=True) == (-1, ErrorCode.NONE)
+
+
+def test_pending_offsets_hold_expiry_and_go_with_their_group():
+    driver = Driver(GroupSettings(offsets_retention_ms=0))
+    driver.load()
+    driver.shard.replay(*commit(2), offset=0, producer_id=7)
+    driver.wait(600_000)
+    assert driver.log == []
+    driver.call("delete_groups", "A", ["g"], 2)
+    assert [record.value for record in driver.log] == [None, None]
+    assert driver.shard.list_groups([], []) == []
+    driver.shard.replay_end_of_transaction(7, is_commit=True)
+    assert fetched(driver.shard) == (-1, ErrorCode.NONE)
+
+
+def test_offsets_of_an_earlier_topic_of_the_same_name_are_not_shown():
+    shard = new_shard()
+    shard.replay(*commit(1), offset=0)
+    shard.finish_loading(0)
+    assert fetched(shard, topic_id=OTHER_ID) == (-1, ErrorCode.NONE)
+    assert fetched(shard, topic_id=TOPIC_ID) == (1, ErrorCode.NONE)
+    assert fetched(shard) == (1, ErrorCode.NONE)
+
+
+def test_deleting_a_topic_leaves_offsets_of_its_successor():
+    driver = Driver()
+    driver.load()
+    for token, topic_id in (("A", TOPIC_ID), ("B", OTHER_ID)):
+        topic = OffsetCommitRequestTopic(
+            name="t", topic_id=topic_id, partitions=[OffsetCommitRequestPartition(committed_offset=1)]
+        )
+        driver.call("commit_offsets", token, OffsetCommitRequest(group_id="g", topics=[topic]), 10)
+    driver.take(driver.shard.topics_deleted([("t", TOPIC_ID)]))
+    assert fetched(driver.shard) == (1, ErrorCode.NONE)
+    result = driver.shard.topics_deleted([("t", OTHER_ID)])
+    assert not result.is_atomic
+    driver.take(result)
+    assert fetched(driver.shard) == (-1, ErrorCode.NONE)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("", "00"),
+        ("0003000167", "0000"),
+        ("0002000167", "00630000"),
+        ("0002000167", "0003"),
+        ("000100016700017400000000", "0004"),
+        ("0001", "0004"),
+    ],
+)
+def test_foreign_and_broken_records_are_passed_over(key, value):
+    shard = new_shard()
+    shard.replay(bytes.fromhex(key), bytes.fromhex(value), 0)
+    shard.replay(*commit(1), offset=1)
+    shard.finish_loading(0)
+    assert fetched(shard) == (1, ErrorCode.NONE)
+
+
+def test_metadata_is_measured_in_utf16_units():
+    driver = Driver(GroupSettings(offset_metadata_max_length=4))
+    driver.load()
+    for token, text, error in (("A", "😀😀", ErrorCode.NONE), ("B", "😀😀x", ErrorCode.OFFSET_METADATA_TOO_LARGE)):
+        topic = OffsetCommitRequestTopic(
+            name="t", partitions=[OffsetCommitRequestPartition(committed_offset=1, committed_metadata=text)]
+        )
+        driver.call("commit_offsets", token, OffsetCommitRequest(group_id="g", topics=[topic]), 9)
+        assert driver.answered[token].topics[0].partitions[0].error_code == error

@@ -1,0 +1,321 @@
+"""One group under random requests, time, held and failed writes, and restarts: what must hold whatever comes.
+
+Held after every step: nobody is answered twice (the driver asserts it); the generation never goes back; a generation
+has one leader, and it is a member of it; only its leader sees the members; every member of a stable generation gets
+the assignment its leader gave it. At the end everything parked is answered on resignation; and replaying the log gives
+the state that was left.
+"""
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from odradek.coordinator.group import COMPLETING_REBALANCE, EMPTY, PREPARING_REBALANCE, STABLE
+from odradek.coordinator.group_shard import GroupShard
+from odradek.coordinator.offset_commands import fetch_offsets
+from odradek.coordinator.settings import GroupSettings
+from odradek.coordinator.tests.driver import Driver, subscription
+from odradek.protocol.errors import ErrorCode
+from odradek.protocol.messages.heartbeat import HeartbeatRequest
+from odradek.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse
+from odradek.protocol.messages.leave_group import LeaveGroupRequest, LeaveGroupRequestMemberIdentity
+from odradek.protocol.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
+from odradek.protocol.messages.offset_fetch import OffsetFetchRequestGroup
+from odradek.protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment, SyncGroupResponse
+
+CLIENTS = st.integers(0, 4)
+WRITE_ERRORS = st.sampled_from(
+    [ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.MESSAGE_TOO_LARGE]
+)
+PROTOCOLS = st.sampled_from([("range",), ("range", "sticky"), ("sticky", "range")])
+
+
+class Client:
+    """What a consumer knows of itself. Clients 3 and 4 are static."""
+
+    def __init__(self, number):
+        self.instance_id = f"i{number}" if number >= 3 else None
+        self.member_id = ""
+        self.generation_id = -1
+        self.is_leader = False
+        self.members = []
+
+
+class GroupMachine(RuleBasedStateMachine):
+    @initialize(max_size=st.sampled_from([2, 100]), delay_ms=st.sampled_from([0, 3000]))
+    def begin(self, max_size, delay_ms):
+        self.driver = Driver(
+            GroupSettings(
+                max_group_size=max_size,
+                initial_rebalance_delay_ms=delay_ms,
+                offsets_retention_ms=100_000,
+                offsets_retention_check_interval_ms=50_000,
+            )
+        )
+        self.driver.on_reply = self.note
+        self.driver.load()
+        self.clients = [Client(number) for number in range(5)]
+        self.tokens = 0
+        self.asked_by = {}
+        self.leaders = {}
+        self.given = {}
+        self.generation_id = 0
+        self.group = None
+
+    # -- clients -------------------------------------------------------------------------------------------------
+
+    def token(self, number, *rest):
+        self.tokens += 1
+        self.asked_by[self.tokens] = (number, *rest)
+        return self.tokens
+
+    def note(self, token, response):
+        number, *rest = self.asked_by[token]
+        client = self.clients[number]
+        if isinstance(response, JoinGroupResponse):
+            if response.error_code == ErrorCode.MEMBER_ID_REQUIRED:
+                client.member_id = response.member_id
+            elif response.error_code in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID):
+                client.member_id = ""
+            elif not response.error_code:
+                self.note_joined(client, response)
+        elif isinstance(response, SyncGroupResponse) and not response.error_code:
+            (member_id, generation_id) = rest
+            expected = self.given.get(generation_id, {})
+            if expected and member_id in expected:
+                assert response.assignment in expected[member_id]
+
+    def note_joined(self, client, response):
+        client.member_id, client.generation_id = response.member_id, response.generation_id
+        client.is_leader = response.leader == response.member_id and not response.skip_assignment
+        members = [member.member_id for member in response.members]
+        client.members = members
+        assert not members or response.leader == response.member_id
+        if members:
+            assert response.member_id in members
+            assert len(members) == len(set(members))
+
+    @rule(
+        number=CLIENTS,
+        protocols=PROTOCOLS,
+        version=st.sampled_from([0, 3, 8, 9]),
+        rebalance_ms=st.sampled_from([0, 20_000]),
+    )
+    def join(self, number, protocols, version, rebalance_ms):
+        client = self.clients[number]
+        version = max(version, 5) if client.instance_id else version
+        request = JoinGroupRequest(
+            group_id="g",
+            session_timeout_ms=10_000,
+            rebalance_timeout_ms=rebalance_ms,
+            member_id=client.member_id,
+            group_instance_id=client.instance_id,
+            protocol_type="consumer",
+            protocols=[JoinGroupRequestProtocol(name=name, metadata=subscription(["t"])) for name in protocols],
+        )
+        self.driver.call("join_group", self.token(number), request, version, f"c{number}")
+
+    @rule(numbers=st.sets(CLIENTS, min_size=1), protocols=PROTOCOLS, is_synced=st.booleans())
+    def settle(self, numbers, protocols, is_synced):
+        """Some clients do what they should: all join, the first rebalance ends, and all sync."""
+        for _ in range(2):
+            for number in numbers:
+                if not self.is_waiting(number):
+                    self.join(number, protocols, 9, 20_000)
+        self.driver.wait(6_000)
+        if is_synced:
+            for number in numbers:
+                if not self.is_waiting(number):
+                    self.sync(number)
+
+    def is_waiting(self, number):
+        return any(self.asked_by[token][0] == number for token in self.driver.parked)
+
+    @rule(number=CLIENTS)
+    def crash(self, number):
+        """The client forgets who it was; what it had parked is answered into nowhere."""
+        self.clients[number].member_id = ""
+        self.clients[number].generation_id = -1
+
+    @rule(number=CLIENTS)
+    def sync(self, number):
+        client = self.clients[number]
+        assignments = {}
+        if client.is_leader:
+            assignments = {member: f"{self.tokens}:{member}".encode() for member in client.members}
+            for member, assignment in assignments.items():
+                by_member = self.given.setdefault(client.generation_id, {})
+                by_member.setdefault(member, {b""}).add(assignment)
+        request = SyncGroupRequest(
+            group_id="g",
+            generation_id=client.generation_id,
+            member_id=client.member_id,
+            group_instance_id=client.instance_id,
+            assignments=[
+                SyncGroupRequestAssignment(member_id=member, assignment=assignment)
+                for member, assignment in assignments.items()
+            ],
+        )
+        token = self.token(number, client.member_id, client.generation_id)
+        self.driver.call("sync_group", token, request, 4)
+
+    @rule(number=CLIENTS)
+    def heartbeat(self, number):
+        client = self.clients[number]
+        request = HeartbeatRequest(
+            group_id="g",
+            generation_id=client.generation_id,
+            member_id=client.member_id,
+            group_instance_id=client.instance_id,
+        )
+        self.driver.call("heartbeat", self.token(number), request, 4)
+
+    @rule(number=CLIENTS)
+    def leave(self, number):
+        client = self.clients[number]
+        member = LeaveGroupRequestMemberIdentity(member_id=client.member_id, group_instance_id=client.instance_id)
+        self.driver.call("leave_group", self.token(number), LeaveGroupRequest(group_id="g", members=[member]), 5)
+        client.member_id = ""
+
+    @rule(number=CLIENTS, partition=st.integers(0, 2), is_anonymous=st.booleans())
+    def commit(self, number, partition, is_anonymous):
+        client = self.clients[number]
+        topic = OffsetCommitRequestTopic(
+            name="t",
+            partitions=[OffsetCommitRequestPartition(partition_index=partition, committed_offset=self.tokens)],
+        )
+        request = OffsetCommitRequest(group_id="g", topics=[topic])
+        if not is_anonymous:
+            request.member_id = client.member_id
+            request.generation_id_or_member_epoch = client.generation_id
+            request.group_instance_id = client.instance_id
+        self.driver.call("commit_offsets", self.token(number), request, 9)
+
+    @rule()
+    def delete(self):
+        self.driver.call("delete_groups", self.token(0), ["g"], 2)
+
+    # -- time and the log ----------------------------------------------------------------------------------------
+
+    @rule(duration_ms=st.sampled_from([0, 1, 2_999, 3_000, 9_999, 20_000, 60_000, 300_000]))
+    def wait(self, duration_ms):
+        self.driver.wait(duration_ms)
+
+    @rule()
+    def hold(self):
+        self.driver.is_holding = True
+
+    @precondition(lambda self: self.driver.held)
+    @rule()
+    def release(self):
+        self.driver.is_holding = False
+        while self.driver.held:
+            self.driver.release()
+
+    @precondition(lambda self: self.driver.held)
+    @rule(error=WRITE_ERRORS)
+    def fail(self, error):
+        """What is being written fails, and with it all that was to follow."""
+        self.driver.is_holding = False
+        while self.driver.held:
+            self.driver.fail(error)
+
+    @rule()
+    def restart(self):
+        self.end()
+        self.driver.is_holding = False
+        self.driver.load()
+
+    # -- what holds ----------------------------------------------------------------------------------------------
+
+    @property
+    def live(self):
+        return self.driver.shard._state.groups.get("g")
+
+    @invariant()
+    def group_is_consistent(self):
+        group = self.live
+        if group is not self.group:
+            self.group, self.generation_id = group, 0
+        if group is None:
+            return
+        assert group.generation_id >= self.generation_id
+        self.generation_id = group.generation_id
+        assert (group.leader_id is None) == (not group.members)
+        assert group.leader_id is None or group.leader_id in group.members
+        assert group.joins_parked == sum(member.parked_join is not None for member in group.members.values())
+        assert {member.group_instance_id: key for key, member in group.members.items() if member.is_static} == (
+            group.static_members
+        )
+        assert not group.pending_members.keys() & group.members.keys()
+        assert group.pending_sync.keys() <= group.members.keys()
+        if group.state is EMPTY:
+            assert not group.members
+        if group.state in (STABLE, COMPLETING_REBALANCE):
+            assert group.members
+            assert all(group.protocol_name in member.protocol_names() for member in group.members.values())
+            if not self.driver.held:
+                assert all(member.parked_join is None for member in group.members.values())
+        if group.state in (STABLE, PREPARING_REBALANCE):
+            assert all(member.parked_sync is None for member in group.members.values())
+
+    @invariant()
+    def parked_requests_are_kept_in_one_place(self):
+        group = self.live
+        held = {
+            completion.token
+            for result in self.driver.held
+            for completion in result.completions
+            if hasattr(completion, "token")
+        } | {reply.token for result in self.driver.held for reply in result.replies}
+        parked = set()
+        for member in group.members.values() if group else ():
+            for request in (member.parked_join, member.parked_sync):
+                if request is not None:
+                    assert request.token not in parked
+                    parked.add(request.token)
+        assert self.driver.parked == parked | held
+
+    @invariant()
+    def every_member_has_a_deadline(self):
+        group = self.live
+        for member_id in (*group.members, *group.pending_members) if group else ():
+            member = group.members.get(member_id)
+            is_held = member is not None and member.is_held_by_parked_request
+            assert is_held or ("session", "g", member_id) in self.driver.shard._state.timers
+        if group is not None and group.state is PREPARING_REBALANCE:
+            assert ("join", "g") in self.driver.shard._state.timers
+
+    def end(self):
+        """Nobody is left waiting after a resignation, and the log holds what was."""
+        driver = self.driver
+        state, group = driver.shard._state, self.live
+        is_settled = not driver.held
+        before = None if group is None else (group.state, group.generation_id, group.protocol_type)
+        members = [] if group is None else [(item.member_id, item.assignment) for item in group.members.values()]
+        asked = OffsetFetchRequestGroup(group_id="g", topics=None)
+        offsets = fetch_offsets(state, asked, require_stable=True)
+        driver.resign()
+        while driver.held:
+            driver.fail(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        assert not driver.parked
+        fresh = GroupShard(driver.settings, str)
+        for offset, (key, value) in enumerate(driver.log):
+            fresh.replay(key, value, offset)
+        loaded = fresh._state.groups.get("g")
+        if is_settled and before is not None and before[0] is STABLE:
+            assert (loaded.state, loaded.generation_id, loaded.protocol_type) == before
+            assert [(item.member_id, item.assignment) for item in loaded.members.values()] == members
+        assert fetch_offsets(fresh._state, asked, require_stable=True) == offsets
+
+    def teardown(self):
+        if hasattr(self, "driver"):
+            self.end()
+
+
+GroupMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=60, deadline=None)
+TestGroup = GroupMachine.TestCase

@@ -1,0 +1,95 @@
+"""The small parts: hashing, deadlines, the consumer protocol's subscription."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from odradek.coordinator.consumer_protocol import subscribed_topics
+from odradek.coordinator.partitioning import java_string_hash, partition_for, utf16_length
+from odradek.coordinator.tests.driver import subscription
+from odradek.coordinator.timers import DeadlineHeap
+
+# text, String.hashCode, Utils.abs(hashCode) % 50: from Java
+HASHES = [
+    ("", 0, 0),
+    ("a", 97, 47),
+    ("group", 98629247, 47),
+    ("my-consumer-group", 1513705513, 13),
+    ("grüppe", -1233264812, 12),
+    ("😀group", -1231696132, 32),
+    ("polygenelubricants", -2147483648, 0),
+    ("connect-cluster-1", 1190215675, 25),
+]
+
+
+@pytest.mark.parametrize(("text", "hashed", "partition"), HASHES)
+def test_hash_is_javas(text, hashed, partition):
+    assert java_string_hash(text) == hashed
+    assert partition_for(text, 50) == partition
+
+
+def test_length_is_javas():
+    assert [utf16_length(text) for text in ("", "abc", "é", "😀")] == [0, 3, 1, 2]
+
+
+def test_subscription_of_any_version_gives_its_topics():
+    assert subscribed_topics(subscription(["a", "topic-b"], b"data")) == ["a", "topic-b"]
+    assert subscribed_topics(b"\x00\x00" + subscription(["x"])[2:]) == ["x"]
+    assert subscribed_topics(b"\x00\x63\x00\x00\x00\x00\xff\xff\xff\xffanything newer") == []
+
+
+@pytest.mark.parametrize("cut", range(len(subscription(["topic"], b"data")) - 4))
+def test_cut_subscription_is_refused(cut):
+    with pytest.raises(ValueError):
+        subscribed_topics(subscription(["topic"], b"data")[:cut])
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"\0\1\xff\xff\xff\xff", b"\0\1\0\0\0\1\xff\xff", b"\0\1\0\0\0\1\0\1\xff\xff\xff\xff\xff"],
+)
+def test_wrong_subscription_is_refused(data):
+    with pytest.raises(ValueError):
+        subscribed_topics(data)
+
+
+@given(
+    st.lists(
+        st.one_of(
+            st.tuples(st.just("set"), st.integers(0, 5), st.integers(0, 50)),
+            st.tuples(st.just("cancel"), st.integers(0, 5), st.just(0)),
+            st.tuples(st.just("pop"), st.just(0), st.integers(0, 50)),
+        ),
+        max_size=60,
+    )
+)
+def test_deadlines_fire_as_from_a_plain_table(steps):
+    heap, table, order = DeadlineHeap(), {}, 0
+    for step, key, number in steps:
+        if step == "set":
+            order += 1
+            table[key,] = (number, order)
+            heap.schedule((key,), number, lambda effects, now_ms, order=order: order)
+        elif step == "cancel":
+            table.pop((key,), None)
+            heap.cancel((key,))
+        else:
+            due = sorted((value, key) for key, value in table.items() if value[0] <= number)
+            action = heap.pop_due(number)
+            if due:
+                assert action(None, 0) == due[0][0][1]
+                del table[due[0][1]]
+            else:
+                assert action is None
+        assert heap.next_deadline_ms() == min((value[0] for value in table.values()), default=None)
+        assert len(heap) == len(table)
+
+
+def test_heartbeats_do_not_make_the_heap_grow():
+    heap = DeadlineHeap()
+    for now_ms in range(10_000):
+        heap.schedule(("member",), now_ms + 10, lambda effects, now_ms: None)
+        heap.cancel(("sync",))
+        heap.schedule(("sync",), now_ms + 5, lambda effects, now_ms: None)
+        heap.pop_due(now_ms)
+    assert len(heap._heap) <= 4
