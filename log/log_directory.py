@@ -1,0 +1,237 @@
+"""One entry of log.dirs: its lock, whose it is, its checkpoints, and which partitions are in it.
+
+Source: Kafka documentation ("Log", "Log directories"); KIP-631 and KIP-858 for meta.properties.
+"""
+
+import logging
+from collections.abc import Callable
+from threading import Lock
+from typing import NamedTuple
+
+from odradek.log import checkpoints
+from odradek.log.checkpoints import (
+    CLEANER_OFFSETS_FILE,
+    HIGH_WATERMARKS_FILE,
+    LOCK_FILE,
+    LOG_START_OFFSETS_FILE,
+    RECOVERY_POINTS_FILE,
+    MalformedFileError,
+    MetaProperties,
+    encode_uuid,
+)
+from odradek.log.filesystem import FileLock, FileSystem, LockedError, LogDirFailure
+
+logger = logging.getLogger(__name__)
+
+Offsets = dict[tuple[str, int], int]
+
+DELETE_SUFFIX = "-delete"
+STRAY_SUFFIX = "-stray"
+FUTURE_SUFFIX = "-future"
+_METADATA_LOG = "__cluster_metadata"
+_MAX_NAME_LENGTH = 255
+_HEX_DIGITS = frozenset("0123456789abcdef")
+_META_VERSION = 1
+
+
+class InconsistentMetaError(Exception):
+    """meta.properties of a log directory belongs to another cluster or broker; str is one readable line."""
+
+
+class PartitionDirectory(NamedTuple):
+    """What the name of a directory in a log directory says. `suffix` is empty for a partition that is served."""
+
+    name: str
+    topic: str
+    partition: int
+    suffix: str
+
+
+def partition_name(topic: str, partition: int) -> str:
+    return f"{topic}-{partition}"
+
+
+def marked_name(topic: str, partition: int, unique: bytes, suffix: str) -> str:
+    """`topic-partition.<32 hex digits><suffix>`, the topic cut so that a file system takes the name."""
+    tail = f"-{partition}.{unique.hex()}{suffix}"
+    return topic[: _MAX_NAME_LENGTH - len(tail)] + tail
+
+
+def parse_directory_name(name: str) -> PartitionDirectory | None:
+    """None if it is not the name of a partition's directory; Apache Kafka's own metadata log is none either."""
+    suffix = ""
+    stem = name
+    for candidate in (DELETE_SUFFIX, STRAY_SUFFIX, FUTURE_SUFFIX):
+        if name.endswith(candidate):
+            stem, _, unique = name.removesuffix(candidate).rpartition(".")
+            if len(unique) == 32 and _HEX_DIGITS.issuperset(unique):
+                suffix = candidate
+                break
+            stem = name
+    topic, dash, digits = stem.rpartition("-")
+    if not topic or not dash or not (digits.isascii() and digits.isdigit()) or topic == _METADATA_LOG:
+        return None
+    return PartitionDirectory(name, topic, int(digits), suffix)
+
+
+class LogDirectory:
+    """A log directory and what is known of it. `failure` is set once it is offline.
+
+    Methods that touch the disk raise LogDirFailure.
+    """
+
+    def __init__(self, fs: FileSystem, path: str) -> None:
+        self.fs = fs
+        self.path = path
+        self.directory_id: bytes | None = None
+        self.was_clean = False
+        self.previous_broker_epoch = -1
+        self.failure: Exception | None = None
+        self._lock: FileLock | None = None
+        self._written: dict[str, Offsets] = {}
+        self._write_lock = Lock()
+        self._generation = 0
+        self._written_generation: dict[str, int] = {}
+
+    # Open
+
+    def lock(self) -> None:
+        """Make the directory if need be and take its lock. Raises LockedError with a readable line."""
+        try:
+            self.fs.make_directory(self.path)
+            self._lock = self.fs.lock(f"{self.path}/{LOCK_FILE}")
+        except LockedError:
+            raise LockedError(f"data directory {self.path} is in use by another broker") from None
+        except OSError as error:
+            raise self.failed("opening", error) from error
+
+    def unlock(self) -> None:
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
+
+    def read_meta(self) -> MetaProperties | None:
+        try:
+            return checkpoints.read_meta_properties(self.fs, self.path)
+        except (OSError, MalformedFileError) as error:
+            raise self.failed("reading meta.properties", error) from error
+
+    def complete_meta(
+        self, meta: MetaProperties | None, cluster_id: str, node_id: int, random_uuid: Callable[[], bytes]
+    ) -> None:
+        """Write what meta.properties lacks. Raises InconsistentMetaError if it belongs to another broker."""
+        if meta is None:
+            meta = MetaProperties(_META_VERSION, None, None, None, {})
+        for what, found, expected in (
+            ("cluster id", meta.cluster_id, cluster_id),
+            ("node id", meta.node_id, node_id),
+        ):
+            if found is not None and found != expected:
+                path = f"{self.path}/{checkpoints.META_PROPERTIES_FILE}"
+                raise InconsistentMetaError(f"{path} has {what} {found}, but this broker's is {expected}")
+        complete = meta._replace(
+            cluster_id=cluster_id, node_id=node_id, directory_id=meta.directory_id or random_uuid()
+        )
+        self.directory_id = complete.directory_id
+        if complete != meta:
+            try:
+                checkpoints.write_meta_properties(self.fs, self.path, complete)
+            except OSError as error:
+                raise self.failed("writing meta.properties", error) from error
+
+    def begin_load(self) -> list[PartitionDirectory]:
+        """The partitions there are. From here on a crash is an unclean stop."""
+        try:
+            broker_epoch = checkpoints.read_clean_shutdown(self.fs, self.path)
+            self.was_clean = broker_epoch is not None
+            self.previous_broker_epoch = -1 if broker_epoch is None else broker_epoch
+            checkpoints.remove_clean_shutdown(self.fs, self.path)
+            return self._list_partitions()
+        except OSError as error:
+            raise self.failed("opening", error) from error
+
+    def _list_partitions(self) -> list[PartitionDirectory]:
+        found = []
+        for name in self.fs.list_names(self.path):
+            # Nothing but directories of partitions has a dash and ends in a digit or a known suffix.
+            parsed = parse_directory_name(name)
+            if parsed is not None and self.fs.is_directory(f"{self.path}/{name}"):
+                found.append(parsed)
+        return found
+
+    def read_offsets(self, file_name: str) -> Offsets:
+        """A checkpoint; a malformed one takes the directory offline, but for the cleaner's, which can start over."""
+        path = f"{self.path}/{file_name}"
+        try:
+            offsets = checkpoints.read_offsets(self.fs, path)
+        except MalformedFileError as error:
+            if file_name != CLEANER_OFFSETS_FILE:
+                raise self.failed("reading a checkpoint", error) from error
+            logger.warning("cleaning starts over: %s", error)
+            offsets = {}
+        except OSError as error:
+            raise self.failed("reading a checkpoint", error) from error
+        self._written[file_name] = offsets
+        return offsets
+
+    # Checkpoints
+
+    def prepare_checkpoint(self, file_name: str, offsets: Offsets) -> Callable[[], None] | None:
+        """The write that brings a checkpoint file up to date, for any thread; None if the file is."""
+        if self._written.get(file_name) == offsets:
+            return None
+        self._generation += 1
+        generation = self._generation
+        return lambda: self._write(file_name, offsets, generation)
+
+    def write_checkpoint(self, file_name: str, offsets: Offsets) -> None:
+        write = self.prepare_checkpoint(file_name, offsets)
+        if write is not None:
+            write()
+
+    def has_checkpoint_of(self, key: tuple[str, int]) -> bool:
+        """Whether some checkpoint file still has an entry for this partition."""
+        return any(key in offsets for offsets in self._written.values())
+
+    def _write(self, file_name: str, offsets: Offsets, generation: int) -> None:
+        with self._write_lock:
+            # A write that waited for a thread must not undo a later one.
+            if generation < self._written_generation.get(file_name, 0) or self.failure is not None:
+                return
+            try:
+                checkpoints.write_offsets(self.fs, f"{self.path}/{file_name}", offsets)
+            except OSError as error:
+                raise LogDirFailure(self.path, f"writing {file_name} failed in {self.path}: {error}") from error
+            self._written_generation[file_name] = generation
+            self._written[file_name] = offsets
+
+    def mark_clean(self, broker_epoch: int) -> None:
+        """The last thing before the lock is released: the next start need not recover."""
+        try:
+            checkpoints.write_clean_shutdown(self.fs, self.path, broker_epoch)
+        except OSError as error:
+            raise self.failed("closing", error) from error
+
+    def failed(self, what: str, error: Exception) -> LogDirFailure:
+        return LogDirFailure(self.path, f"{what} failed in {self.path}: {error}")
+
+
+ALL_CHECKPOINTS = (RECOVERY_POINTS_FILE, LOG_START_OFFSETS_FILE, HIGH_WATERMARKS_FILE)
+
+
+def read_topic_id(fs: FileSystem, directory: str) -> bytes | None:
+    """The topic id in partition.metadata; None if there is none, also if a crash left the file empty."""
+    path = f"{directory}/{checkpoints.PARTITION_METADATA_FILE}"
+    try:
+        return checkpoints.read_partition_metadata(fs, directory)
+    except MalformedFileError:
+        if fs.size_bytes(path) == 0:
+            return None
+        raise
+
+
+def random_cluster_id(random_uuid: Callable[[], bytes]) -> str:
+    """One that command lines take: not beginning with a dash."""
+    while (text := encode_uuid(random_uuid())).startswith("-"):
+        pass
+    return text

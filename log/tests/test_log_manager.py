@@ -1,0 +1,450 @@
+"""Directories, partitions in them, and the work behind them, on the in-memory file system."""
+
+from collections.abc import Callable, Sequence
+from random import Random
+from typing import Any
+
+import pytest
+
+from odradek.log import checkpoints
+from odradek.log.checkpoints import MetaProperties
+from odradek.log.config import LogConfig
+from odradek.log.filesystem import LockedError, MemoryFileSystem
+from odradek.log.log_directory import InconsistentMetaError, marked_name, parse_directory_name
+from odradek.log.log_manager import AllLogDirsFailed, DuplicateLogError, LogManager, LogManagerSettings
+from odradek.log.partition_log import PartitionLog
+from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.protocol.records import build_batch
+
+ONE_THREAD = LogManagerSettings(num_recovery_threads_per_data_dir=1)
+TOPIC_ID = bytes(range(16))
+DIRECTORIES = ("/data/a", "/data/b")
+
+
+def make_manager(
+    fs: MemoryFileSystem,
+    directories: Sequence[str] = DIRECTORIES,
+    config: dict[str, str] | None = None,
+    **options: Any,
+) -> LogManager:
+    topic_config = LogConfig(config or {})
+    options = {"settings": ONE_THREAD, "random_bytes": Random(1).randbytes, **options}
+    return LogManager(fs, directories, topic_config, lambda topic: None, 1, **options)
+
+
+def opened(fs: MemoryFileSystem, *arguments: Any, now_ms: int = 0, **options: Any) -> LogManager:
+    manager = make_manager(fs, *arguments, **options)
+    manager.open(now_ms)
+    return manager
+
+
+def append(log: PartitionLog, *values: bytes, now_ms: int = 0) -> None:
+    for value in values:
+        log.append_as_leader(memoryview(build_batch([(now_ms, b"k", value, ())])), leader_epoch=0, now_ms=now_ms)
+    log.update_high_watermark(log.log_end_offset)
+
+
+def run_until(manager: LogManager, start_ms: int, end_ms: int) -> int:
+    now_ms = start_ms
+    while now_ms <= end_ms:
+        now_ms = max(manager.run_due(now_ms), now_ms)
+    return now_ms
+
+
+class Threads:
+    """A RunInThread whose work is done when the test says so."""
+
+    def __init__(self) -> None:
+        self.waiting: list[tuple[Callable[[], None], Callable[[Exception | None], None]]] = []
+
+    def __call__(self, work: Callable[[], None], done: Callable[[Exception | None], None]) -> None:
+        self.waiting.append((work, done))
+
+    def run(self) -> None:
+        while self.waiting:
+            work, done = self.waiting.pop(0)
+            try:
+                work()
+            except Exception as error:
+                done(error)
+            else:
+                done(None)
+
+
+# Names
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("t-0", ("t", 0, "")),
+        ("a-b.c_d-12", ("a-b.c_d", 12, "")),
+        ("t-0." + "0af1" * 8 + "-delete", ("t", 0, "-delete")),
+        ("t-3." + "0af1" * 8 + "-stray", ("t", 3, "-stray")),
+        ("t-3." + "0af1" * 8 + "-future", ("t", 3, "-future")),
+        ("t-3.0af1-delete", None),
+        ("__cluster_metadata-0", None),
+        ("t-", None),
+        ("-0", None),
+        ("t", None),
+        ("t-x", None),
+        ("lost+found", None),
+    ],
+)
+def test_name_of_a_directory(name: str, expected: tuple[str, int, str] | None) -> None:
+    parsed = parse_directory_name(name)
+    assert (parsed[1:] if parsed else None) == expected
+
+
+def test_marked_name_fits_a_file_system() -> None:
+    name = marked_name("t" * 249, 123, bytes(16), "-delete")
+    assert len(name) == 255
+    assert name.endswith("-123." + "0" * 32 + "-delete")
+
+
+# Open
+
+
+def test_first_open_writes_meta_properties_and_locks() -> None:
+    fs = MemoryFileSystem()
+    manager = opened(fs, cluster_id="c1")
+    metas = [checkpoints.read_meta_properties(fs, path) for path in DIRECTORIES]
+    assert [(m.version, m.cluster_id, m.node_id) for m in metas if m] == [(1, "c1", 1)] * 2
+    assert len({m.directory_id for m in metas if m}) == 2
+    with pytest.raises(LockedError, match="/data/a is in use by another broker"):
+        opened(fs)
+    manager.close(0)
+    again = opened(fs)
+    assert again.cluster_id == "c1"
+
+
+@pytest.mark.parametrize(
+    ("meta", "message"),
+    [
+        (MetaProperties(1, "other", 1, None, {}), "cluster id other, but this broker's is c1"),
+        (MetaProperties(1, "c1", 2, None, {}), "node id 2, but this broker's is 1"),
+        (MetaProperties(0, "c1", 2, None, {}), "node id 2, but this broker's is 1"),
+    ],
+)
+def test_a_directory_of_another_broker(meta: MetaProperties, message: str) -> None:
+    fs = MemoryFileSystem()
+    fs.make_directory("/data/b")
+    checkpoints.write_meta_properties(fs, "/data/b", meta)
+    with pytest.raises(InconsistentMetaError, match=f"/data/b/meta.properties has {message}"):
+        opened(fs, cluster_id="c1")
+    fs.lock("/data/a/.lock").release()
+
+
+def test_meta_properties_of_version_0_is_completed() -> None:
+    fs = MemoryFileSystem()
+    fs.make_directory("/data/a")
+    checkpoints.write_meta_properties(fs, "/data/a", MetaProperties(0, "c1", 1, None, {"x": "y"}))
+    manager = opened(fs, ["/data/a"])
+    assert manager.cluster_id == "c1"
+    meta = checkpoints.read_meta_properties(fs, "/data/a")
+    assert meta is not None
+    assert (meta.version, meta.node_id, meta.others) == (0, 1, {"x": "y"})
+    assert meta.directory_id == manager.directories["/data/a"].directory_id
+
+
+def test_clean_stop_is_marked_and_the_mark_goes_at_start() -> None:
+    fs = MemoryFileSystem()
+    opened(fs).close(0, broker_epoch=7)
+    assert checkpoints.read_clean_shutdown(fs, "/data/a") == 7
+    manager = opened(fs)
+    assert checkpoints.read_clean_shutdown(fs, "/data/a") is None
+    assert [d.was_clean for d in manager.directories.values()] == [True, True]
+    fs.crash()
+    assert [d.was_clean for d in opened(fs).directories.values()] == [False, False]
+
+
+def test_logs_come_back_with_offsets_and_topic_id() -> None:
+    fs = MemoryFileSystem()
+    manager = opened(fs)
+    log = manager.create_log("t", 0, TOPIC_ID, 0)
+    append(log, b"0", b"1", b"2")
+    log.update_high_watermark(2)
+    log.delete_records_before(1)
+    manager.close(0)
+    manager = opened(fs)
+    log = manager.get("t", 0)
+    assert log is not None
+    assert (log.log_start_offset, log.high_watermark, log.log_end_offset, log.recovery_point) == (1, 2, 3, 3)
+    assert manager.topic_id("t", 0) == TOPIC_ID
+
+
+def test_what_kafka_keeps_beside_partitions_is_left_alone() -> None:
+    fs = MemoryFileSystem()
+    fs.make_directory("/data/a/__cluster_metadata-0")
+    fs.make_directory("/data/a/lost+found")
+    fs.open("/data/a/bootstrap.checkpoint", create=True)
+    manager = opened(fs, ["/data/a"])
+    assert manager.all_logs() == []
+    assert manager.get("__cluster_metadata", 0) is None
+    manager.close(0)
+    assert fs.is_directory("/data/a/__cluster_metadata-0")
+    assert fs.list_names("/data/a/__cluster_metadata-0") == []
+
+
+def test_one_partition_in_two_directories() -> None:
+    fs = MemoryFileSystem()
+    for path in DIRECTORIES:
+        fs.make_directory(f"{path}/t-0")
+    with pytest.raises(DuplicateLogError, match="partition t-0 is in /data/a/t-0 and in /data/b/t-0"):
+        opened(fs)
+
+
+# Directories that fail
+
+
+def test_a_directory_that_cannot_be_opened_is_offline_and_the_other_serves() -> None:
+    fs = MemoryFileSystem()
+    manager = opened(fs)
+    manager.create_log("t", 0, TOPIC_ID, 0)
+    manager.create_log("t", 1, TOPIC_ID, 0)
+    manager.close(0)
+    fs.open("/data/a/recovery-point-offset-checkpoint").write_pieces(0, [b"9"], 1)
+    failed: list[str] = []
+    manager = opened(fs, on_directory_failure=lambda path, partitions: failed.append(path))
+    assert failed == ["/data/a"]
+    assert manager.online_directories == ["/data/b"]
+    assert [(log.topic, log.partition) for log in manager.all_logs()] == [("t", 1)]
+    with pytest.raises(KafkaError) as raised:
+        manager.create_log("t", 0, TOPIC_ID, 0)
+    assert raised.value.code == ErrorCode.KAFKA_STORAGE_ERROR
+    assert manager.create_log("new", 0, TOPIC_ID, 0, is_new=True).log_directory == "/data/b"
+    assert [d.error_code for d in manager.describe_directories()] == [ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.NONE]
+
+
+def test_no_directory_left() -> None:
+    fs = MemoryFileSystem()
+    fs.fail("create", path_contains="/data/a")
+    with pytest.raises(AllLogDirsFailed, match="no log directory can be used: .*/data/a"):
+        opened(fs, ["/data/a"])
+
+
+def test_an_append_that_fails_takes_its_directory_offline() -> None:
+    fs = MemoryFileSystem()
+    lost: list[tuple[str, list[tuple[str, int]]]] = []
+    manager = opened(fs, on_directory_failure=lambda path, partitions: lost.append((path, partitions)))
+    log = manager.create_log("t", 0, TOPIC_ID, 0)
+    other = manager.create_log("t", 1, TOPIC_ID, 0)
+    fs.fail("write", path_contains="t-0/")
+    with pytest.raises(KafkaError) as raised:
+        append(log, b"x")
+    manager.fail_directory(log.log_directory, raised.value)
+    assert lost == [(log.log_directory, [("t", 0)])]
+    with pytest.raises(KafkaError) as raised:
+        manager.get("t", 0)
+    assert raised.value.code == ErrorCode.KAFKA_STORAGE_ERROR
+    append(other, b"x")
+    manager.close(0)
+    assert checkpoints.read_clean_shutdown(fs, log.log_directory) is None
+    assert checkpoints.read_clean_shutdown(fs, other.log_directory) is not None
+
+
+# Create and delete
+
+
+def test_logs_are_spread_over_directories() -> None:
+    manager = opened(MemoryFileSystem())
+    for partition in range(4):
+        manager.create_log("t", partition, TOPIC_ID, 0)
+    described = manager.describe_directories()
+    assert [[(s.topic, s.partition) for s in d.logs] for d in described] == [
+        [("t", 0), ("t", 2)],
+        [("t", 1), ("t", 3)],
+    ]
+    assert [[s.partition for s in d.logs] for d in manager.describe_directories([("t", 3)])] == [[], [3]]
+    assert manager.create_log("t", 0, TOPIC_ID, 0) is manager.get("t", 0)
+    with pytest.raises(KafkaError) as raised:
+        manager.create_log("t", 0, bytes(16), 0)
+    assert raised.value.code == ErrorCode.INCONSISTENT_TOPIC_ID
+
+
+def test_a_deleted_log_is_gone_at_once_and_its_files_later() -> None:
+    fs = MemoryFileSystem()
+    manager = opened(fs, ["/data/a"], {"file.delete.delay.ms": "1000"})
+    append(manager.create_log("t", 0, TOPIC_ID, 0), b"x")
+    manager.delete_log("t", 0, 50)
+    assert manager.get("t", 0) is None
+    [left] = [name for name in fs.list_names("/data/a") if name.startswith("t-0")]
+    assert parse_directory_name(left) == (left, "t", 0, "-delete")
+    new = manager.create_log("t", 0, bytes(16), 60)
+    assert new.log_end_offset == 0
+    run_until(manager, 60, 1049)
+    assert fs.is_directory(f"/data/a/{left}")
+    run_until(manager, 1050, 1050)
+    assert not fs.is_directory(f"/data/a/{left}")
+    assert fs.is_directory("/data/a/t-0")
+
+
+def test_a_deletion_goes_on_after_a_restart() -> None:
+    fs = MemoryFileSystem()
+    manager = opened(fs, ["/data/a"])
+    manager.create_log("t", 0, TOPIC_ID, 0)
+    manager.create_log("s", 0, TOPIC_ID, 0)
+    manager.delete_log("t", 0, 0)
+    manager.mark_stray("s", 0)
+    manager.close(0)
+    manager = opened(fs, ["/data/a"])
+    assert manager.all_logs() == []
+    run_until(manager, 0, 60_000)
+    names = [name for name in fs.list_names("/data/a") if name.startswith(("t-", "s-"))]
+    assert len(names) == 1
+    assert names[0].endswith("-stray")
+
+
+def test_a_new_log_does_not_inherit_checkpoints() -> None:
+    fs = MemoryFileSystem()
+    threads = Threads()
+    manager = opened(fs, ["/data/a"], run_in_thread=threads)
+    log = manager.create_log("t", 0, TOPIC_ID, 0)
+    append(log, *[b"x"] * 10)
+    log.flush(0)
+    log.delete_records_before(5)
+    run_until(manager, 0, 61_000)
+    threads.run()
+    assert checkpoints.read_offsets(fs, "/data/a/log-start-offset-checkpoint") == {("t", 0): 5}
+    manager.delete_log("t", 0, 61_000)
+    log = manager.create_log("t", 0, bytes(16), 61_000)
+    append(log, b"new")
+    log.active_segment.file.sync()
+    fs.crash()
+    manager = opened(fs, ["/data/a"])
+    log = manager.get("t", 0)
+    assert log is not None
+    assert (log.log_start_offset, log.log_end_offset) == (0, 1)
+
+
+# Background work
+
+
+def test_checkpoints_are_written_at_their_times_and_only_if_changed() -> None:
+    fs = MemoryFileSystem()
+    manager = opened(fs, ["/data/a"])
+    log = manager.create_log("t", 0, TOPIC_ID, 0)
+    append(log, b"a", b"b")
+    now_ms = run_until(manager, 0, 4999)
+    assert not fs.exists("/data/a/replication-offset-checkpoint")
+    now_ms = run_until(manager, now_ms, 5000)
+    assert checkpoints.read_offsets(fs, "/data/a/replication-offset-checkpoint") == {("t", 0): 2}
+    assert not fs.exists("/data/a/recovery-point-offset-checkpoint")
+    now_ms = run_until(manager, now_ms, 30_000)
+    assert checkpoints.read_offsets(fs, "/data/a/recovery-point-offset-checkpoint") == {("t", 0): 0}
+    log.flush(now_ms)
+    now_ms = run_until(manager, now_ms, 90_000)
+    assert checkpoints.read_offsets(fs, "/data/a/recovery-point-offset-checkpoint") == {("t", 0): 2}
+    before = fs.operations
+    run_until(manager, now_ms, 900_000)
+    assert fs.operations == before
+
+
+def test_an_older_checkpoint_does_not_undo_a_later_one() -> None:
+    fs = MemoryFileSystem()
+    threads = Threads()
+    manager = opened(fs, ["/data/a"], run_in_thread=threads)
+    append(manager.create_log("t", 0, TOPIC_ID, 0), b"a")
+    run_until(manager, 0, 5000)
+    waiting = threads.waiting[-1]
+    append(manager.create_log("t", 0, TOPIC_ID, 0), b"b")
+    manager.close(0)
+    waiting[0]()
+    assert checkpoints.read_offsets(fs, "/data/a/replication-offset-checkpoint") == {("t", 0): 2}
+
+
+def test_flush_by_time_runs_in_a_thread_and_moves_the_recovery_point() -> None:
+    fs = MemoryFileSystem()
+    threads = Threads()
+    manager = opened(fs, ["/data/a"], {"flush.ms": "2000"}, run_in_thread=threads)
+    log = manager.create_log("t", 0, TOPIC_ID, 0)
+    threads.run()
+    append(log, b"a")
+    run_until(manager, 0, 1999)
+    assert threads.waiting == []
+    run_until(manager, 2000, 4000)
+    assert len(threads.waiting) == 1
+    append(log, b"b")
+    threads.run()
+    assert log.recovery_point == 1
+
+
+def test_flush_that_fails_takes_the_directory_offline() -> None:
+    fs = MemoryFileSystem()
+    manager = opened(fs)
+    log = manager.create_log("t", 0, TOPIC_ID, 0)
+    append(log, b"a")
+    fs.fail("sync")
+    errors: list[Exception | None] = []
+    manager.flush(log, 0, errors.append)
+    assert isinstance(errors[0], KafkaError)
+    assert errors[0].code == ErrorCode.KAFKA_STORAGE_ERROR
+    assert log.failure is not None
+    assert manager.online_directories == [path for path in DIRECTORIES if path != log.log_directory]
+
+
+def test_retention_starts_after_30_seconds_and_removes_files_after_the_delay() -> None:
+    fs = MemoryFileSystem()
+    config = {"retention.ms": "1000", "internal.segment.bytes": "100", "file.delete.delay.ms": "100"}
+    manager = opened(fs, ["/data/a"], config)
+    log = manager.create_log("t", 0, TOPIC_ID, 0)
+    append(log, b"a", b"b", b"c", now_ms=10)
+    now_ms = run_until(manager, 10, 29_999)
+    assert log.log_start_offset == 0
+    now_ms = run_until(manager, now_ms, 30_050)
+    assert log.log_start_offset == 3
+    assert any(name.endswith(".deleted") for name in fs.list_names(log.directory))
+    run_until(manager, now_ms, 31_100)
+    assert not any(name.endswith(".deleted") for name in fs.list_names(log.directory))
+
+
+def test_sweeps_visit_a_few_logs_at_a_time() -> None:
+    fs = MemoryFileSystem()
+    manager = opened(fs, ["/data/a"], {"flush.ms": "0"})
+    for partition in range(450):
+        append(manager.create_log("t", partition, TOPIC_ID, 0), b"x")
+    flushed = []
+    now_ms = 1000
+    while manager.run_due(now_ms) == now_ms:
+        flushed.append(sum(log.recovery_point for log in manager.all_logs()))
+    assert flushed == [200, 400]
+    assert all(log.recovery_point == 1 for log in manager.all_logs())
+
+
+def test_idle_producers_are_forgotten() -> None:
+    manager = opened(MemoryFileSystem(), ["/data/a"])
+    log = manager.create_log("t", 0, TOPIC_ID, 0)
+    batch = build_batch([(0, b"k", b"v", ())], producer_id=9, producer_epoch=0, base_sequence=0)
+    log.append_as_leader(memoryview(batch), leader_epoch=0, now_ms=0)
+    run_until(manager, 0, 86_399_999)
+    assert 9 in log.producer_state.producers
+    run_until(manager, 86_400_000, 86_400_000 + 600_000)
+    assert 9 not in log.producer_state.producers
+
+
+def test_changed_properties_reach_the_logs() -> None:
+    fs = MemoryFileSystem()
+    configs: dict[str, LogConfig] = {}
+    manager = LogManager(
+        fs, ["/data/a"], LogConfig({}), configs.get, 1, random_bytes=Random(1).randbytes, settings=ONE_THREAD
+    )
+    manager.open(0)
+    first, second = manager.create_log("t", 0, TOPIC_ID, 0), manager.create_log("u", 0, bytes(16), 0)
+    configs["t"] = LogConfig({"retention.ms": "5"})
+    manager.update_topic_config("t")
+    assert (first.config.retention_ms, second.config.retention_ms) == (5, 604_800_000)
+    manager.update_default_config(LogConfig({"retention.ms": "7"}))
+    assert (first.config.retention_ms, second.config.retention_ms) == (5, 7)
+
+
+def test_truncation_lowers_the_recovery_point_on_the_disk() -> None:
+    fs = MemoryFileSystem()
+    manager = opened(fs, ["/data/a"])
+    log = manager.create_log("t", 0, TOPIC_ID, 0)
+    append(log, b"a", b"b", b"c")
+    log.flush(0)
+    run_until(manager, 0, 90_000)
+    manager.truncate_to("t", 0, 1, 90_000)
+    assert checkpoints.read_offsets(fs, "/data/a/recovery-point-offset-checkpoint") == {("t", 0): 1}
+    manager.start_over("t", 0, 8, 90_000)
+    assert (log.log_start_offset, log.log_end_offset) == (8, 8)
