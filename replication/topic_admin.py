@@ -195,7 +195,13 @@ class TopicAdmin:
         replicas = self._manual_replicas(topic) if topic.assignments else self._assigned_replicas(topic)
         live, epoch = self._image.brokers, self._controller.epoch
         partitions = tuple(new_partition(brokers, live, epoch) for brokers in replicas)
-        return NewTopic(TopicMetadata(name, random_topic_id(self._random), partitions), configs)
+        return NewTopic(TopicMetadata(name, self._new_topic_id(), partitions), configs)
+
+    def _new_topic_id(self) -> bytes:
+        while True:
+            topic_id = random_topic_id(self._random)
+            if topic_id not in self._image.topics_by_id:
+                return topic_id
 
     def _manual_replicas(self, topic: CreateTopicsRequestCreatableTopic) -> list[tuple[int, ...]]:
         if topic.replication_factor != USE_DEFAULT:

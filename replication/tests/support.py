@@ -1,0 +1,99 @@
+"""A cluster of one on a memory store and a memory file system, for the tests of this package."""
+
+import random
+
+from odradek.log.filesystem import MemoryFileSystem
+from odradek.log.recovery import open_partition_log
+from odradek.properties import PropertySet, UpdateMode, boolean, integer, long, password, string, string_list
+from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.replication.broker_configs import BrokerConfigs
+from odradek.replication.cluster_metadata import BrokerMetadata, ClusterMetadata, Endpoint
+from odradek.replication.config_admin import ConfigAdmin
+from odradek.replication.config_description import ConfigDescriber
+from odradek.replication.controller import Controller
+from odradek.replication.memory_store import MemoryMetadataServer
+from odradek.replication.metadata_store import run_now
+from odradek.replication.replica_manager import ReplicaManager
+from odradek.replication.topic_admin import TopicAdmin
+
+CLUSTER_WIDE = UpdateMode.CLUSTER_WIDE
+
+
+class SomeBrokerConfig(PropertySet):
+    """A few broker properties with Kafka's names, kinds and update modes."""
+
+    num_partitions = integer("num.partitions", 1, minimum=1, doc="Partitions of a new topic.")
+    default_replication_factor = integer("default.replication.factor", 1, doc="Replicas of a new topic.")
+    delete_topic_enable = boolean("delete.topic.enable", True, doc="Whether topics can be deleted.")
+    log_retention_ms = long("log.retention.ms", None, update_mode=CLUSTER_WIDE, doc="Age in ms.")
+    log_retention_minutes = integer("log.retention.minutes", None, doc="Age in minutes.")
+    log_retention_hours = integer("log.retention.hours", 168, doc="Age in hours.")
+    log_segment_bytes = integer(
+        "log.segment.bytes", 1 << 30, minimum=1 << 20, update_mode=CLUSTER_WIDE, doc="Segment size."
+    )
+    log_cleanup_policy = string_list(
+        "log.cleanup.policy", ("delete",), choices=("compact", "delete"), update_mode=CLUSTER_WIDE, doc="Policy."
+    )
+    message_max_bytes = integer("message.max.bytes", 1048588, minimum=0, update_mode=CLUSTER_WIDE, doc="Largest.")
+    min_insync_replicas = integer("min.insync.replicas", 1, minimum=1, update_mode=CLUSTER_WIDE, doc="In sync.")
+    listeners = string("listeners", "PLAINTEXT://:9092", update_mode=UpdateMode.PER_BROKER, doc="Listeners.")
+    ssl_key_password = password("ssl.key.password", update_mode=UpdateMode.PER_BROKER, doc="A secret.")
+    offsets_topic_replication_factor = integer("offsets.topic.replication.factor", 3, doc="Replicas.")
+    offsets_topic_num_partitions = integer("offsets.topic.num.partitions", 50, doc="Partitions.")
+
+
+class MemoryLogs:
+    """A log manager without retention, flushes or checkpoints."""
+
+    def __init__(self):
+        self.fs = MemoryFileSystem()
+        self.fs.make_directory("/data")
+        self.logs = {}
+        self.deleted = []
+        self.is_online = True
+
+    def get(self, topic, partition):
+        return self.logs.get((topic, partition))
+
+    def create_log(self, topic, partition, topic_id, config):
+        if not self.is_online:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR)
+        log = self.logs.get((topic, partition))
+        if log is None:
+            log = open_partition_log(
+                self.fs, f"/data/{topic}-{partition}", topic, partition, config, now_ms=0, is_clean=True
+            )
+            self.logs[topic, partition] = log
+        return log
+
+    def delete_log(self, topic, partition):
+        log = self.logs.pop((topic, partition), None)
+        if log is not None:
+            self.deleted.append((topic, partition))
+            log.move(f"/data/{topic}-{partition}.deleted{len(self.deleted)}")
+
+
+class Cluster:
+    """One broker's metadata side, as the server wires it; `others` are brokers that merely are registered."""
+
+    def __init__(self, *, server=None, broker_id=1, static=None, others=(), logs=None, seed=5):
+        self.server = server or MemoryMetadataServer(lambda: self.now_ms)
+        self.now_ms = 1000
+        self.store = self.server.connect()
+        self.image = ClusterMetadata()
+        self.configs = BrokerConfigs(broker_id, SomeBrokerConfig(static or {}), self.image)
+        self.logs = logs or MemoryLogs()
+        self.replicas = ReplicaManager(broker_id, self.image, self.configs, self.logs)
+        self.controller = Controller(self.store, self.image, broker_id, lambda: self.now_ms)
+        self.topics = TopicAdmin(self.controller, self.configs, random.Random(seed))
+        self.config_admin = ConfigAdmin(self.controller, self.configs)
+        self.describer = ConfigDescriber(broker_id, self.image, self.configs)
+        self.cluster_id = run_now(self.controller.prepare("a-cluster"))
+        for other in others:
+            run_now(Controller(self.server.connect(), ClusterMetadata(), other, lambda: 0)._register(broker(other)))
+        run_now(self.controller.start(broker(broker_id)))
+        run_now(self.controller.finish_deletions())
+
+
+def broker(broker_id, port=None):
+    return BrokerMetadata(broker_id, (Endpoint("PLAINTEXT", "PLAINTEXT", "host", port or 9000 + broker_id),))

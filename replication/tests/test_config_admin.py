@@ -1,0 +1,314 @@
+"""Changing and describing configurations: effects, sources, and the error of each fault."""
+
+import pytest
+
+from odradek.protocol.errors import ErrorCode
+from odradek.protocol.messages.alter_configs import (
+    AlterConfigsRequest,
+    AlterConfigsRequestAlterableConfig,
+    AlterConfigsRequestAlterConfigsResource,
+)
+from odradek.protocol.messages.describe_configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsRequestDescribeConfigsResource,
+)
+from odradek.protocol.messages.incremental_alter_configs import (
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsRequestAlterableConfig,
+    IncrementalAlterConfigsRequestAlterConfigsResource,
+)
+from odradek.protocol.messages.list_config_resources import ListConfigResourcesRequest
+from odradek.replication.metadata_store import run_now
+from odradek.replication.tests.support import Cluster
+from odradek.replication.tests.test_topic_admin import create, new
+
+E = ErrorCode
+TOPIC, BROKER, LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
+SET, DELETE, APPEND, SUBTRACT = 0, 1, 2, 3
+
+
+def increment(cluster, *resources, validate_only=False):
+    request = IncrementalAlterConfigsRequest(
+        validate_only=validate_only,
+        resources=[
+            IncrementalAlterConfigsRequestAlterConfigsResource(
+                resource_type=kind,
+                resource_name=name,
+                configs=[
+                    IncrementalAlterConfigsRequestAlterableConfig(name=n, config_operation=o, value=v)
+                    for n, o, v in changes
+                ],
+            )
+            for kind, name, changes in resources
+        ],
+    )
+    return [r.error_code for r in run_now(cluster.config_admin.incremental_alter_configs(request)).responses]
+
+
+def replace(cluster, *resources, validate_only=False):
+    request = AlterConfigsRequest(
+        validate_only=validate_only,
+        resources=[
+            AlterConfigsRequestAlterConfigsResource(
+                resource_type=kind,
+                resource_name=name,
+                configs=[AlterConfigsRequestAlterableConfig(name=n, value=v) for n, v in configs],
+            )
+            for kind, name, configs in resources
+        ],
+    )
+    return [r.error_code for r in run_now(cluster.config_admin.alter_configs(request)).responses]
+
+
+def describe(cluster, kind, name, keys=None, synonyms=True, documentation=True):
+    request = DescribeConfigsRequest(
+        resources=[
+            DescribeConfigsRequestDescribeConfigsResource(
+                resource_type=kind, resource_name=name, configuration_keys=keys
+            )
+        ],
+        include_synonyms=synonyms,
+        include_documentation=documentation,
+    )
+    [result] = cluster.describer.describe(request).results
+    return result
+
+
+def entry(cluster, kind, resource, key):
+    [found] = describe(cluster, kind, resource, [key]).configs
+    return found
+
+
+@pytest.fixture
+def cluster():
+    cluster = Cluster()
+    create(cluster, new("t", 2, configs={"retention.ms": "1000"}))
+    return cluster
+
+
+def log_config(cluster):
+    return cluster.replicas.get("t", 0).log.config
+
+
+def test_a_topics_configuration_takes_effect_at_once(cluster):
+    changes = [("segment.bytes", SET, "2000000"), ("retention.ms", DELETE, None)]
+    assert increment(cluster, (TOPIC, "t", changes)) == [0]
+    assert cluster.image.topic_configs == {"t": {"segment.bytes": "2000000"}}
+    assert (log_config(cluster).segment_bytes, log_config(cluster).retention_ms) == (2000000, 7 * 86400000)
+    assert cluster.replicas.get("t", 1).log.config is log_config(cluster)
+
+
+def test_append_and_subtract(cluster):
+    def policy(operation, value):
+        assert increment(cluster, (TOPIC, "t", [("cleanup.policy", operation, value)])) == [0]
+        return log_config(cluster).cleanup_policy
+
+    assert policy(APPEND, "compact") == ("delete", "compact")
+    assert policy(APPEND, "compact") == ("delete", "compact")
+    assert policy(SUBTRACT, "delete") == ("compact",)
+    assert policy(SUBTRACT, "delete") == ("compact",)
+    assert policy(DELETE, None) == ("delete",)
+
+
+def test_replacing_forgets_what_is_not_named(cluster):
+    assert replace(cluster, (TOPIC, "t", [("segment.ms", "5000")])) == [0]
+    assert cluster.image.topic_configs == {"t": {"segment.ms": "5000"}}
+    assert replace(cluster, (TOPIC, "t", [])) == [0]
+    assert cluster.image.topic_configs == {}
+    assert log_config(cluster) is cluster.configs.topic_defaults
+
+
+def test_validate_only_changes_nothing(cluster):
+    version = cluster.image.version
+    assert increment(cluster, (TOPIC, "t", [("segment.ms", SET, "5000")]), validate_only=True) == [0]
+    assert increment(cluster, (TOPIC, "t", [("segment.ms", SET, "x")]), validate_only=True) == [E.INVALID_CONFIG]
+    assert replace(cluster, (BROKER, "1", [("message.max.bytes", "5000")]), validate_only=True) == [0]
+    assert cluster.image.version == version
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "changes", "code"),
+    [
+        (TOPIC, "none", [("segment.ms", SET, "5000")], E.UNKNOWN_TOPIC_OR_PARTITION),
+        (TOPIC, "none", [("segment.ms", SET, "x")], E.INVALID_CONFIG),
+        (TOPIC, "", [("segment.ms", SET, "5000")], E.INVALID_REQUEST),
+        (TOPIC, "a/b", [("segment.ms", SET, "5000")], E.INVALID_TOPIC_EXCEPTION),
+        (TOPIC, "t", [("segment.ms", SET, None)], E.INVALID_REQUEST),
+        (TOPIC, "t", [("segment.ms", SET, "1"), ("segment.ms", SET, "2")], E.INVALID_REQUEST),
+        (TOPIC, "t", [("segment.ms", 9, "1")], E.INVALID_REQUEST),
+        (TOPIC, "t", [("segment.ms", APPEND, "1")], E.INVALID_CONFIG),
+        (TOPIC, "t", [("no.such", SUBTRACT, "1")], E.INVALID_CONFIG),
+        (TOPIC, "t", [("no.such", SET, "1")], E.INVALID_CONFIG),
+        (TOPIC, "t", [("no.such", DELETE, None)], E.NONE),
+        (TOPIC, "t", [("segment.ms", SET, "1"), ("segment.bytes", SET, "1")], E.INVALID_CONFIG),
+        (TOPIC, "t", [("segment.ms", SET, "1" * 40000)], E.INVALID_CONFIG),
+        (BROKER, "2", [("message.max.bytes", SET, "1")], E.INVALID_REQUEST),
+        (BROKER, "one", [("message.max.bytes", SET, "1")], E.INVALID_REQUEST),
+        (BROKER, "1", [("num.partitions", SET, "1")], E.INVALID_REQUEST),
+        (BROKER, "1", [("message.max.bytes", SET, "-1")], E.INVALID_REQUEST),
+        (BROKER, "1", [("message.max.bytes", APPEND, "1")], E.INVALID_CONFIG),
+        (BROKER, "", [("listeners", SET, "PLAINTEXT://:1")], E.INVALID_REQUEST),
+        (BROKER, "1", [("listeners", SET, "PLAINTEXT://:1")], E.NONE),
+        (BROKER, "1", [("my.plugin.setting", SET, "1")], E.NONE),
+        (LOGGER, "1", [], E.INVALID_REQUEST),
+        (CLIENT_METRICS, "m", [("interval.ms", SET, "1")], E.INVALID_REQUEST),
+        (GROUP, "g", [("consumer.session.timeout.ms", SET, "1")], E.INVALID_REQUEST),
+        (77, "g", [], E.INVALID_REQUEST),
+    ],
+)
+def test_faults(cluster, kind, name, changes, code):
+    before = cluster.image.contents()
+    assert increment(cluster, (kind, name, changes)) == [code]
+    if code:
+        assert cluster.image.contents() == before
+
+
+def test_a_resource_named_twice_is_refused_both_times_and_others_are_changed(cluster):
+    change = [("segment.ms", SET, "5000")]
+    results = increment(cluster, (TOPIC, "t", change), (TOPIC, "t", change), (BROKER, "", []))
+    assert results == [E.INVALID_REQUEST, E.INVALID_REQUEST, 0]
+    assert replace(cluster, (TOPIC, "t", [("a", "1"), ("a", "1")])) == [E.INVALID_REQUEST]
+    assert replace(cluster, (TOPIC, "t", [("a", None)])) == [E.INVALID_REQUEST]
+
+
+def test_dynamic_broker_configurations_take_effect_in_their_order(cluster):
+    seen = []
+    cluster.configs.listeners.append(lambda old, new: seen.append(new.value("message.max.bytes")))
+
+    def largest():
+        return log_config(cluster).max_message_bytes
+
+    assert increment(cluster, (BROKER, "", [("message.max.bytes", SET, "3000")])) == [0]
+    assert largest() == 3000
+    assert increment(cluster, (BROKER, "1", [("message.max.bytes", SET, "4000")])) == [0]
+    assert largest() == 4000
+    assert increment(cluster, (BROKER, "", [("message.max.bytes", SET, "5000")])) == [0]
+    assert largest() == 4000
+    assert increment(cluster, (TOPIC, "t", [("max.message.bytes", SET, "100")])) == [0]
+    assert largest() == 100
+    assert increment(cluster, (TOPIC, "t", [("max.message.bytes", DELETE, None)])) == [0]
+    assert increment(cluster, (BROKER, "1", [("message.max.bytes", DELETE, None)])) == [0]
+    assert largest() == 5000
+    assert seen == [3000, 4000, 5000]
+
+
+def test_a_dynamic_value_displaces_static_ones_in_other_units():
+    cluster = Cluster(static={"log.retention.minutes": "2"})
+    create(cluster, new("t"))
+    assert log_config(cluster).retention_ms == 120_000
+    assert increment(cluster, (BROKER, "", [("log.retention.ms", SET, "77")])) == [0]
+    assert log_config(cluster).retention_ms == 77
+
+
+def test_configurations_outlive_a_restart(cluster):
+    increment(cluster, (BROKER, "", [("message.max.bytes", SET, "3000")]))
+    increment(cluster, (BROKER, "1", [("log.segment.bytes", SET, "2000000")]))
+    cluster.server.expire(cluster.store)
+    restarted = Cluster(server=cluster.server)
+    config = restarted.replicas.get("t", 0).log.config
+    assert (config.max_message_bytes, config.segment_bytes, config.retention_ms) == (3000, 2000000, 1000)
+
+
+def test_stored_nonsense_is_left_out(cluster):
+    run_now(cluster.controller.put_broker_config(1, {"message.max.bytes": "x", "log.segment.bytes": "2000000"}))
+    run_now(cluster.controller.put_broker_config(None, {"num.partitions": "7", "listeners": "x"}))
+    run_now(cluster.controller.put_topic_config("t", {"segment.ms": "x", "retention.ms": "8"}))
+    assert log_config(cluster).segment_bytes == 2000000
+    assert log_config(cluster).max_message_bytes == 1048588
+    assert log_config(cluster).retention_ms == 8
+    assert cluster.configs.current.value("num.partitions") == 1
+
+
+def test_old_notices_of_changes_are_cleared_away(cluster):
+    for now_ms in (0, 1000, 15 * 60_000 + 500):
+        cluster.now_ms = now_ms
+        increment(cluster, (TOPIC, "t", [("segment.ms", SET, "5000")]))
+    notices = run_now(cluster.store.get_children("/config/changes"))
+    assert notices == ["config_change_0000000001", "config_change_0000000002"]
+
+
+def test_a_topic_is_described_with_sources_and_synonyms(cluster):
+    increment(cluster, (BROKER, "", [("log.segment.bytes", SET, "2000000")]))
+    increment(cluster, (BROKER, "1", [("log.segment.bytes", SET, "3000000")]))
+    result = describe(cluster, TOPIC, "t")
+    assert (result.error_code, result.resource_type, result.resource_name) == (0, TOPIC, "t")
+    names = [found.name for found in result.configs]
+    assert len(names) == len(set(names)) > 30
+    assert "internal.segment.bytes" not in names
+    found = entry(cluster, TOPIC, "t", "segment.bytes")
+    assert (found.value, found.config_source, found.read_only, found.is_sensitive) == ("3000000", 2, False, False)
+    assert found.config_type == 3
+    assert found.documentation
+    assert [(s.name, s.value, s.source) for s in found.synonyms] == [
+        ("log.segment.bytes", "3000000", 2),
+        ("log.segment.bytes", "2000000", 3),
+        ("log.segment.bytes", str(1 << 30), 5),
+    ]
+    found = entry(cluster, TOPIC, "t", "retention.ms")
+    assert (found.value, found.config_source) == ("1000", 1)
+    assert [(s.name, s.value, s.source) for s in found.synonyms] == [("retention.ms", "1000", 1)]
+    found = entry(cluster, TOPIC, "t", "cleanup.policy")
+    assert (found.value, found.config_source, found.config_type) == ("delete", 5, 7)
+
+
+def test_what_is_not_asked_for_is_left_out(cluster):
+    [found] = describe(cluster, TOPIC, "t", ["segment.bytes"], synonyms=False, documentation=False).configs
+    assert found.synonyms == []
+    assert found.documentation is None
+    assert describe(cluster, TOPIC, "t", ["no.such"]).configs == []
+    assert len(describe(cluster, TOPIC, "t", []).configs) > 30
+
+
+def test_this_broker_is_described():
+    cluster = Cluster(static={"message.max.bytes": "4000", "ssl.key.password": "hunter2"})
+    increment(cluster, (BROKER, "", [("log.cleanup.policy", SET, "compact")]))
+    increment(cluster, (BROKER, "1", [("my.setting", SET, "private")]))
+    found = entry(cluster, BROKER, "1", "message.max.bytes")
+    assert (found.value, found.config_source, found.read_only) == ("4000", 4, False)
+    assert [(s.value, s.source) for s in found.synonyms] == [("4000", 4), ("1048588", 5)]
+    found = entry(cluster, BROKER, "1", "num.partitions")
+    assert (found.value, found.config_source, found.read_only) == ("1", 5, True)
+    found = entry(cluster, BROKER, "1", "log.cleanup.policy")
+    assert (found.value, found.config_source) == ("compact", 3)
+    found = entry(cluster, BROKER, "1", "ssl.key.password")
+    assert (found.value, found.is_sensitive, found.synonyms[0].value) == (None, True, None)
+    found = entry(cluster, BROKER, "1", "my.setting")
+    assert (found.value, found.is_sensitive, found.config_source) == (None, True, 2)
+    assert "hunter2" not in repr(describe(cluster, BROKER, "1"))
+
+
+def test_the_cluster_wide_default_is_what_was_set_dynamically():
+    cluster = Cluster(static={"message.max.bytes": "4000"})
+    assert describe(cluster, BROKER, "").configs == []
+    increment(cluster, (BROKER, "", [("message.max.bytes", SET, "5000")]))
+    [found] = describe(cluster, BROKER, "").configs
+    assert (found.name, found.value, found.config_source) == ("message.max.bytes", "5000", 3)
+    assert [(s.value, s.source) for s in found.synonyms] == [("5000", 3)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "code"),
+    [
+        (TOPIC, "none", E.UNKNOWN_TOPIC_OR_PARTITION),
+        (TOPIC, "a/b", E.INVALID_TOPIC_EXCEPTION),
+        (BROKER, "2", E.INVALID_REQUEST),
+        (BROKER, "x", E.INVALID_REQUEST),
+        (GROUP, "g", E.INVALID_REQUEST),
+        (99, "x", E.INVALID_REQUEST),
+    ],
+)
+def test_what_cannot_be_described(cluster, kind, name, code):
+    result = describe(cluster, kind, name)
+    assert (result.error_code, result.resource_name, result.configs) == (code, name, [])
+
+
+def test_resources_are_listed(cluster):
+    def listed(*kinds, version=1):
+        request = ListConfigResourcesRequest(resource_types=list(kinds))
+        response = cluster.config_admin.list_config_resources(request, version, ["g"])
+        return response.error_code, [(r.resource_type, r.resource_name) for r in response.config_resources]
+
+    assert listed() == (0, [(GROUP, "g"), (LOGGER, "1"), (BROKER, "1"), (TOPIC, "t")])
+    assert listed(TOPIC) == (0, [(TOPIC, "t")])
+    assert listed(version=0) == (0, [])
+    assert listed(3) == (E.UNSUPPORTED_VERSION, [])

@@ -1,0 +1,164 @@
+import pytest
+
+from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.replication import znodes
+from odradek.replication.cluster_metadata import BrokerMetadata, ClusterMetadata, Endpoint
+from odradek.replication.controller import Controller, StartError
+from odradek.replication.memory_store import MemoryMetadataServer
+from odradek.replication.metadata_loader import load_image
+from odradek.replication.metadata_store import run_now
+from odradek.replication.tests.support import Cluster, broker
+from odradek.replication.tests.test_topic_admin import create, new
+
+
+def controller(server, broker_id):
+    return Controller(server.connect(), ClusterMetadata(), broker_id, lambda: 5)
+
+
+def start(server, broker_id, **options):
+    it = controller(server, broker_id)
+    run_now(it.prepare("a-cluster"))
+    run_now(it.start(options.pop("registration", broker(broker_id)), **options))
+    return it
+
+
+def test_a_lone_broker_registers_and_becomes_the_controller():
+    cluster = Cluster()
+    assert cluster.cluster_id == cluster.image.cluster_id == "a-cluster"
+    assert cluster.controller.is_active
+    assert (cluster.image.controller_id, cluster.image.controller_epoch) == (1, 1)
+    registered = cluster.image.brokers[1]
+    assert registered.endpoints == broker(1).endpoints
+    assert registered.epoch == run_now(cluster.store.exists("/brokers/ids/1")).created_id
+    assert run_now(cluster.store.get("/controller")).data == (
+        b'{"version":2,"brokerid":1,"timestamp":"1000","kraftControllerEpoch":-1}'
+    )
+    assert run_now(cluster.store.get("/controller_epoch")).data == b"1"
+
+
+def test_the_cluster_id_stays():
+    server = MemoryMetadataServer()
+    assert run_now(controller(server, 1).prepare("first")) == "first"
+    assert run_now(controller(server, 1).prepare("first")) == "first"
+    assert run_now(controller(server, 1).prepare("")) == "first"
+    with pytest.raises(StartError, match="belongs to cluster second"):
+        run_now(controller(server, 1).prepare("second"))
+
+
+def test_a_second_broker_does_not_become_controller_but_follows_when_the_first_goes():
+    server = MemoryMetadataServer()
+    first, second = start(server, 1), start(server, 2)
+    assert (first.is_active, second.is_active) == (True, False)
+    assert second.image.controller_id == 1
+    assert sorted(second.image.brokers) == [1, 2]
+    run_now(first.close())
+    third = start(server, 3)
+    assert (third.is_active, third.epoch) == (True, 2)
+    assert sorted(third.image.brokers) == [2, 3]
+
+
+def test_a_broker_id_is_used_once():
+    server = MemoryMetadataServer()
+    start(server, 1)
+    with pytest.raises(StartError, match="broker id 1 is in use"):
+        start(server, 1, registration=broker(1, port=1234))
+
+
+def test_an_address_is_used_once():
+    server = MemoryMetadataServer()
+    start(server, 1)
+    with pytest.raises(StartError, match="already advertises host:9001"):
+        start(server, 2, registration=broker(2, port=9001))
+
+
+def test_a_deposed_controller_writes_nothing():
+    cluster = Cluster()
+    run_now(cluster.store.set("/controller_epoch", b"2"))
+    with pytest.raises(KafkaError) as error:
+        create(cluster, new("t"))
+    assert error.value.code == ErrorCode.NOT_CONTROLLER
+    assert not cluster.controller.is_active
+    assert run_now(cluster.store.get_children("/brokers/topics")) == []
+    assert cluster.image.topics == {}
+
+
+def test_an_expired_session_ends_the_controllers_term():
+    cluster = Cluster()
+    cluster.server.expire(cluster.store)
+    assert not cluster.controller.is_active
+
+
+def restart(cluster, **options):
+    cluster.server.expire(cluster.store)
+    return start(cluster.server, 1, **options)
+
+
+def test_a_clean_restart_keeps_leader_epochs_and_an_unclean_one_begins_new_ones():
+    cluster = Cluster()
+    create(cluster, new("t", 2))
+    clean = restart(cluster)
+    assert [(p.leader, p.leader_epoch) for p in clean.image.topics["t"].partitions] == [(1, 0), (1, 0)]
+    clean.store.end_session()
+    unclean = start(cluster.server, 1, new_leader_epochs=True)
+    assert [(p.leader, p.leader_epoch, p.isr) for p in unclean.image.topics["t"].partitions] == [(1, 1, (1,))] * 2
+    loaded = ClusterMetadata()
+    run_now(load_image(unclean.store, loaded))
+    assert loaded.contents() == unclean.image.contents()
+
+
+def test_a_partition_without_a_live_replica_has_no_leader():
+    cluster = Cluster(others=[2, 3])
+    [created] = create(cluster, new("t", -1, -1, assignments=[(0, [2, 1]), (1, [2, 3])]))
+    assert created.error_code == 0
+    cluster.server.expire(cluster.store)
+    for other in (2, 3):
+        run_now(cluster.server.connect().delete(f"/brokers/ids/{other}"))
+    alone = start(cluster.server, 1)
+    [shared, lost] = alone.image.topics["t"].partitions
+    assert (shared.leader, shared.leader_epoch, shared.isr) == (1, 1, (1,))
+    assert (lost.leader, lost.leader_epoch, lost.isr) == (-1, 1, (2, 3))
+    assert alone.image.offline_replicas(shared) == [2]
+
+
+def test_the_layout_is_kafkas():
+    cluster = Cluster()
+    create(cluster, new("t", 2, configs={"min.insync.replicas": "1"}))
+    store = cluster.store
+    state = run_now(store.get("/brokers/topics/t/partitions/1/state")).data
+    assert state == b'{"controller_epoch":1,"leader":1,"version":1,"leader_epoch":0,"isr":[1]}'
+    topic = znodes.decode(run_now(store.get("/brokers/topics/t")).data)
+    uuid = znodes.uuid_text(cluster.image.topics["t"].topic_id)
+    assert topic == {
+        "partitions": {"0": [1], "1": [1]},
+        "topic_id": uuid,
+        "adding_replicas": {},
+        "removing_replicas": {},
+        "version": 3,
+    }
+    assert run_now(store.get("/brokers/topics/t/partitions")).data is None
+    config = run_now(store.get("/config/topics/t")).data
+    assert config == b'{"version":1,"config":{"min.insync.replicas":"1"}}'
+
+
+def test_what_kafka_wrote_is_understood():
+    data = (
+        b'{"features":{},"listener_security_protocol_map":{"IN":"SSL"},"endpoints":["IN://[::1]:9500"],"rack":"r1",'
+        b'"jmx_port":-1,"port":-1,"host":null,"version":5,"timestamp":"1"}'
+    )
+    decoded = znodes.decode_broker(3, data, 9)
+    assert decoded == BrokerMetadata(3, (Endpoint("IN", "SSL", "::1", 9500),), "r1", 9)
+    assert znodes.decode_broker(3, znodes.encode_broker(decoded, 1), 9) == decoded
+    topic = znodes.decode_topic(
+        b'{"partitions":{"0":[0,2,1]},"topic_id":"ZAdgemhXSEeKenw-lHBBSw","adding_replicas":{"0":[0]},'
+        b'"removing_replicas":{"0":[1]},"version":3}'
+    )
+    assert znodes.uuid_text(topic.topic_id) == "ZAdgemhXSEeKenw-lHBBSw"
+    state = znodes.decode_state(
+        b'{"controller_epoch":2,"leader":-1,"version":1,"leader_epoch":1,"isr":[1,2],"leader_recovery_state":1}',
+        7, topic, 0,
+    )  # fmt: skip
+    assert (state.leader, state.partition_epoch, state.leader_recovery_state) == (-1, 7, 1)
+    assert (state.adding, state.removing) == ((0,), (1,))
+    assert znodes.topic_config_path("al ice") == "/config/topics/al%20ice"
+    assert znodes.topic_of_config("al%20ice") == "al ice"
+    assert znodes.broker_config_path(None) == "/config/brokers/<default>"
