@@ -1,16 +1,24 @@
 """Rows for the tests: made, produced, and recognised again by number, distinct number and content."""
 
+import time
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 REQUEST_TIMEOUT_S = 30
 NULL = "<null>"
+NOT_YET = (
+    KafkaError.NOT_LEADER_FOR_PARTITION,
+    KafkaError.LEADER_NOT_AVAILABLE,
+    KafkaError.UNKNOWN_TOPIC_OR_PART,
+    KafkaError._TRANSPORT,
+    KafkaError._TIMED_OUT,
+)
 
 Row = tuple[bytes | None, bytes | None]
 Headers = Sequence[tuple[str, bytes | None]]
@@ -80,12 +88,19 @@ class Topics:
 
     def ends(self, name: str, partition: int) -> tuple[int, int]:
         """Earliest and latest offset of a partition."""
+        give_up_at = time.monotonic() + REQUEST_TIMEOUT_S
         consumer = Consumer({"bootstrap.servers": self.bootstrap_servers, "group.id": "ends"})
         try:
-            low, high = consumer.get_watermark_offsets(TopicPartition(name, partition), timeout=REQUEST_TIMEOUT_S)
+            while True:
+                try:
+                    return consumer.get_watermark_offsets(TopicPartition(name, partition), timeout=REQUEST_TIMEOUT_S)
+                except KafkaException as error:
+                    # A broker that has just started may serve before it leads.
+                    if error.args[0].code() not in NOT_YET or time.monotonic() > give_up_at:
+                        raise
+                consumer.poll(0.1)
         finally:
             consumer.close()
-        return low, high
 
     def produce(
         self,
