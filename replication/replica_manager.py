@@ -1,10 +1,9 @@
 """The replicas on this broker: found by topic name or id, created and retired as the metadata image says."""
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Protocol
 
-from odradek.log.config import LogConfig
 from odradek.log.filesystem import LogDirFailure
 from odradek.log.partition_log import PartitionLog
 from odradek.properties import PropertySet
@@ -19,29 +18,43 @@ logger = logging.getLogger(__name__)
 class LogStore(Protocol):
     """What is needed of the log manager."""
 
-    def get(self, topic: str, partition: int) -> PartitionLog | None:
-        """A log that is there and online."""
+    def create_log(
+        self, topic: str, partition: int, topic_id: bytes | None, now_ms: int, *, is_new: bool = False
+    ) -> PartitionLog: ...
 
-    def create_log(self, topic: str, partition: int, topic_id: bytes, config: LogConfig) -> PartitionLog:
-        """Creates a log, or returns the one that is there. Raises KafkaError KAFKA_STORAGE_ERROR."""
+    def delete_log(self, topic: str, partition: int, now_ms: int) -> None: ...
 
-    def delete_log(self, topic: str, partition: int) -> None:
-        """Has a log deleted: at once out of sight, its files later."""
+    def mark_stray(self, topic: str, partition: int) -> None: ...
+
+    def fail_directory(self, path: str, error: Exception) -> None: ...
 
 
 class ReplicaManager:
     """All replicas of this broker. It follows the image by itself.
 
+    The logs must be open when the image is published for the first time. Wire `directory_failed` to the log manager.
+
     partitions: by (topic name, index); partitions_by_id: by (topic id, index)
     """
 
-    __slots__ = ("_broker_id", "_configs", "_image", "_logs", "partitions", "partitions_by_id")
+    __slots__ = (
+        "_broker_id", "_configs", "_image", "_is_loaded", "_logs", "_now_ms", "partitions", "partitions_by_id",
+    )  # fmt: skip
 
-    def __init__(self, broker_id: int, image: ClusterMetadata, configs: BrokerConfigs, logs: LogStore) -> None:
+    def __init__(
+        self,
+        broker_id: int,
+        image: ClusterMetadata,
+        configs: BrokerConfigs,
+        logs: LogStore,
+        now_ms: Callable[[], int],
+    ) -> None:
         self._broker_id = broker_id
         self._image = image
         self._configs = configs
         self._logs = logs
+        self._now_ms = now_ms
+        self._is_loaded = False
         self.partitions: dict[tuple[str, int], Partition] = {}
         self.partitions_by_id: dict[tuple[bytes, int], Partition] = {}
         image.listeners.append(self._on_metadata)
@@ -90,6 +103,7 @@ class ReplicaManager:
             metadata = self._image.topics.get(name)
             if metadata is not None:
                 self._configure(metadata)
+        self._is_loaded = True
 
     def _apply(self, topic: TopicMetadata) -> None:
         config = self._configs.topic(topic.name)
@@ -99,24 +113,43 @@ class ReplicaManager:
             if self._broker_id not in metadata.replicas:
                 if partition is not None:
                     self._forget(partition)
-                    self._logs.delete_log(topic.name, index)
+                    self._delete_log(topic.name, index)
                 continue
             if partition is None:
                 partition = Partition(topic.name, topic.topic_id, index, self._broker_id, self._on_failure)
                 self.partitions[key] = partition
                 self.partitions_by_id[topic.topic_id, index] = partition
-                log = self._open_log(topic, index, config)
+                log = self._open_log(topic, index)
             else:
                 log = partition.log
             partition.apply(metadata, log)
             partition.configure(config)
 
-    def _open_log(self, topic: TopicMetadata, index: int, config: LogConfig) -> PartitionLog | None:
+    def _open_log(self, topic: TopicMetadata, index: int) -> PartitionLog | None:
+        """The partition's log, None if it is offline.
+
+        What the first publication names was there before, so that its log may lie in a directory that is offline.
+        """
+        is_new = self._is_loaded
+        create, now_ms = self._logs.create_log, self._now_ms()
         try:
-            return self._logs.create_log(topic.name, index, topic.topic_id, config)
+            try:
+                return create(topic.name, index, topic.topic_id, now_ms, is_new=is_new)
+            except KafkaError as error:
+                if error.code != ErrorCode.INCONSISTENT_TOPIC_ID:
+                    raise
+                logger.warning("setting aside a deleted topic's log topic=%s partition=%d", topic.name, index)
+                self._logs.mark_stray(topic.name, index)
+                return create(topic.name, index, topic.topic_id, now_ms, is_new=True)
         except KafkaError as error:
             logger.error("partition is offline topic=%s partition=%d: %s", topic.name, index, error)
             return None
+
+    def _delete_log(self, topic: str, index: int) -> None:
+        try:
+            self._logs.delete_log(topic, index, self._now_ms())
+        except LogDirFailure as failure:
+            logger.error("log not deleted topic=%s partition=%d: %s", topic, index, failure)
 
     def _configure(self, topic: TopicMetadata) -> None:
         config = self._configs.topic(topic.name)
@@ -135,7 +168,7 @@ class ReplicaManager:
             if partition is not None and partition.topic_id == topic.topic_id:
                 self._forget(partition)
             if self._broker_id in metadata.replicas:
-                self._logs.delete_log(topic.name, index)
+                self._delete_log(topic.name, index)
 
     def _forget(self, partition: Partition) -> None:
         del self.partitions[partition.topic, partition.index]
@@ -143,9 +176,10 @@ class ReplicaManager:
         partition.retire()
 
     def _on_failure(self, failure: LogDirFailure) -> None:
+        self._logs.fail_directory(failure.directory, failure)
         self.directory_failed(failure.directory)
 
-    def directory_failed(self, directory: str) -> None:
+    def directory_failed(self, directory: str, partitions: Collection[tuple[str, int]] = ()) -> None:
         """A log directory failed: its partitions go offline, whichever of them noticed it."""
         failed = [p for p in self.partitions.values() if p.log is not None and p.log.log_directory == directory]
         for partition in failed:

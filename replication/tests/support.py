@@ -3,9 +3,8 @@
 import random
 
 from odradek.log.filesystem import MemoryFileSystem
-from odradek.log.recovery import open_partition_log
+from odradek.log.log_manager import LogManager
 from odradek.properties import PropertySet, UpdateMode, boolean, integer, long, password, string, string_list
-from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.replication.broker_configs import BrokerConfigs
 from odradek.replication.cluster_metadata import BrokerMetadata, ClusterMetadata, Endpoint
 from odradek.replication.config_admin import ConfigAdmin
@@ -42,37 +41,6 @@ class SomeBrokerConfig(PropertySet):
     offsets_topic_num_partitions = integer("offsets.topic.num.partitions", 50, doc="Partitions.")
 
 
-class MemoryLogs:
-    """A log manager without retention, flushes or checkpoints."""
-
-    def __init__(self):
-        self.fs = MemoryFileSystem()
-        self.fs.make_directory("/data")
-        self.logs = {}
-        self.deleted = []
-        self.is_online = True
-
-    def get(self, topic, partition):
-        return self.logs.get((topic, partition))
-
-    def create_log(self, topic, partition, topic_id, config):
-        if not self.is_online:
-            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR)
-        log = self.logs.get((topic, partition))
-        if log is None:
-            log = open_partition_log(
-                self.fs, f"/data/{topic}-{partition}", topic, partition, config, now_ms=0, is_clean=True
-            )
-            self.logs[topic, partition] = log
-        return log
-
-    def delete_log(self, topic, partition):
-        log = self.logs.pop((topic, partition), None)
-        if log is not None:
-            self.deleted.append((topic, partition))
-            log.move(f"/data/{topic}-{partition}.deleted{len(self.deleted)}")
-
-
 class Cluster:
     """One broker's metadata side, as the server wires it; `others` are brokers that merely are registered."""
 
@@ -82,8 +50,10 @@ class Cluster:
         self.store = self.server.connect()
         self.image = ClusterMetadata()
         self.configs = BrokerConfigs(broker_id, SomeBrokerConfig(static or {}), self.image)
-        self.logs = logs or MemoryLogs()
-        self.replicas = ReplicaManager(broker_id, self.image, self.configs, self.logs)
+        self.logs = logs or memory_logs(self.configs)
+        self.logs._topic_config = self.configs.topic
+        self.replicas = ReplicaManager(broker_id, self.image, self.configs, self.logs, lambda: self.now_ms)
+        self.logs._on_directory_failure = self.replicas.directory_failed
         self.controller = Controller(self.store, self.image, broker_id, lambda: self.now_ms)
         self.topics = TopicAdmin(self.controller, self.configs, random.Random(seed))
         self.config_admin = ConfigAdmin(self.controller, self.configs)
@@ -93,6 +63,19 @@ class Cluster:
             run_now(Controller(self.server.connect(), ClusterMetadata(), other, lambda: 0)._register(broker(other)))
         run_now(self.controller.start(broker(broker_id)))
         run_now(self.controller.finish_deletions())
+
+
+def memory_logs(configs, directories=("/data",), fs=None):
+    ids = random.Random(11)
+    logs = LogManager(
+        fs or MemoryFileSystem(), directories, configs.topic_defaults, configs.topic, 1, random_bytes=ids.randbytes
+    )
+    logs.open(0)
+    return logs
+
+
+def log_keys(cluster):
+    return sorted((log.topic, log.partition) for log in cluster.logs.all_logs())
 
 
 def broker(broker_id, port=None):

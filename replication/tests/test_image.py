@@ -9,7 +9,7 @@ from odradek.protocol.messages.delete_topics import DeleteTopicsRequest
 from odradek.replication.cluster_metadata import ClusterMetadata
 from odradek.replication.metadata_loader import load_image
 from odradek.replication.metadata_store import run_now
-from odradek.replication.tests.support import Cluster
+from odradek.replication.tests.support import Cluster, log_keys
 from odradek.replication.tests.test_config_admin import BROKER, TOPIC, increment
 from odradek.replication.tests.test_topic_admin import create, grow, new
 
@@ -80,7 +80,7 @@ class ImageMachine(RuleBasedStateMachine):
             if 1 in partition.replicas
         }
         replicas = self.cluster.replicas
-        assert replicas.partitions.keys() == mine.keys() == self.cluster.logs.logs.keys()
+        assert replicas.partitions.keys() == mine.keys() == set(log_keys(self.cluster))
         assert len(replicas.partitions_by_id) == len(mine)
         for key, (topic_id, metadata) in mine.items():
             partition = replicas.partitions[key]
