@@ -1,10 +1,6 @@
 """Producer ids (KIP-98): never given out twice, drawn in blocks so that most of them cost no write."""
 
 from collections.abc import Awaitable, Callable
-from typing import Final
-
-BLOCK_SIZE: Final = 1000
-"""Ids in a block, as in Apache Kafka; those left over at a restart are never used."""
 
 
 class ProducerIdManager:

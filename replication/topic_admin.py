@@ -119,6 +119,10 @@ class TopicAdmin:
         outcomes = await self._create(topics, validate_only=False)
         return {name: outcome if isinstance(outcome, KafkaError) else None for name, outcome in outcomes.items()}
 
+    def default_configs(self, name: str) -> dict[str, str]:
+        """The explicit configuration with which a topic of that name is created by itself."""
+        return {entry.name: entry.value or "" for entry in self._auto_topic(name).configs}
+
     def _auto_topic(self, name: str) -> CreateTopicsRequestCreatableTopic:
         topic = CreateTopicsRequestCreatableTopic(name=name, num_partitions=-1, replication_factor=-1)
         if name not in _INTERNAL_DEFAULTS:

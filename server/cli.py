@@ -8,6 +8,7 @@ import argparse
 import logging
 import os
 import sys
+import time
 from collections.abc import Sequence
 from typing import NoReturn
 
@@ -18,6 +19,7 @@ from odradek.server.log_format import LEVELS, configure_logging
 logger = logging.getLogger(__name__)
 
 EXIT_USAGE = 2
+STARTED_S = time.monotonic()
 
 
 class _Parser(argparse.ArgumentParser):
@@ -73,7 +75,7 @@ def _start(path: str | None, overrides: list[str], log_level: str) -> int:
         logger.warning(warning)
     from odradek.server.broker import run
 
-    return run(config)
+    return run(config, STARTED_S)
 
 
 def _config(name: str | None, as_markdown: bool) -> int:

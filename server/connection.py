@@ -83,6 +83,11 @@ class Connection:
             self._paused = True
             self._transport.pause_reading()
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether a request is in progress, or its response still on the way."""
+        return self._blocked
+
     def output_drained(self) -> None:
         """The last response has reached the socket."""
         if self._in_progress is None:

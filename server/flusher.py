@@ -9,30 +9,21 @@ from typing import TYPE_CHECKING, Any
 
 from twisted.internet.defer import Deferred
 
-from odradek.log.filesystem import LogDirFailure
 from odradek.protocol.errors import ErrorCode
 
 if TYPE_CHECKING:
-    from odradek.log.flush import FlushTask
-    from odradek.log.partition_log import PartitionLog
+    from odradek.log.log_manager import LogManager
     from odradek.replication.partition import Partition
 
-RunInThread = Callable[[Callable[[], Any]], "Deferred[Any]"]
 _Waiting = list[tuple["Deferred[None]", Any]]
 
 
 class Flusher:
-    """Syncs partitions one after the other for whoever waits for it."""
+    """Syncs partitions for whoever waits for it, one sync of a partition at a time."""
 
-    def __init__(
-        self,
-        run_in_thread: RunInThread,
-        now_ms: Callable[[], int],
-        directory_failed: Callable[[str], None],
-    ) -> None:
-        self._run_in_thread = run_in_thread
+    def __init__(self, logs: "LogManager", now_ms: Callable[[], int]) -> None:
+        self._logs = logs
         self._now_ms = now_ms
-        self._directory_failed = directory_failed
         self._waiting: dict[Partition, _Waiting] = {}
 
     def flush(self, partition: "Partition", row: Any) -> "Deferred[None]":
@@ -50,38 +41,19 @@ class Flusher:
         served = self._waiting[partition]
         self._waiting[partition] = []
         log = partition.log
-        try:
-            task = None if log is None else log.prepare_flush()
-        except LogDirFailure as failure:
-            self._failed(partition, served, failure)
+        if log is None:
+            self._served(partition, served, failed=True)
             return
-        if log is None or task is None:
-            self._served(partition, served)
-            return
-        self._run_in_thread(task.run).addCallbacks(
-            lambda _: self._synced(partition, served, log, task),
-            lambda failure: self._failed(partition, served, failure.value),
-        )
+        self._logs.flush(log, self._now_ms(), lambda error: self._served(partition, served, failed=error is not None))
 
-    def _synced(self, partition: "Partition", served: _Waiting, log: "PartitionLog", task: "FlushTask") -> None:
-        log.finish_flush(task, self._now_ms())
-        self._served(partition, served)
-
-    def _failed(self, partition: "Partition", served: _Waiting, error: BaseException) -> None:
-        for _, row in served:
-            row.error_code = ErrorCode.KAFKA_STORAGE_ERROR
-            row.base_offset = -1
-        if isinstance(error, LogDirFailure):
-            if partition.log is not None:
-                partition.log.failure = error
-            self._directory_failed(error.directory)
-        self._served(partition, served)
-
-    def _served(self, partition: "Partition", served: _Waiting) -> None:
+    def _served(self, partition: "Partition", served: _Waiting, *, failed: bool) -> None:
         """Answer those who waited for this sync, and begin the next if others came meanwhile."""
         if self._waiting[partition]:
             self._sync(partition)
         else:
             del self._waiting[partition]
-        for deferred, _ in served:
+        for deferred, row in served:
+            if failed:
+                row.error_code = ErrorCode.KAFKA_STORAGE_ERROR
+                row.base_offset = -1
             deferred.callback(None)

@@ -19,6 +19,7 @@ from zope.interface import implementer
 from odradek.protocol.framing import FrameSplitter
 from odradek.protocol.types import DecodeError
 from odradek.server.connection import Connection, Piece
+from odradek.server.connections import ConnectionRegistry
 
 logger = logging.getLogger(__name__)
 
@@ -142,11 +143,18 @@ class SocketWriter:
 class KafkaTransport(Protocol):
     """One client connection on a plaintext listener."""
 
-    def __init__(self, make_connection: Callable[["KafkaTransport"], Connection], max_frame_bytes: int) -> None:
+    def __init__(
+        self,
+        make_connection: Callable[["KafkaTransport"], Connection],
+        max_frame_bytes: int,
+        registry: ConnectionRegistry,
+    ) -> None:
         self._make_connection = make_connection
         self._splitter = FrameSplitter(max_frame_bytes)
         self._read_bytes = SMALL_READ_BYTES
         self._closing = False
+        self._registry = registry
+        self.was_active = True
 
     def connectionMade(self) -> None:
         transport: Any = self.transport
@@ -154,10 +162,12 @@ class KafkaTransport(Protocol):
         transport.bufferSize = SMALL_READ_BYTES
         self.connection = self._make_connection(self)
         self.writer = SocketWriter(transport, self.connection.output_drained)
+        self._registry.add(self)
 
     def dataReceived(self, data: bytes) -> None:
         if self._closing:
             return
+        self.was_active = True
         size = len(data)
         if size == self._read_bytes:
             self._set_read_size(LARGE_READ_BYTES)
@@ -173,6 +183,7 @@ class KafkaTransport(Protocol):
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         self._closing = True
+        self._registry.remove(self)
         self.connection.connection_lost()
 
     def close(self) -> None:
@@ -206,9 +217,15 @@ class KafkaTransportFactory(Factory):
 
     noisy = False
 
-    def __init__(self, make_connection: Callable[[KafkaTransport], Connection], max_frame_bytes: int) -> None:
+    def __init__(
+        self,
+        make_connection: Callable[[KafkaTransport], Connection],
+        max_frame_bytes: int,
+        registry: ConnectionRegistry,
+    ) -> None:
         self._make_connection = make_connection
         self._max_frame_bytes = max_frame_bytes
+        self._registry = registry
 
     def buildProtocol(self, addr: IAddress | None) -> KafkaTransport:
-        return KafkaTransport(self._make_connection, self._max_frame_bytes)
+        return KafkaTransport(self._make_connection, self._max_frame_bytes, self._registry)

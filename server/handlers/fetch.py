@@ -1,9 +1,9 @@
 """Fetch 4-18: record batches from many partitions, closed, waiting a while when there are too few of them.
 
 The answer comes when min_bytes are there, when a partition fails or diverges, or when max_wait_ms are over. While
-nothing has been read yet, the first batch comes whole whatever the limits say (KIP-74). Sessions: KIP-227. Topics by id from
-version 13 on (KIP-516). Leader epochs: KIP-320; a reader whose history has parted from ours is told where (KIP-595).
-Read-committed fetches end at the last stable offset and name the aborted transactions (KIP-98).
+nothing has been read yet, the first batch comes whole whatever the limits say (KIP-74). Sessions: KIP-227. Topics by
+id from version 13 on (KIP-516). Leader epochs: KIP-320; a reader whose history has parted from ours is told where
+(KIP-595). Read-committed fetches end at the last stable offset and name the aborted transactions (KIP-98).
 """
 
 from collections.abc import Iterable

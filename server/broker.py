@@ -1,0 +1,395 @@
+"""A broker: its parts made and wired, started in order, stopped in the opposite one.
+
+Start: lock and load what lies on the disk, open the metadata store, bind the listeners, register, become controller,
+take the roles the metadata gives; only then are clients let in. Stop: no more clients, everything flushed, and the
+mark of a clean stop set last.
+"""
+
+import errno
+import gc
+import logging
+import os
+import random
+import socket
+import time
+import uuid
+from collections.abc import Callable
+from typing import Any, Final
+
+from twisted.internet.defer import Deferred
+from twisted.internet.error import CannotListenError
+from twisted.internet.threads import deferToThreadPool
+
+from odradek import __version__
+from odradek.coordinator.producer_ids import ProducerIdManager
+from odradek.coordinator.settings import GroupSettings
+from odradek.log.checkpoints import read_meta_properties
+from odradek.log.filesystem import LockedError, OsFileSystem
+from odradek.log.log_directory import InconsistentMetaError
+from odradek.log.log_manager import AllLogDirsFailed, DuplicateLogError, LogManager, LogManagerSettings
+from odradek.properties import PropertySet
+from odradek.replication import znodes
+from odradek.replication.adoption import FoundLog, adopt_topics
+from odradek.replication.broker_configs import BrokerConfigs
+from odradek.replication.cluster_metadata import BrokerMetadata, ClusterMetadata, Endpoint, MetadataDelta
+from odradek.replication.config_admin import ConfigAdmin
+from odradek.replication.config_description import ConfigDescriber
+from odradek.replication.controller import Controller, StartError
+from odradek.replication.metadata_loader import load_image
+from odradek.replication.metadata_store import MetadataStore, MetadataStoreError
+from odradek.replication.producer_id_blocks import allocate_block
+from odradek.replication.replica_manager import ReplicaManager
+from odradek.replication.topic_admin import TopicAdmin, random_topic_id
+from odradek.replication.topic_names import GROUP_METADATA_TOPIC
+from odradek.server.apis import Dispatch
+from odradek.server.config import BrokerConfig, Listener
+from odradek.server.connection import Connection, RequestContext
+from odradek.server.connections import ConnectionRegistry
+from odradek.server.coordinator_runtime import GroupCoordinatorRuntime
+from odradek.server.fetch_sessions import FetchSessionCache
+from odradek.server.flusher import Flusher
+from odradek.server.services import Services
+from odradek.server.stores.sqlite import SqliteMetadataStore
+from odradek.server.transport import KafkaTransport, KafkaTransportFactory
+
+logger = logging.getLogger(__name__)
+
+EXIT_FAILED: Final = 1
+_STORE_FAILURES = (MetadataStoreError, StartError)
+_LOG_FAILURES = (LockedError, InconsistentMetaError, DuplicateLogError, AllLogDirsFailed)
+
+
+class BrokerStartError(Exception):
+    """The broker cannot start; the message is one readable line that says what to do."""
+
+
+class Broker:
+    """One broker. `start` it before or while the reactor runs; `stop` it while it still does.
+
+    `reactor`, `now_ms` and `random_source` are passed in, so that a test decides about time and chance.
+    """
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        reactor: Any,
+        now_ms: Callable[[], int] = lambda: int(time.time() * 1000),
+        random_source: random.Random | None = None,
+    ) -> None:
+        self.config = config
+        self.services = Services(config, reactor, now_ms)
+        self.ports: list[Any] = []
+        self._reactor = reactor
+        self._now_ms = now_ms
+        self._random = random_source or random.SystemRandom()
+        self._store: MetadataStore | None = None
+        self._fs = OsFileSystem()
+        self._dispatch = Dispatch(self.services)
+        self._connections = ConnectionRegistry(reactor, config.connections_max_idle_ms)
+        self._background: Any = None
+        self._topic_configs: BrokerConfigs | None = None
+        self._is_running = False
+
+    @property
+    def directories(self) -> list[str]:
+        """The log directories, absolute."""
+        return [os.path.abspath(directory) for directory in self.config.data_dirs]
+
+    async def start(self) -> tuple[Listener, ...]:
+        """Start everything; the advertised listeners. Raises `BrokerStartError`, with nothing left open."""
+        try:
+            self._bind()
+            await self._open()
+        except BaseException as error:
+            await self.stop()
+            if isinstance(error, (*_STORE_FAILURES, *_LOG_FAILURES, OSError)):
+                raise BrokerStartError(str(error)) from error
+            raise
+        for port in self.ports:
+            port.startReading()
+        self._connections.start()
+        self._is_running = True
+        self._run_background()
+        return self._advertised
+
+    async def stop(self) -> None:
+        """Stop everything, and leave a clean data directory behind if `start` had succeeded."""
+        self._is_running = False
+        for port in self.ports:
+            port.stopListening()
+        self.ports.clear()
+        self._connections.stop()
+        if self._background is not None and self._background.active():
+            self._background.cancel()
+        if hasattr(self.services, "groups"):
+            self.services.groups.stop()
+        if hasattr(self.services, "logs"):
+            self.services.logs.close(self._now_ms(), self._epoch())
+        if self._store is not None:
+            await self._store.close()
+            self._store = None
+
+    # -- parts -----------------------------------------------------------------------------------------------------
+
+    def _bind(self) -> None:
+        """Take the ports at once, let nobody in yet."""
+        bound_ports = {}
+        for listener in self.config.endpoints:
+            factory = KafkaTransportFactory(
+                self._connection_maker(listener.name), self.config.socket_request_max_bytes, self._connections
+            )
+            port = self._listen(listener, factory)
+            port.stopReading()
+            self.ports.append(port)
+            bound_ports[listener.name] = port.getHost().port
+        self._advertised = self.config.advertise(bound_ports, socket.gethostname())
+
+    def _listen(self, listener: Listener, factory: KafkaTransportFactory) -> Any:
+        backlog = self.config.socket_listen_backlog_size
+        # Without a host: every address, of both families where there are both.
+        hosts = [listener.host] if listener.host else ["::", ""]
+        for host in hosts:
+            try:
+                return self._reactor.listenTCP(listener.port, factory, backlog=backlog, interface=host)
+            except CannotListenError as error:
+                reason = error.socketError
+                if host != hosts[-1] and getattr(reason, "errno", None) != errno.EADDRINUSE:
+                    continue
+                why = os.strerror(reason.errno) if isinstance(reason, OSError) and reason.errno else str(reason)
+                raise BrokerStartError(
+                    f"cannot listen on {listener.address} (listeners={listener.name}): {why}; stop what uses the "
+                    "port or change listeners"
+                ) from error
+        raise AssertionError("no host to listen on")
+
+    def _connection_maker(self, listener_name: str) -> Callable[[KafkaTransport], Connection]:
+        def make(transport: KafkaTransport) -> Connection:
+            peer: Any = transport.transport
+            context = RequestContext(peer.getPeer().host, listener_name)
+            return Connection(transport, self._dispatch, context)
+
+        return make
+
+    async def _open(self) -> None:
+        services = self.services
+        image = services.metadata = ClusterMetadata()
+        self._make_first_directory()
+        store = self._store = SqliteMetadataStore(self.directories[0], self._now_ms)
+        controller = services.controller = Controller(store, image, self.config.node_id, self._now_ms)
+        cluster_id = await controller.prepare(await self._cluster_id(store))
+        await self._load_logs(store, cluster_id)
+        configs = services.configs = self._topic_configs = BrokerConfigs(self.config.node_id, self.config, image)
+        configs.listeners.append(self._on_config)
+        services.replicas = ReplicaManager(
+            self.config.node_id, image, configs, services.logs, self._now_ms
+        )
+        services.flusher = Flusher(services.logs, self._now_ms)
+        services.topics = TopicAdmin(controller, configs, self._random)
+        services.config_admin = ConfigAdmin(controller, configs)
+        services.config_describer = ConfigDescriber(self.config.node_id, image, configs)
+        services.producer_ids = ProducerIdManager(lambda: allocate_block(store, self.config.node_id))
+        services.fetch_sessions = FetchSessionCache(
+            self.config.max_incremental_fetch_session_cache_slots, lambda: self._random.randrange(1, 1 << 31)
+        )
+        services.groups = self._make_groups()
+        image.listeners.append(self._on_metadata)
+        was_clean = all(directory.was_clean for directory in services.logs.directories.values())
+        await controller.start(self._registration(), new_leader_epochs=not was_clean)
+        await self._adopt_found_topics()
+        await controller.finish_deletions()
+
+    def _make_first_directory(self) -> None:
+        try:
+            os.makedirs(self.directories[0], exist_ok=True)
+        except OSError as error:
+            raise BrokerStartError(
+                f"cannot make the data directory {self.directories[0]}: {error.strerror}; check log.dirs"
+            ) from error
+        if not os.access(self.directories[0], os.W_OK | os.X_OK):
+            raise BrokerStartError(f"the data directory {self.directories[0]} is not writable; check log.dirs")
+
+    async def _cluster_id(self, store: MetadataStore) -> str:
+        """The id in the log directories, else that in the store, else a new one."""
+        for directory in self.directories:
+            try:
+                meta = read_meta_properties(self._fs, directory)
+            except (OSError, ValueError):
+                continue
+            if meta is not None and meta.cluster_id:
+                return meta.cluster_id
+        if await store.exists(znodes.CLUSTER_ID) is not None:
+            return znodes.decode_cluster_id((await store.get(znodes.CLUSTER_ID)).data)
+        return znodes.uuid_text(random_topic_id(self._random))
+
+    async def _load_logs(self, store: MetadataStore, cluster_id: str) -> None:
+        """Load the logs with the properties that the store has for their topics."""
+        stored = ClusterMetadata()
+        self._topic_configs = BrokerConfigs(self.config.node_id, self.config, stored)
+        await load_image(store, stored)
+        logs = LogManager(
+            self._fs,
+            self.directories,
+            self._topic_configs.topic_defaults,
+            self._topic_config,
+            self.config.node_id,
+            random_bytes=self._random.randbytes,
+            cluster_id=cluster_id,
+            settings=LogManagerSettings.of(self.config),
+            run_in_thread=self._run_in_thread,
+            choose_jitter_ms=lambda most_ms: self._random.randrange(most_ms + 1),
+            on_directory_failure=self._on_directory_failure,
+        )
+        logs.open(self._now_ms())
+        self.services.logs = logs
+
+    def _topic_config(self, topic: str) -> Any:
+        return None if self._topic_configs is None else self._topic_configs.topic(topic)
+
+    def _make_groups(self) -> GroupCoordinatorRuntime:
+        config = self.config
+        settings = GroupSettings(
+            min_session_timeout_ms=config.group_min_session_timeout_ms,
+            max_session_timeout_ms=config.group_max_session_timeout_ms,
+            initial_rebalance_delay_ms=config.group_initial_rebalance_delay_ms,
+            max_group_size=config.group_max_size,
+            offset_metadata_max_length=config.offset_metadata_max_bytes,
+            offsets_retention_ms=config.offsets_retention_minutes * 60_000,
+            offsets_retention_check_interval_ms=config.offsets_retention_check_interval_ms,
+        )
+        return GroupCoordinatorRuntime(
+            settings,
+            reactor=self._reactor,
+            now_ms=self._now_ms,
+            random_uuid=lambda: str(uuid.UUID(int=self._random.getrandbits(128), version=4)),
+            partition_count=self._group_partition_count,
+        )
+
+    def _group_partition_count(self) -> int:
+        topic = self.services.metadata.topics.get(GROUP_METADATA_TOPIC)
+        return 0 if topic is None else len(topic.partitions)
+
+    def _registration(self) -> BrokerMetadata:
+        endpoints = tuple(Endpoint(one.name, one.protocol, one.host, one.port) for one in self._advertised)
+        return BrokerMetadata(self.config.node_id, endpoints, self.config.broker_rack)
+
+    async def _adopt_found_topics(self) -> None:
+        services = self.services
+        found = [
+            FoundLog(
+                log.topic,
+                log.partition,
+                services.logs.topic_id(log.topic, log.partition),
+                log.leader_epochs.latest_epoch,
+            )
+            for log in services.logs.all_logs()
+        ]
+        adopted = await adopt_topics(
+            services.controller,
+            services.metadata,
+            found,
+            lambda: random_topic_id(self._random),
+            services.topics.default_configs,
+        )
+        if adopted:
+            logger.info("took on topics found on disk count=%d", len(adopted))
+
+    # -- what happens while it runs --------------------------------------------------------------------------------
+
+    def _on_metadata(self, delta: MetadataDelta) -> None:
+        services = self.services
+        if GROUP_METADATA_TOPIC in delta.topics:
+            for partition in services.replicas:
+                if partition.topic != GROUP_METADATA_TOPIC:
+                    continue
+                if partition.is_leader and partition.log is not None:
+                    services.groups.lead(partition)
+                else:
+                    services.groups.resign(partition.index)
+        deleted = [(topic.name, topic.topic_id) for topic in delta.deleted_topics]
+        if deleted:
+            services.groups.topics_deleted(deleted)
+
+    def _on_config(self, old: PropertySet, new: PropertySet) -> None:
+        assert isinstance(new, BrokerConfig)
+        self.services.config = new
+        self.services.logs.update_default_config(self.services.configs.topic_defaults)
+
+    def _on_directory_failure(self, path: str, partitions: list[tuple[str, int]]) -> None:
+        if hasattr(self.services, "replicas"):
+            self.services.replicas.directory_failed(path)
+        if self._is_running and not self.services.logs.online_directories:
+            logger.error("no log directory is left; stopping; check the disks and start again")
+            self._reactor.stop()
+
+    def _run_in_thread(self, work: Callable[[], None], done: Callable[[Exception | None], None]) -> None:
+        deferred = deferToThreadPool(self._reactor, self._reactor.getThreadPool(), work)
+        deferred.addCallbacks(lambda _: done(None), lambda failure: done(failure.value))
+
+    def _run_background(self) -> None:
+        now_ms = self._now_ms()
+        try:
+            next_ms = self.services.logs.run_due(now_ms)
+        except Exception:
+            logger.exception("background work failed and will be tried again; please report it")
+            next_ms = now_ms + 1000
+        delay_s = min(max(next_ms - self._now_ms(), 1) / 1000, 60.0)
+        self._background = self._reactor.callLater(delay_s, self._run_background)
+
+    def _epoch(self) -> int:
+        me = self.services.metadata.brokers.get(self.config.node_id) if hasattr(self.services, "metadata") else None
+        return -1 if me is None else me.epoch
+
+
+def run(config: BrokerConfig, started_s: float) -> int:
+    """Run a broker until SIGTERM or SIGINT; the exit code. `started_s` is when the process began (monotonic)."""
+    from twisted.internet import reactor as default_reactor
+
+    reactor: Any = default_reactor
+    _log_through_stdlib()
+    broker = Broker(config, reactor)
+    exit_codes: list[int] = []
+
+    def started(advertised: tuple[Listener, ...]) -> None:
+        # What was made up to here stays: the collector need not look at it again, nor hold up requests for it.
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(20_000, 20, 50)
+        logger.info(
+            "odradek started address=%s data=%s version=%s start_ms=%d",
+            ",".join(listener.address for listener in advertised),
+            ",".join(broker.directories),
+            __version__,
+            (time.monotonic() - started_s) * 1000,
+        )
+
+    def failed(failure: Any) -> None:
+        if isinstance(failure.value, BrokerStartError):
+            logger.error("cannot start: %s", failure.value)
+        else:
+            logger.error("cannot start; please report it", exc_info=failure.value)
+        exit_codes.append(EXIT_FAILED)
+        if reactor.running:
+            reactor.stop()
+
+    def begin() -> None:
+        Deferred.fromCoroutine(broker.start()).addCallbacks(started, failed)
+
+    reactor.addSystemEventTrigger("before", "shutdown", lambda: Deferred.fromCoroutine(broker.stop()))
+    reactor.callWhenRunning(begin)
+    reactor.run()
+    logger.info("odradek stopped")
+    return exit_codes[0] if exit_codes else 0
+
+
+def _log_through_stdlib() -> None:
+    """Twisted's own log goes where ours goes, and only from warnings on."""
+    from twisted.logger import LogLevel, STDLibLogObserver, globalLogBeginner
+
+    observer = STDLibLogObserver("twisted")
+
+    def from_warnings_on(event: Any) -> None:
+        if event.get("log_level", LogLevel.info) >= LogLevel.warn:
+            observer(event)
+
+    observers: list[Any] = [from_warnings_on]
+    globalLogBeginner.beginLoggingTo(observers, redirectStandardIO=False)

@@ -1,0 +1,115 @@
+"""DescribeConfigs 1-4, AlterConfigs 0-2, IncrementalAlterConfigs 0-1 (KIP-339), ListConfigResources 0-1 (KIP-1142).
+
+Sources and synonyms of a value: KIP-226; its documentation: KIP-569. Errors stand at each resource.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from twisted.internet.defer import Deferred
+
+from odradek.protocol.errors import KafkaError
+from odradek.protocol.messages.alter_configs import (
+    AlterConfigsRequest,
+    AlterConfigsResponse,
+    AlterConfigsResponseAlterConfigsResourceResponse,
+)
+from odradek.protocol.messages.describe_configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResponse,
+    DescribeConfigsResponseDescribeConfigsResult,
+)
+from odradek.protocol.messages.incremental_alter_configs import (
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+    IncrementalAlterConfigsResponseAlterConfigsResourceResponse,
+)
+from odradek.protocol.messages.list_config_resources import (
+    ListConfigResourcesRequest,
+    ListConfigResourcesResponse,
+)
+
+if TYPE_CHECKING:
+    from odradek.server.connection import RequestContext
+    from odradek.server.services import Services
+
+
+def describe_configs(
+    services: "Services", context: "RequestContext", request: DescribeConfigsRequest
+) -> DescribeConfigsResponse:
+    """What is in force, and where it comes from."""
+    return services.config_describer.describe(request)
+
+
+def describe_configs_error(
+    request: DescribeConfigsRequest, version: int, error: KafkaError
+) -> DescribeConfigsResponse:
+    """The error at every resource."""
+    return DescribeConfigsResponse(
+        results=[
+            DescribeConfigsResponseDescribeConfigsResult(
+                error_code=error.code,
+                error_message=error.message,
+                resource_type=resource.resource_type,
+                resource_name=resource.resource_name,
+            )
+            for resource in request.resources
+        ]
+    )
+
+
+def alter_configs(services: "Services", context: "RequestContext", request: AlterConfigsRequest) -> Any:
+    """Replaces all of a resource's explicit values."""
+    return Deferred.fromCoroutine(services.config_admin.alter_configs(request))
+
+
+def alter_configs_error(request: AlterConfigsRequest, version: int, error: KafkaError) -> AlterConfigsResponse:
+    """The error at every resource."""
+    return AlterConfigsResponse(
+        responses=[
+            AlterConfigsResponseAlterConfigsResourceResponse(
+                error_code=error.code,
+                error_message=error.message,
+                resource_type=resource.resource_type,
+                resource_name=resource.resource_name,
+            )
+            for resource in request.resources
+        ]
+    )
+
+
+def incremental_alter_configs(
+    services: "Services", context: "RequestContext", request: IncrementalAlterConfigsRequest
+) -> Any:
+    """Sets, deletes, appends to and subtracts from single values."""
+    return Deferred.fromCoroutine(services.config_admin.incremental_alter_configs(request))
+
+
+def incremental_alter_configs_error(
+    request: IncrementalAlterConfigsRequest, version: int, error: KafkaError
+) -> IncrementalAlterConfigsResponse:
+    """The error at every resource."""
+    return IncrementalAlterConfigsResponse(
+        responses=[
+            IncrementalAlterConfigsResponseAlterConfigsResourceResponse(
+                error_code=error.code,
+                error_message=error.message,
+                resource_type=resource.resource_type,
+                resource_name=resource.resource_name,
+            )
+            for resource in request.resources
+        ]
+    )
+
+
+def list_config_resources(
+    services: "Services", context: "RequestContext", request: ListConfigResourcesRequest
+) -> ListConfigResourcesResponse:
+    """What has, or may have, a configuration."""
+    return services.config_admin.list_config_resources(request, context.api_version)
+
+
+def list_config_resources_error(
+    request: ListConfigResourcesRequest, version: int, error: KafkaError
+) -> ListConfigResourcesResponse:
+    """The error and no resources."""
+    return ListConfigResourcesResponse(error_code=error.code)

@@ -1,0 +1,101 @@
+"""InitProducerId 0-5 and DescribeProducers 0: who produces (KIP-98, KIP-360, KIP-664).
+
+Idempotent producers get an id of their own. A transactional id is refused with INVALID_REQUEST: transactions are not
+served, and FindCoordinator says so first.
+"""
+
+from typing import TYPE_CHECKING, Any, Final
+
+from twisted.internet.defer import Deferred
+
+from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.protocol.messages.describe_producers import (
+    DescribeProducersRequest,
+    DescribeProducersResponse,
+    DescribeProducersResponsePartitionResponse,
+    DescribeProducersResponseProducerState,
+    DescribeProducersResponseTopicResponse,
+)
+from odradek.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from odradek.replication.topic_names import check_topic_name
+
+if TYPE_CHECKING:
+    from odradek.server.connection import RequestContext
+    from odradek.server.services import Services
+
+NO_PRODUCER: Final = -1
+
+
+def init_producer_id(services: "Services", context: "RequestContext", request: InitProducerIdRequest) -> Any:
+    """A fresh id with epoch 0; the id and epoch a producer had say nothing without a transactional id."""
+    if (request.producer_id == NO_PRODUCER) != (request.producer_epoch == NO_PRODUCER):
+        raise KafkaError(ErrorCode.INVALID_REQUEST)
+    if request.transactional_id is not None:
+        raise KafkaError(ErrorCode.INVALID_REQUEST)
+    return Deferred.fromCoroutine(services.producer_ids.next_id()).addCallback(
+        lambda producer_id: InitProducerIdResponse(producer_id=producer_id, producer_epoch=0)
+    )
+
+
+def init_producer_id_error(
+    request: InitProducerIdRequest, version: int, error: KafkaError
+) -> InitProducerIdResponse:
+    """The error and no id."""
+    return InitProducerIdResponse(error_code=error.code, producer_id=NO_PRODUCER, producer_epoch=NO_PRODUCER)
+
+
+def describe_producers(
+    services: "Services", context: "RequestContext", request: DescribeProducersRequest
+) -> DescribeProducersResponse:
+    """What each partition's leader remembers of its producers."""
+    return DescribeProducersResponse(
+        topics=[
+            DescribeProducersResponseTopicResponse(
+                name=topic.name,
+                partitions=[_producers(services, topic.name, index) for index in topic.partition_indexes],
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+def describe_producers_error(
+    request: DescribeProducersRequest, version: int, error: KafkaError
+) -> DescribeProducersResponse:
+    """The error at every partition."""
+    return DescribeProducersResponse(
+        topics=[
+            DescribeProducersResponseTopicResponse(
+                name=topic.name, partitions=[_failed(index, error) for index in topic.partition_indexes]
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+def _producers(services: "Services", topic: str, index: int) -> DescribeProducersResponsePartitionResponse:
+    try:
+        check_topic_name(topic)
+        log = services.replicas.get(topic, index).leading_log()
+    except KafkaError as error:
+        return _failed(index, error)
+    return DescribeProducersResponsePartitionResponse(
+        partition_index=index,
+        active_producers=[
+            DescribeProducersResponseProducerState(
+                producer_id=entry.producer_id,
+                producer_epoch=entry.epoch,
+                last_sequence=entry.last_sequence,
+                last_timestamp=entry.last_timestamp,
+                coordinator_epoch=entry.coordinator_epoch,
+                current_txn_start_offset=entry.transaction_start,
+            )
+            for entry in log.producer_state.producers.values()
+        ],
+    )
+
+
+def _failed(index: int, error: KafkaError) -> DescribeProducersResponsePartitionResponse:
+    return DescribeProducersResponsePartitionResponse(
+        partition_index=index, error_code=error.code, error_message=error.message
+    )
