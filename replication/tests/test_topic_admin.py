@@ -188,11 +188,15 @@ def test_a_given_replication_factor_of_internal_topics_holds():
     assert error.code == E.INVALID_REPLICATION_FACTOR
 
 
-def test_a_large_request_is_written_in_several_transactions():
+def test_a_large_request_is_written_in_several_transactions(monkeypatch):
+    monkeypatch.setattr("odradek.replication.controller.MAX_OPERATIONS", 20)
     cluster = Cluster()
-    results = create(cluster, *(new(f"t{number}", 100) for number in range(30)))
+    before = run_now(cluster.store.exists("/brokers/ids/1")).created_id
+    results = create(cluster, *(new(f"t{number}", 3) for number in range(5)), new("large", 12))
     assert {result.error_code for result in results} == {0}
-    assert len(cluster.image.topics) == 30
+    created = {run_now(cluster.store.exists(f"/brokers/topics/{t}")).created_id for t in cluster.image.topics}
+    assert len(created) == 4
+    assert min(created) > before
 
 
 def test_a_topic_that_appeared_meanwhile_fails_alone():

@@ -1,0 +1,366 @@
+import errno
+
+import pytest
+
+from odradek.log.config import LogConfig
+from odradek.log.filesystem import MemoryFileSystem
+from odradek.log.recovery import open_partition_log
+from odradek.protocol.batch_builder import build_batch
+from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.replication.cluster_metadata import PartitionMetadata
+from odradek.replication.metadata_store import run_now
+from odradek.replication.partition import (
+    EARLIEST_LOCAL_TIMESTAMP,
+    EARLIEST_PENDING_UPLOAD_TIMESTAMP,
+    EARLIEST_TIMESTAMP,
+    LATEST_TIERED_TIMESTAMP,
+    LATEST_TIMESTAMP,
+    MAX_TIMESTAMP,
+    READ_COMMITTED,
+    Partition,
+    check_timestamp_supported,
+)
+from odradek.replication.tests.support import Cluster, memory_logs
+from odradek.replication.tests.test_config_admin import TOPIC, increment
+from odradek.replication.tests.test_topic_admin import create, new
+
+E = ErrorCode
+
+
+class Waiting:
+    def __init__(self, partition):
+        self.woken = 0
+        partition.watchers[self] = None
+
+    def wake(self):
+        self.woken += 1
+
+
+def batch(*timestamps, key=b"k"):
+    return memoryview(build_batch([(timestamp, key, b"v", ()) for timestamp in timestamps]))
+
+
+def open_log(**config):
+    values = {name.replace("_", "."): value for name, value in config.items()}
+    return open_partition_log(
+        MemoryFileSystem(), "/d/t-0", "t", 0, LogConfig(values), now_ms=0, is_clean=True
+    )
+
+
+def leader(*, replicas=(1,), isr=None, epoch=0, log=None, **config):
+    partition = Partition("t", b"i" * 16, 0, 1)
+    metadata = PartitionMetadata(1, epoch, replicas, replicas if isr is None else isr)
+    partition.apply(metadata, log or open_log(**config))
+    return partition
+
+
+def append(partition, *timestamps, acks=-1):
+    return partition.append_as_leader(batch(*timestamps), required_acks=acks, now_ms=100_000)
+
+
+def fails(code, call, *arguments, **keywords):
+    with pytest.raises(KafkaError) as error:
+        call(*arguments, **keywords)
+    assert error.value.code == code
+
+
+def test_alone_the_high_watermark_is_the_logs_end():
+    partition = leader()
+    waiting = Waiting(partition)
+    info = append(partition, 1, 2, 3)
+    assert (info.first_offset, info.last_offset) == (0, 2)
+    assert partition.log.high_watermark == 3
+    assert partition.has_reached(3)
+    assert waiting.woken == 1
+    assert partition.read(0, 1 << 20).size_bytes == len(batch(1, 2, 3))
+    assert partition.read(3, 1 << 20) is None
+
+
+def test_what_becomes_leader_alone_has_everything_replicated():
+    log = open_log()
+    log.append_as_leader(batch(1), leader_epoch=0, now_ms=100_000)
+    assert log.high_watermark == 0
+    assert leader(epoch=1, log=log).log.high_watermark == 1
+    assert log.leader_epochs.entries == [(0, 0), (1, 1)]
+
+
+def test_the_high_watermark_waits_for_all_in_sync():
+    partition = leader(replicas=(1, 2, 3), isr=(1, 2))
+    append(partition, 1)
+    append(partition, 2)
+    waiting = Waiting(partition)
+    assert partition.log.high_watermark == 0
+    assert partition.read(0, 1 << 20) is None
+    assert not partition.has_reached(1)
+    partition.update_follower(3, 2, 0, 5)
+    assert (partition.log.high_watermark, waiting.woken) == (0, 0)
+    partition.update_follower(2, 1, 0, 5)
+    assert (partition.log.high_watermark, waiting.woken) == (1, 1)
+    assert partition.has_reached(1)
+    partition.update_follower(2, 2, 0, 6)
+    assert (partition.log.high_watermark, waiting.woken) == (2, 2)
+    assert partition.followers[2].caught_up_ms == 6
+    fails(E.UNKNOWN_LEADER_EPOCH, partition.update_follower, 9, 1, 0, 5)
+
+
+def test_too_few_in_sync():
+    partition = leader(replicas=(1, 2, 3), isr=(1,), min_insync_replicas="2")
+    fails(E.NOT_ENOUGH_REPLICAS, append, partition, 1)
+    assert partition.log.log_end_offset == 0
+    append(partition, 1, acks=1)
+    assert (partition.log.log_end_offset, partition.log.high_watermark) == (1, 0)
+    partition.apply(PartitionMetadata(1, 0, (1, 2, 3), (1, 2), partition_epoch=1), partition.log)
+    append(partition, 2)
+    partition.update_follower(2, 2, 0, 5)
+    assert partition.log.high_watermark == 2
+    partition.apply(PartitionMetadata(1, 0, (1, 2, 3), (1,), partition_epoch=2), partition.log)
+    fails(E.NOT_ENOUGH_REPLICAS_AFTER_APPEND, partition.has_reached, 2)
+
+
+def test_more_replicas_in_sync_than_there_are_cannot_be_demanded():
+    partition = leader(min_insync_replicas="5")
+    append(partition, 1)
+    assert partition.log.high_watermark == 1
+
+
+def test_epochs_of_callers():
+    partition = leader(epoch=5)
+    for call in (
+        lambda epoch: partition.read(0, 9, current_leader_epoch=epoch),
+        lambda epoch: partition.list_offset(-1, current_leader_epoch=epoch),
+        lambda epoch: partition.offset_for_leader_epoch(0, epoch),
+    ):
+        fails(E.FENCED_LEADER_EPOCH, call, 4)
+        fails(E.UNKNOWN_LEADER_EPOCH, call, 6)
+        call(5)
+        call(-1)
+
+
+def test_who_does_not_lead_serves_nobody():
+    partition = leader()
+    append(partition, 1)
+    waiting = Waiting(partition)
+    partition.apply(PartitionMetadata(2, 1, (1, 2), (1, 2)), partition.log)
+    assert waiting.woken == 1
+    assert (partition.is_leader, partition.leader) == (False, 2)
+    for call in (
+        lambda: append(partition, 1),
+        lambda: partition.read(0, 9),
+        lambda: partition.list_offset(-1),
+        lambda: partition.delete_records(0),
+        lambda: partition.has_reached(0),
+        lambda: partition.diverging_epoch(0, 0),
+    ):
+        fails(E.NOT_LEADER_OR_FOLLOWER, call)
+    fails(E.FENCED_LEADER_EPOCH, partition.read, 0, 9, current_leader_epoch=0)
+    assert partition.low_watermark == -1
+
+
+def test_an_older_decision_comes_too_late():
+    partition = leader(epoch=3)
+    partition.apply(PartitionMetadata(2, 2, (1, 2), (2,)), partition.log)
+    assert (partition.is_leader, partition.leader_epoch) == (True, 3)
+
+
+def test_reads_outside_of_the_log():
+    partition = leader()
+    append(partition, 1)
+    fails(E.OFFSET_OUT_OF_RANGE, partition.read, 2, 9)
+    fails(E.OFFSET_OUT_OF_RANGE, partition.read, -1, 9)
+    assert partition.read(0, 1, at_least_one=False) is None
+    assert partition.read(0, 1).size_bytes == len(batch(1))
+
+
+def test_offsets_by_time_and_special_values():
+    partition = leader(epoch=2)
+    append(partition, 100, 300)
+    append(partition, 200)
+    assert partition.list_offset(LATEST_TIMESTAMP) == (3, -1, 2)
+    assert partition.list_offset(EARLIEST_TIMESTAMP) == (0, -1, 2)
+    assert partition.list_offset(EARLIEST_LOCAL_TIMESTAMP) == (0, -1, 2)
+    assert partition.list_offset(MAX_TIMESTAMP) == (1, 300, 2)
+    assert partition.list_offset(LATEST_TIERED_TIMESTAMP) == (-1, -1, -1)
+    assert partition.list_offset(EARLIEST_PENDING_UPLOAD_TIMESTAMP) == (-1, -1, -1)
+    assert partition.list_offset(0) == (0, 100, 2)
+    assert partition.list_offset(101) == (1, 300, 2)
+    assert partition.list_offset(301) == (-1, -1, -1)
+    fails(E.UNSUPPORTED_VERSION, partition.list_offset, -7)
+
+
+def test_offsets_of_an_empty_log():
+    partition = leader()
+    assert partition.list_offset(LATEST_TIMESTAMP) == (0, -1, 0)
+    assert partition.list_offset(EARLIEST_TIMESTAMP) == (0, -1, 0)
+    assert partition.list_offset(MAX_TIMESTAMP) == (-1, -1, -1)
+    assert partition.list_offset(0) == (-1, -1, -1)
+
+
+def test_consumers_see_no_offset_above_the_high_watermark_but_replicas_do():
+    partition = leader(replicas=(1, 2))
+    append(partition, 100)
+    partition.update_follower(2, 1, 0, 0)
+    append(partition, 200)
+    assert partition.list_offset(LATEST_TIMESTAMP).offset == 1
+    assert partition.list_offset(LATEST_TIMESTAMP, isolation_level=READ_COMMITTED).offset == 1
+    assert partition.list_offset(LATEST_TIMESTAMP, isolation_level=None).offset == 2
+    assert partition.list_offset(MAX_TIMESTAMP).offset == -1
+    assert partition.list_offset(MAX_TIMESTAMP, isolation_level=None).offset == 1
+    assert partition.list_offset(150).offset == -1
+
+
+def test_a_new_leader_whose_high_watermark_lags_does_not_know_the_latest_offset():
+    log = open_log()
+    log.append_as_leader(batch(100), leader_epoch=0, now_ms=100_000)
+    partition = leader(replicas=(1, 2), epoch=1, log=log)
+    fails(E.OFFSET_NOT_AVAILABLE, partition.list_offset, LATEST_TIMESTAMP)
+    fails(E.OFFSET_NOT_AVAILABLE, partition.list_offset, 50)
+    assert partition.list_offset(EARLIEST_TIMESTAMP).offset == 0
+    assert partition.list_offset(LATEST_TIMESTAMP, isolation_level=None).offset == 1
+    partition.update_follower(2, 1, 0, 0)
+    assert partition.list_offset(LATEST_TIMESTAMP).offset == 1
+
+
+@pytest.mark.parametrize(
+    ("timestamp", "since"), [(-1, 0), (-2, 0), (-3, 7), (-4, 8), (-5, 9), (-6, 11), (-7, 99), (0, 0)]
+)
+def test_special_timestamps_by_version(timestamp, since):
+    for version in range(1, 12):
+        if version >= since:
+            check_timestamp_supported(timestamp, version)
+        else:
+            fails(E.UNSUPPORTED_VERSION, check_timestamp_supported, timestamp, version)
+
+
+def test_where_epochs_end_and_histories_part():
+    log = open_log()
+    for epoch, count in ((1, 2), (4, 3)):
+        partition = leader(epoch=epoch, log=log)
+        for _ in range(count):
+            append(partition, 1)
+    assert partition.offset_for_leader_epoch(1) == (1, 2)
+    assert partition.offset_for_leader_epoch(3) == (1, 2)
+    assert partition.offset_for_leader_epoch(4) == (4, 5)
+    assert partition.offset_for_leader_epoch(5) == (-1, -1)
+    assert partition.diverging_epoch(-1, 9) is None
+    assert partition.diverging_epoch(4, 5) is None
+    assert partition.diverging_epoch(1, 2) is None
+    assert partition.diverging_epoch(1, 3) == (1, 2)
+    assert partition.diverging_epoch(3, 2) == (1, 2)
+    fails(E.OFFSET_OUT_OF_RANGE, partition.diverging_epoch, 6, 2)
+
+
+def test_records_are_deleted_up_to_the_high_watermark():
+    partition = leader()
+    for _ in range(4):
+        append(partition, 1)
+    waiting = Waiting(partition)
+    assert partition.delete_records(2) == 2
+    assert waiting.woken == 1
+    assert partition.delete_records(1) == 2
+    fails(E.OFFSET_OUT_OF_RANGE, partition.delete_records, 5)
+    fails(E.OFFSET_OUT_OF_RANGE, partition.delete_records, -2)
+    fails(E.OFFSET_OUT_OF_RANGE, partition.read, 1, 9)
+    assert partition.delete_records(-1) == 4
+    compacted = leader(cleanup_policy="compact")
+    fails(E.POLICY_VIOLATION, compacted.delete_records, 0)
+    internal = Partition("__consumer_offsets", b"i" * 16, 0, 1)
+    fails(E.INVALID_TOPIC_EXCEPTION, internal.delete_records, 0)
+
+
+def test_the_low_watermark_waits_for_the_followers():
+    partition = leader(replicas=(1, 2))
+    append(partition, 1)
+    partition.update_follower(2, 1, 0, 0)
+    assert partition.delete_records(1) == 0
+    partition.update_follower(2, 1, 1, 0)
+    assert partition.low_watermark == 1
+
+
+def test_a_refused_append_wakes_nobody():
+    partition = leader()
+    waiting = Waiting(partition)
+    broken = bytearray(batch(1))
+    broken[-1] ^= 1
+    fails(E.CORRUPT_MESSAGE, partition.append_as_leader, memoryview(broken), required_acks=-1, now_ms=0)
+    assert (partition.log.log_end_offset, waiting.woken) == (0, 0)
+
+
+def test_replicas_are_found_or_the_right_error_is():
+    cluster = Cluster(others=[2])
+    create(cluster, new("t", -1, -1, assignments=[(0, [1]), (1, [2])]))
+    topic_id = cluster.image.topics["t"].topic_id
+    replicas = cluster.replicas
+    assert replicas.get("t", 0) is replicas.get_by_id(topic_id, 0)
+    fails(E.UNKNOWN_TOPIC_OR_PARTITION, replicas.get, "u", 0)
+    fails(E.UNKNOWN_TOPIC_OR_PARTITION, replicas.get, "t", 2)
+    fails(E.UNKNOWN_TOPIC_OR_PARTITION, replicas.get, "t", -1)
+    fails(E.NOT_LEADER_OR_FOLLOWER, replicas.get, "t", 1)
+    fails(E.UNKNOWN_TOPIC_ID, replicas.get_by_id, b"x" * 16, 0)
+    fails(E.UNKNOWN_TOPIC_OR_PARTITION, replicas.get_by_id, topic_id, 2)
+    assert replicas.topic_id("t") == topic_id
+
+
+def test_min_insync_replicas_may_change():
+    cluster = Cluster(others=[2])
+    create(cluster, new("t", -1, -1, assignments=[(0, [1, 2])]))
+    partition = cluster.replicas.get("t", 0)
+    run_now(
+        cluster.controller.put_partitions(
+            [
+                cluster.image.topics["t"]._replace(
+                    partitions=(cluster.image.topics["t"].partitions[0]._replace(isr=(1,)),)
+                )
+            ]
+        )
+    )
+    append(partition, 1)
+    assert partition.log.high_watermark == 1
+    increment(cluster, (TOPIC, "t", [("min.insync.replicas", 0, "2")]))
+    fails(E.NOT_ENOUGH_REPLICAS, append, partition, 1)
+
+
+def test_a_failed_directory_takes_its_partitions_offline_and_no_other():
+    cluster = Cluster()
+    logs = memory_logs(cluster.configs, ("/one", "/two"))
+    cluster = Cluster(logs=logs)
+    create(cluster, new("t", 4))
+    failing = cluster.replicas.get("t", 0)
+    directory = failing.log.log_directory
+    mates = [p for p in cluster.replicas if p.log.log_directory == directory]
+    others = [p for p in cluster.replicas if p not in mates]
+    assert len(mates) == len(others) == 2
+    waiting = Waiting(mates[1])
+    logs.fs.fail("write", after=1, error=errno.EIO)
+    fails(E.KAFKA_STORAGE_ERROR, append, failing, 1)
+    for partition in mates:
+        fails(E.KAFKA_STORAGE_ERROR, append, partition, 1)
+        fails(E.KAFKA_STORAGE_ERROR, partition.read, 0, 9)
+        fails(E.KAFKA_STORAGE_ERROR, partition.list_offset, -1)
+        fails(E.KAFKA_STORAGE_ERROR, partition.delete_records, -1)
+    for partition in others:
+        append(partition, 1)
+    assert waiting.woken == 1
+    assert logs.online_directories == [d for d in ("/one", "/two") if d != directory]
+
+
+def test_the_log_of_a_deleted_topic_of_that_name_is_set_aside():
+    cluster = Cluster()
+    create(cluster, new("t"))
+    append(cluster.replicas.get("t", 0), 1)
+    again = Cluster(logs=cluster.logs, seed=6)
+    create(again, new("t"))
+    partition = again.replicas.get("t", 0)
+    assert (partition.is_leader, partition.log.log_end_offset) == (True, 0)
+    assert [name for name in cluster.logs.fs.list_names("/data") if name.endswith("-stray")]
+
+
+def test_a_restarted_broker_leads_what_it_led():
+    cluster = Cluster()
+    create(cluster, new("t"))
+    append(cluster.replicas.get("t", 0), 1, 2)
+    cluster.server.expire(cluster.store)
+    cluster.logs.close(0)
+    restarted = Cluster(server=cluster.server, logs=memory_logs(cluster.configs, fs=cluster.logs.fs))
+    partition = restarted.replicas.get("t", 0)
+    assert (partition.log.log_end_offset, partition.log.high_watermark) == (2, 2)
+    assert append(partition, 3).first_offset == 2
