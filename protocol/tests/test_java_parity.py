@@ -4,13 +4,20 @@ import os
 import random
 
 import pytest
+from py4j.protocol import Py4JJavaError
 
+from odradek.protocol import codec
 from odradek.protocol.messages import API_NAMES, request_class, response_class
 from odradek.protocol.tests.java_oracle import Oracle, check, java_gateway
-from odradek.protocol.tests.values import MESSAGES, RandomSource, make, versions_of
+from odradek.protocol.tests.test_fuzz import mutate
+from odradek.protocol.tests.values import MESSAGES, REQUESTS, RandomSource, make, versions_of
 
 SEED = int(os.environ.get("ODRADEK_JAVA_PARITY_SEED", "3"))
 EXAMPLES = int(os.environ.get("ODRADEK_JAVA_PARITY_EXAMPLES", "6"))
+MUTANTS = int(os.environ.get("ODRADEK_JAVA_PARITY_MUTANTS", "2000"))
+
+STRICTER_THAN_JAVA = ("'utf-8' codec can't decode", "negative length")
+"""Java puts U+FFFD for bytes that are not UTF-8, and takes any negative length for null; we refuse both."""
 
 
 @pytest.fixture(scope="module")
@@ -33,6 +40,37 @@ def test_parity_with_kafkas_own_classes(cls, oracle):
             long_array = number == 0 and version == cls.last_version
             message = make(cls, version, RandomSource(rng, long_array_first=long_array))
             check(oracle, cls, version, message)
+
+
+def test_a_mutated_request_means_the_same_to_java(oracle):
+    """What one refuses the other refuses, and what both read is the same message, up to the same byte."""
+    rng = random.Random(SEED)
+    head = bytes(6)  # where a frame has its length and API key
+    corpus = [
+        (cls, version, head + codec.encode(make(cls, version, RandomSource(rng)), version))
+        for cls in REQUESTS
+        for version in versions_of(cls)
+    ]
+    others = [encoded for _, _, encoded in corpus]
+    both_read = 0
+    for _ in range(MUTANTS):
+        cls, version, encoded = rng.choice(corpus)
+        mutant = mutate(encoded, others, rng)[len(head) :]
+        told = f"{cls.__name__} v{version} {mutant.hex()}"
+        try:
+            java_message, left_over = oracle.read(cls, version, mutant)
+        except Py4JJavaError:
+            java_message = None
+        try:
+            message, position = codec.decoder(cls, version)(mutant, 0, len(mutant))
+        except codec.MALFORMED as error:
+            assert java_message is None or str(error).startswith(STRICTER_THAN_JAVA), f"{error}: {told}"
+            continue
+        assert java_message is not None, f"Java refuses: {told}"
+        assert position == len(mutant) - left_over, told
+        assert codec.encode(message, version) == oracle.write(java_message, version), told
+        both_read += 1
+    assert both_read > MUTANTS / 20
 
 
 @pytest.mark.parametrize("key", API_NAMES)
