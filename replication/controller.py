@@ -75,18 +75,29 @@ class Controller:
 
         Raises StartError if it has another.
         """
+        laid_out = [await self.store.exists(path) for path in (znodes.CLUSTER_ID, znodes.CONTROLLER_EPOCH)]
+        if None in laid_out:
+            await self._lay_out(cluster_id)
+        stored = znodes.decode_cluster_id((await self.store.get(znodes.CLUSTER_ID)).data)
+        if cluster_id and stored != cluster_id:
+            raise StartError(
+                f"the data directory belongs to cluster {cluster_id}, the metadata store to cluster {stored}"
+            )
+        return stored
+
+    async def _lay_out(self, cluster_id: str) -> None:
+        """Creates what is missing of the layout, the cluster's id last, in one transaction if nobody interferes."""
+        nodes: dict[str, bytes | None] = {}
         for path in znodes.PERSISTENT_PATHS:
-            await self.store.ensure_path(path)
-        try:
-            await self.store.create(znodes.CLUSTER_ID, znodes.encode_cluster_id(cluster_id))
-        except NodeExistsError:
-            stored = znodes.decode_cluster_id((await self.store.get(znodes.CLUSTER_ID)).data)
-            if cluster_id and stored != cluster_id:
-                raise StartError(
-                    f"the data directory belongs to cluster {cluster_id}, the metadata store to cluster {stored}"
-                ) from None
-            return stored
-        return cluster_id
+            parts = path[1:].split("/")
+            nodes |= {"/" + "/".join(parts[:depth]): None for depth in range(1, len(parts) + 1)}
+        nodes |= {znodes.CONTROLLER_EPOCH: b"0", znodes.CLUSTER_ID: znodes.encode_cluster_id(cluster_id)}
+        while missing := [path for path in nodes if await self.store.exists(path) is None]:
+            try:
+                await self.store.transaction([Create(path, nodes[path]) for path in missing])
+            except TransactionError as error:
+                if not isinstance(error.cause, NodeExistsError):
+                    raise
 
     async def start(self, registration: BrokerMetadata, *, new_leader_epochs: bool = False) -> None:
         """Registers the broker, has the controller elected and loads the image.
@@ -129,11 +140,7 @@ class Controller:
     async def _elect(self) -> None:
         if await self.store.exists(znodes.CONTROLLER) is not None:
             return
-        try:
-            node = await self.store.get(znodes.CONTROLLER_EPOCH)
-        except NoNodeError:
-            await self.store.create(znodes.CONTROLLER_EPOCH, b"0")
-            node = await self.store.get(znodes.CONTROLLER_EPOCH)
+        node = await self.store.get(znodes.CONTROLLER_EPOCH)
         epoch = int(node.data or b"0") + 1
         claim = znodes.encode_controller(self.broker_id, self._now_ms())
         try:
@@ -335,14 +342,16 @@ class Controller:
 
     async def close(self) -> None:
         """Resigns and takes the registration back, so that nobody waits for the session to expire."""
-        for path in (znodes.CONTROLLER, znodes.broker_path(self.broker_id)):
-            try:
+        mine: list[Operation] = []
+        self.is_active = False
+        try:
+            for path in (znodes.CONTROLLER, znodes.broker_path(self.broker_id)):
                 stat = await self.store.exists(path)
                 if stat is not None and stat.ephemeral_owner == self.store.session_id:
-                    await self.store.delete(path)
-            except MetadataStoreError as error:
-                logger.warning("could not take back path=%s: %s", path, error)
-        self.is_active = False
+                    mine.append(Delete(path))
+            await self.store.transaction(mine)
+        except MetadataStoreError as error:
+            logger.warning("could not take back the registration broker=%d: %s", self.broker_id, error)
 
 
 def new_partition(replicas: tuple[int, ...], live: Iterable[int], controller_epoch: int) -> PartitionMetadata:

@@ -327,7 +327,8 @@ class ZnodeStore(MetadataStore):
         """Ends the session, by the client's will or not, and deletes its ephemeral nodes."""
         self._is_over = True
         self._watches.drop_session(self.session_id)
-        delete_ephemerals(self._table, self._watches, self.session_id, self._now_ms())
+        if self._table.ephemerals(self.session_id):
+            delete_ephemerals(self._table, self._watches, self.session_id, self._now_ms())
         if event is not None:
             for listener in list(self._session_listeners):
                 listener(event)
@@ -360,16 +361,19 @@ class ZnodeStore(MetadataStore):
         return results
 
 
-def delete_ephemerals(table: NodeTable, watches: Watches, session_id: int | None, now_ms: int) -> None:
-    """Deletes the ephemeral nodes of a session (of all with None) in one transaction."""
-    paths = table.ephemerals(session_id)
-    if not paths:
-        return
-    change = Change(table, table.begin(), session_id or 0, now_ms)
-    for path in paths:
-        change.delete(path, ANY_VERSION)
+def delete_ephemerals(table: NodeTable, watches: Watches, session_id: int | None, now_ms: int) -> int:
+    """Deletes the ephemeral nodes of a session (of all with None) in one transaction, whose number it returns."""
+    number = table.begin()
+    try:
+        change = Change(table, number, session_id or 0, now_ms)
+        for path in table.ephemerals(session_id):
+            change.delete(path, ANY_VERSION)
+    except BaseException:
+        table.roll_back()
+        raise
     table.commit()
     watches.fire(change.events)
+    return number
 
 
 __all__ = ["Check", "NodeTable", "Record", "Watches", "ZnodeStore", "delete_ephemerals", "parent_of"]

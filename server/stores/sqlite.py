@@ -52,10 +52,14 @@ class StoreLockedError(MetadataStoreError):
 
 
 class SqliteNodeTable(NodeTable):
-    """Nodes in a SQLite file. Raises StoreFormatError, StoreLockedError, StoreUnavailableError when opened."""
+    """Nodes in a SQLite file. Raises StoreFormatError, StoreLockedError, StoreUnavailableError when opened.
+
+    What a transaction changes is held back until it commits, so that a node it changes often is written once.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self._changed: dict[str, Record | None] = {}
         is_new = not path.exists()
         try:
             self._connection = sqlite3.connect(path, timeout=0, isolation_level=None, check_same_thread=False)
@@ -102,6 +106,8 @@ class SqliteNodeTable(NodeTable):
             )
 
     def load(self, path: str) -> Record | None:
+        if path in self._changed:
+            return self._changed[path]
         row = self._execute(f"SELECT {COLUMNS} FROM node WHERE path = ?", (path,)).fetchone()
         return None if row is None else Record(*row)
 
@@ -129,35 +135,31 @@ class SqliteNodeTable(NodeTable):
         return int(number)
 
     def put(self, path: str, record: Record) -> None:
-        parent = "" if path == "/" else parent_of(path)
-        values = (
-            path,
-            parent,
-            record.data,
-            record.created_id,
-            record.modified_id,
-            record.created_ms,
-            record.modified_ms,
-            record.version,
-            record.ephemeral_owner,
-            record.creations,
-            record.child_count,
-        )
-        self._execute(
-            f"INSERT OR REPLACE INTO node (path, parent, {COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", values
-        )
+        self._changed[path] = record
 
     def remove(self, path: str) -> None:
-        self._execute("DELETE FROM node WHERE path = ?", (path,))
+        self._changed[path] = None
 
     def commit(self) -> None:
         try:
+            self._write_changes()
             self._connection.execute("COMMIT")
         except sqlite3.Error as error:
             self.roll_back()
             raise self._translated(error) from error
+        self._changed = {}
+
+    def _write_changes(self) -> None:
+        removed = [(path,) for path, record in self._changed.items() if record is None]
+        if removed:
+            self._connection.executemany("DELETE FROM node WHERE path = ?", removed)
+        self._connection.executemany(
+            f"INSERT OR REPLACE INTO node (path, parent, {COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            (_row(path, record) for path, record in self._changed.items() if record is not None),
+        )
 
     def roll_back(self) -> None:
+        self._changed = {}
         if self._connection.in_transaction:
             try:
                 self._connection.execute("ROLLBACK")
@@ -194,9 +196,7 @@ class SqliteMetadataStore(ZnodeStore):
         self._nodes = SqliteNodeTable(Path(directory) / FILE_NAME)
         watches = Watches()
         try:
-            delete_ephemerals(self._nodes, watches, None, now_ms())
-            session_id = self._nodes.begin()
-            self._nodes.commit()
+            session_id = delete_ephemerals(self._nodes, watches, None, now_ms())
         except MetadataStoreError:
             self._nodes.close()
             raise
@@ -207,6 +207,22 @@ class SqliteMetadataStore(ZnodeStore):
             await super().close()
         finally:
             self._nodes.close()
+
+
+def _row(path: str, record: Record) -> tuple[object, ...]:
+    return (
+        path,
+        "" if path == "/" else parent_of(path),
+        record.data,
+        record.created_id,
+        record.modified_id,
+        record.created_ms,
+        record.modified_ms,
+        record.version,
+        record.ephemeral_owner,
+        record.creations,
+        record.child_count,
+    )
 
 
 def _sync_directory(directory: Path) -> None:
