@@ -55,6 +55,7 @@ class Group:
     __slots__ = (
         "_joins_parked",
         "_protocol_support",
+        "assignment_in_flight",
         "generation_id",
         "group_id",
         "leader_id",
@@ -101,6 +102,8 @@ class Group:
         """Topics of a group of type "consumer"; None if unknown."""
         self.member_joined_since_delay = False
         """Whether someone came during the current initial delay, which extends it (KIP-134)."""
+        self.assignment_in_flight: int | None = None
+        """The generation whose assignment is being written; its leader cannot hand in another meanwhile."""
         self._joins_parked = 0
         self._protocol_support: dict[str, int] = {}  # protocol name -> how many members support it
 

@@ -15,6 +15,7 @@ from odradek.coordinator.member import Member, Parked
 from odradek.coordinator.responses import (
     answer,
     answer_all_joins,
+    answer_all_syncs,
     join_error,
     join_error_without_protocol,
     join_success,
@@ -255,9 +256,11 @@ class _GroupCreation(Completion):
         if self.state.groups.get(group.group_id) is not group:
             return
         answer_all_joins(effects, group, error)
+        answer_all_syncs(effects, group, error)
         for member_id in (*group.members, *group.pending_members):
             self.state.timers.cancel(session_key(group, member_id))
         self.state.forget_group(group)
+        group.change_state(DEAD, f"not written: {error.name}", now_ms)
 
 
 class _StaticJoin(Completion):

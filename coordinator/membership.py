@@ -60,7 +60,7 @@ def sync_group(
         superseded = member.park_sync(Parked(token, context.api_version))
         answer(effects, superseded, sync_error(ErrorCode.REBALANCE_IN_PROGRESS))
         rebalance.note_sync(state, group, member)
-        if member.member_id == group.leader_id:
+        if member.member_id == group.leader_id and group.assignment_in_flight != group.generation_id:
             _take_assignment(state, group, request, effects)
     return effects
 
@@ -92,6 +92,7 @@ def _take_assignment(state: ShardState, group: Group, request: SyncGroupRequest,
         "assignment received group=%s generation=%d leader=%s members=%d",
         group.group_id, group.generation_id, request.member_id, len(group.members),
     )  # fmt: skip
+    group.assignment_in_flight = group.generation_id
     effects.records.append(group.metadata_record(assignment))
     effects.completions.append(_Assignment(state, group, assignment))
 
@@ -107,16 +108,18 @@ class _Assignment(Completion):
         self.generation_id = group.generation_id
         self.assignment = assignment
 
-    @property
-    def _is_current(self) -> bool:
+    def _land(self) -> bool:
+        """The write is over; says whether the generation it was for still waits for it."""
+        if self.group.assignment_in_flight == self.generation_id:
+            self.group.assignment_in_flight = None
         return self.group.state is COMPLETING_REBALANCE and self.group.generation_id == self.generation_id
 
     def written(self, effects: Effects, now_ms: int) -> None:
-        if self._is_current:
+        if self._land():
             rebalance.hand_out_assignments(self.state, self.group, self.assignment, effects, now_ms)
 
     def failed(self, effects: Effects, error: ErrorCode, now_ms: int) -> None:
-        if self._is_current:
+        if self._land():
             rebalance.reset_assignments(self.state, self.group, error, effects, now_ms)
             why = f"assignment not written: {error.name}"
             rebalance.start_or_complete(self.state, self.group, why, effects, now_ms)

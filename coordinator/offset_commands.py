@@ -61,6 +61,7 @@ def commit_offsets(
         return effects
     expire_ms = -1 if request.retention_time_ms == NO_RETENTION else now_ms + request.retention_time_ms
     response = OffsetCommitResponse(topics=[])
+    written: list[tuple[str, int]] = []
     for topic in request.topics:
         answered = OffsetCommitResponseTopic(name=topic.name, topic_id=topic.topic_id, partitions=[])
         response.topics.append(answered)
@@ -72,16 +73,43 @@ def commit_offsets(
                 value = _commit_value(item, topic.topic_id, expire_ms, now_ms)
                 record = offset_commit_record(request.group_id, topic.name, item.partition_index, value)
                 effects.records.append(record)
+                written.append((topic.name, item.partition_index))
             answered.partitions.append(
                 OffsetCommitResponsePartition(partition_index=item.partition_index, error_code=error_code)
             )
     if effects.records:
-        effects.completions.append(
-            ReplyWhenWritten(token, response, lambda error: offset_commit_error(request, error))
-        )
+        effects.completions.append(_Commit(state, request, token, response, written))
     else:
         effects.reply(token, response)
     return effects
+
+
+class _Commit(ReplyWhenWritten):
+    """Answers a commit, and notes that it is on its way no longer."""
+
+    __slots__ = ("group_id", "partitions", "state")
+
+    def __init__(
+        self,
+        state: ShardState,
+        request: OffsetCommitRequest,
+        token: Token,
+        response: OffsetCommitResponse,
+        partitions: list[tuple[str, int]],
+    ) -> None:
+        super().__init__(token, response, lambda error: offset_commit_error(request, error))
+        self.state = state
+        self.group_id = request.group_id
+        self.partitions = partitions
+        state.offsets.commit_starts(self.group_id, partitions)
+
+    def written(self, effects: Effects, now_ms: int) -> None:
+        self.state.offsets.commit_ends(self.group_id, self.partitions)
+        super().written(effects, now_ms)
+
+    def failed(self, effects: Effects, error: ErrorCode, now_ms: int) -> None:
+        self.state.offsets.commit_ends(self.group_id, self.partitions)
+        super().failed(effects, error, now_ms)
 
 
 def _commit_value(
@@ -194,10 +222,7 @@ def delete_offsets(state: ShardState, request: OffsetDeleteRequest, token: Token
             answered.partitions.append(
                 OffsetDeleteResponsePartition(partition_index=partition, error_code=error_code)
             )
-            is_held = state.offsets.visible.get(
-                group.group_id, topic.name, partition
-            ) is not None or state.offsets.is_pending(group.group_id, topic.name, partition)
-            if is_held and not is_subscribed:
+            if not is_subscribed and state.offsets.is_held(group.group_id, topic.name, partition):
                 effects.records.append(offset_commit_tombstone(group.group_id, topic.name, partition))
     if effects.records:
         effects.completions.append(ReplyWhenWritten(token, response, offset_delete_error))
@@ -216,14 +241,8 @@ def _group_for_delete(state: ShardState, request: OffsetDeleteRequest) -> Group:
 
 
 def all_offset_tombstones(state: ShardState, group_id: str, effects: Effects) -> None:
-    """Delete every offset of a group, those of open transactions too, each once."""
-    partitions = {
-        (topic, partition): None
-        for topic, topic_partitions in state.offsets.visible.of_group(group_id).items()
-        for partition in topic_partitions
-    }
-    partitions.update(dict.fromkeys(state.offsets.pending_of_group(group_id)))
-    for topic, partition in partitions:
+    """Delete every offset of a group, those of open transactions and those being written too."""
+    for topic, partition in state.offsets.held_of_group(group_id):
         effects.records.append(offset_commit_tombstone(group_id, topic, partition))
 
 
@@ -231,7 +250,7 @@ def topics_deleted(state: ShardState, deleted: list[tuple[str, bytes]]) -> Effec
     """Delete the offsets of deleted topics, given by name and id; those stored without an id go by name."""
     effects = Effects()
     effects.is_atomic = False
-    partitions: dict[tuple[str, str, int], None] = {}
+    partitions = dict.fromkeys(state.offsets.in_flight_of_topics({name for name, _ in deleted}))
     for table in (state.offsets.visible, *state.offsets.pending.values()):
         for group_id, topics in table.groups.items():
             for name, topic_id in deleted:

@@ -62,16 +62,18 @@ class OffsetTable:
 class OffsetStore:
     """Visible offsets, and those of transactions whose end is not known yet.
 
-    Changed by replaying records and by nothing else.
+    Both are changed by replaying records and by nothing else. Besides, it knows which partitions have a commit that is
+    decided but not written yet, so that whoever deletes offsets meanwhile deletes those too.
     """
 
-    __slots__ = ("_open", "pending", "visible")
+    __slots__ = ("_in_flight", "_open", "pending", "visible")
 
     def __init__(self) -> None:
         self.visible = OffsetTable()
         self.pending: dict[int, OffsetTable] = {}
         """Producer id -> offsets of its open transaction."""
         self._open: dict[str, dict[tuple[str, int], set[int]]] = {}  # group -> (topic, partition) -> producer ids
+        self._in_flight: dict[str, dict[tuple[str, int], int]] = {}  # group -> (topic, partition) -> commits
 
     def replay(
         self, group_id: str, topic: str, partition: int, value: OffsetCommitValue | None, offset: int, producer_id: int
@@ -105,13 +107,56 @@ class OffsetStore:
                 if current is None or offset.record_offset > current.record_offset:
                     self.visible.put(group_id, topic, partition, offset)
 
+    def commit_starts(self, group_id: str, partitions: list[tuple[str, int]]) -> None:
+        """Commits of these topics and partitions are decided."""
+        counts = self._in_flight.setdefault(group_id, {})
+        for partition in partitions:
+            counts[partition] = counts.get(partition, 0) + 1
+
+    def commit_ends(self, group_id: str, partitions: list[tuple[str, int]]) -> None:
+        """They are written, or have failed."""
+        counts = self._in_flight[group_id]
+        for partition in partitions:
+            counts[partition] -= 1
+            if not counts[partition]:
+                del counts[partition]
+        if not counts:
+            del self._in_flight[group_id]
+
+    def in_flight_of_topics(self, names: set[str]) -> list[tuple[str, str, int]]:
+        """Group, topic and partition of every commit that is not written yet, for these topics."""
+        return [
+            (group_id, topic, partition)
+            for group_id, counts in self._in_flight.items()
+            for topic, partition in counts
+            if topic in names
+        ]
+
+    def is_held(self, group_id: str, topic: str, partition: int) -> bool:
+        """Whether there is anything to delete for the partition: visible, pending or not yet written."""
+        return (
+            self.visible.get(group_id, topic, partition) is not None
+            or self.is_pending(group_id, topic, partition)
+            or (topic, partition) in self._in_flight.get(group_id, {})
+        )
+
+    def held_of_group(self, group_id: str) -> list[tuple[str, int]]:
+        """Topic and partition of everything there is to delete of a group, each once."""
+        held = {
+            (topic, partition): None
+            for topic, partitions in self.visible.of_group(group_id).items()
+            for partition in partitions
+        }
+        held |= dict.fromkeys(self._open.get(group_id, ()))
+        return list(held | dict.fromkeys(self._in_flight.get(group_id, ())))
+
+    def has_unsettled(self, group_id: str) -> bool:
+        """Whether the group has offsets that may yet become visible."""
+        return group_id in self._open or group_id in self._in_flight
+
     def is_pending(self, group_id: str, topic: str, partition: int) -> bool:
         """Whether an open transaction holds an offset for the partition."""
         return (topic, partition) in self._open.get(group_id, {})
-
-    def pending_of_group(self, group_id: str) -> list[tuple[str, int]]:
-        """Topic and partition of every offset of the group that an open transaction holds."""
-        return list(self._open.get(group_id, {}))
 
     def _drop_if_closed(self, group_id: str) -> None:
         if not self._open.get(group_id, True):
@@ -122,10 +167,10 @@ def expired_partitions(
     store: OffsetStore, group: Group, retention_ms: int, now_ms: int
 ) -> tuple[list[tuple[str, int]], bool]:
     """The group's offsets whose time is over, and whether nothing else of it would be left."""
-    has_pending = bool(store.pending_of_group(group.group_id))
+    is_settled = not store.has_unsettled(group.group_id)
     topics = store.visible.of_group(group.group_id)
     if not topics:
-        return [], not has_pending
+        return [], is_settled
     counts_from_commit = group.protocol_type is None or (
         group.state is STABLE and group.is_consumer_type and group.subscribed_topics is not None
     )
@@ -147,4 +192,4 @@ def expired_partitions(
                 expired.append((topic, partition))
             else:
                 is_all = False
-    return expired, is_all and not has_pending
+    return expired, is_all and is_settled

@@ -148,7 +148,7 @@ def complete_join(state: ShardState, group: Group, effects: Effects, now_ms: int
         return
     if not group.elect_joined_leader() and group.members:
         # Only static members are left and none of them has joined: wait until one does or their sessions end.
-        logger.warning("nobody rejoined, waiting again group=%s", group.group_id)
+        logger.info("nobody rejoined, waiting again group=%s", group.group_id)
         _schedule_join_timeout(state, group, now_ms, least_ms=MIN_RETRY_MS)
         return
     group.start_next_generation(now_ms)

@@ -161,8 +161,8 @@ class Player(logging.Handler):
 
     def do_join(
         self, token: str, *, g: str = "g", id: str = "", instance: str | None = None, v: str = "9",
-        type: str = "consumer", protocols: str = "range", topics: str = "t", data: str = "", session: str = "10000", rebalance: str = "60000",
-        client: str = "c",
+        type: str = "consumer", protocols: str = "range", topics: str = "t", data: str = "",
+        session: str = "10000", rebalance: str = "60000", client: str = "c",
     ) -> None:  # fmt: skip
         metadata = subscription(topics.split(",") if topics else [], data.encode())
         request = JoinGroupRequest(

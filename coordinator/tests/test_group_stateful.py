@@ -141,6 +141,30 @@ class GroupMachine(RuleBasedStateMachine):
         self.clients[number].member_id = ""
         self.clients[number].generation_id = -1
 
+    @rule(number=CLIENTS, protocols=PROTOCOLS)
+    def return_without_id(self, number, protocols):
+        """A restarted client: if it is static, it takes its own place."""
+        self.sync(number)
+        self.crash(number)
+        self.join(number, protocols, 9, 20_000)
+
+    @rule(number=CLIENTS, is_written=st.booleans())
+    def delete_while_joining(self, number, is_written):
+        """Everyone leaves, the group is deleted, and someone joins before that is written."""
+        for other in range(5):
+            self.leave(other)
+        self.driver.wait(6_000)
+        self.driver.is_holding = True
+        self.delete()
+        self.join(number, ("range",), 9, 20_000)
+        self.join(number, ("range",), 9, 20_000)
+        self.driver.is_holding = False
+        while self.driver.held:
+            if is_written:
+                self.driver.release()
+            else:
+                self.driver.fail(ErrorCode.NOT_ENOUGH_REPLICAS)
+
     @rule(number=CLIENTS)
     def sync(self, number):
         client = self.clients[number]
