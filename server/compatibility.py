@@ -1,0 +1,65 @@
+"""docs/compatibility.md, out of the table of APIs: `python -m odradek.server.compatibility` prints it."""
+
+from typing import Final
+
+from odradek.protocol.messages import request_class
+from odradek.server.apis import APIS, advertised_first_version
+
+CLIENTS: Final = (
+    ("kafka-python", "3.0.12", "every codec, groups, idempotence, admin"),
+    ("confluent-kafka (librdkafka)", "2.16.1", "every codec, groups, idempotence, admin"),
+    ("aiokafka", "0.14.0", "every codec, groups, idempotence, admin"),
+    (
+        "Apache Kafka's tools and Java clients",
+        "4.3.0",
+        "console, topics, configs, groups, offsets, log dirs, perf, verifiable",
+    ),
+    ("kcat", "1.7", "produce, consume, metadata"),
+    ("Spark (`spark-sql-kafka-0-10`)", "4.0.0", "batch and streaming, read and write"),
+)
+"""Name, version and what of it the tests in `compat_tests/` and `spark_it/` use."""
+
+_HEAD: Final = """\
+# Compatibility
+
+Made from the table of APIs in `server/apis.py`; do not edit. `python -m odradek.server.compatibility` writes it anew.
+
+Odradek presents itself as Apache Kafka 4.3. Every version listed is served whole.
+
+## APIs
+
+| key | API | versions | flexible from |
+|---|---|---|---|
+"""
+
+_PRODUCE_NOTE: Final = """
+Produce is advertised from version 0 although it is served from 3, as Apache Kafka does: librdkafka switches off codecs
+otherwise (KAFKA-18659). A request in a version that is not served closes the connection, but for ApiVersions, which is
+answered in version 0.
+
+## Clients and tools tried
+
+| client | version | with |
+|---|---|---|
+"""
+
+
+def markdown() -> str:
+    """The page."""
+    lines = [_HEAD]
+    for api in APIS.values():
+        versions = (
+            f"{api.first_version}-{api.last_version}" if api.first_version < api.last_version else f"{api.last_version}"
+        )
+        if advertised_first_version(api) != api.first_version:
+            versions += f" (advertised from {advertised_first_version(api)})"
+        request = request_class(api.key)
+        flexible = str(request.flexible_since) if request.flexible_since <= api.last_version else "none"
+        lines.append(f"| {api.key} | {api.name} | {versions} | {flexible} |\n")
+    lines.append(_PRODUCE_NOTE)
+    lines += [f"| {name} | {version} | {what} |\n" for name, version, what in CLIENTS]
+    return "".join(lines)
+
+
+if __name__ == "__main__":
+    print(markdown(), end="")

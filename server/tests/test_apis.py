@@ -1,0 +1,68 @@
+"""Every row of the table of APIs, in every version, over the wire; and the page that is derived from it."""
+
+import socket
+import struct
+from pathlib import Path
+
+import pytest
+
+from odradek.protocol import codec
+from odradek.protocol.headers import response_is_flexible
+from odradek.protocol.messages import request_class, response_class
+from odradek.server import compatibility
+from odradek.server.apis import APIS, advertised_first_version
+from odradek.testing import OdradekBroker
+
+ROWS = [
+    pytest.param(api, version, id=f"{api.name}-{version}")
+    for api in APIS.values()
+    for version in range(api.first_version, api.last_version + 1)
+]
+
+
+@pytest.fixture(scope="module")
+def broker():
+    with OdradekBroker() as broker:
+        yield broker
+
+
+def ask(connection, key, version, body):
+    """One request; its response without the header."""
+    flexible = request_class(key).is_flexible(version)
+    content = struct.pack(">hhih", key, version, 7, 4) + b"test" + (b"\0" if flexible else b"") + body
+    connection.sendall(struct.pack(">i", len(content)) + content)
+    stream = connection.makefile("rb")
+    size, correlation_id = struct.unpack(">ii", stream.read(8))
+    answer = stream.read(size - 4)
+    assert correlation_id == 7
+    if response_is_flexible(key, flexible):
+        assert answer[0] == 0
+        return answer[1:]
+    return answer
+
+
+@pytest.mark.parametrize(("api", "version"), ROWS)
+def test_every_version_of_every_api_is_answered_in_its_own_shape(broker, api, version):
+    request = request_class(api.key)()
+    if api.name == "Produce":
+        request.acks = 1
+    if api.name == "ApiVersions":
+        request.client_software_name, request.client_software_version = "test", "1"
+    with socket.create_connection(("127.0.0.1", broker.port), timeout=10) as connection:
+        answer = ask(connection, api.key, version, codec.encode(request, version))
+    response = codec.decode(response_class(api.key), version, answer)
+    assert getattr(response, "error_code", 0) != -1
+    assert "unexpected error" not in broker.log_text()
+
+
+def test_what_is_advertised_is_the_table(broker):
+    with socket.create_connection(("127.0.0.1", broker.port), timeout=10) as connection:
+        answer = ask(connection, 18, 0, b"")
+    response = codec.decode(response_class(18), 0, answer)
+    advertised = {row.api_key: (row.min_version, row.max_version) for row in response.api_keys}
+    assert advertised == {api.key: (advertised_first_version(api), api.last_version) for api in APIS.values()}
+
+
+def test_the_compatibility_page_is_up_to_date():
+    page = Path(__file__).resolve().parents[2] / "docs" / "compatibility.md"
+    assert page.read_text() == compatibility.markdown()
