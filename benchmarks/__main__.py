@@ -127,7 +127,10 @@ def main() -> int:
     names = ["kafka", "odradek"] if arguments.broker == "both" else [arguments.broker]
     environment = _environment()
     session = Session(names, _chosen_rows(arguments.only, arguments.quick), rounds, pace)
-    session.run()
+    try:
+        session.run()
+    except RuntimeError as error:
+        session.failures.append(str(error))
     print(report.table(session.results, session.rows, session.failures))
     if arguments.json:
         document = {"environment": environment, "rounds": session.results, "failures": session.failures}

@@ -109,7 +109,7 @@ def _summary(lines: Sequence[Line]) -> str:
     judged = [line for line in lines if line.met is not None]
     if not judged:
         return "No target could be judged: that takes both brokers."
-    missed = [f"{line.row.name} {METRICS[line.metric].title} ({_missed_by(line)})" for line in judged if not line.met]
+    missed = [f"{line.row.name}: {METRICS[line.metric].title} ({_missed_by(line)})" for line in judged if not line.met]
     return f"{len(judged) - len(missed)} of {len(judged)} targets met." + (
         f" Missed: {'; '.join(missed)}." if missed else ""
     )
