@@ -21,7 +21,6 @@ from benchmarks.rows import LARGE_BATCH, ONE_RECORD, SMALL_BATCH, Row
 ROOT = Path(__file__).resolve().parent.parent
 LOADER_TIMEOUT_S = 120
 TOOL_TIMEOUT_S = 180
-CONSUME_LOG_BYTES = 400_000_000
 TOOL_RECORDS, TOOL_WARM_UP_RECORDS, TOOL_RECORD_BYTES = 600_000, 200_000, 1024
 CONSUMER_PERFORMANCE_FIELDS = 10
 MEBIBYTE = 1_048_576
@@ -34,11 +33,12 @@ class MeasurementError(Exception):
 
 
 class Pace(NamedTuple):
-    """How long a window and a warm-up last, and how much one window may write."""
+    """How long a window and a warm-up last, how much one window may write, how long the log is that is read."""
 
     seconds: float
     warm_up_seconds: float
     max_bytes: int
+    log_bytes: int = 400_000_000
 
 
 FULL = Pace(seconds=3.0, warm_up_seconds=5.0, max_bytes=1_500_000_000)
@@ -109,7 +109,7 @@ def acknowledged_load(contestant: Contestant, row: Row, pace: Pace) -> LoadResul
 def reading_load(contestant: Contestant, row: Row, pace: Pace) -> LoadResult:
     """Fills a topic, then reads it from the start again and again; the log stays in the page cache."""
     with contestant.topic(1) as topic:
-        fill(contestant, topic, CONSUME_LOG_BYTES)
+        fill(contestant, topic, pace.log_bytes)
         return run_loader(contestant, kind=row.kind, topic=topic, **{"seconds": pace.seconds, **row.load})
 
 

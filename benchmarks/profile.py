@@ -108,7 +108,7 @@ def _directory() -> Iterator[Path]:
 
 def profile_once(row: Row, seconds: float) -> tuple[dict[Function, Any], int]:
     """The broker's profile and how many requests of the row it answered."""
-    pace = measure.QUICK._replace(seconds=seconds, max_bytes=2_000_000_000)
+    pace = measure.QUICK._replace(seconds=seconds, max_bytes=2_000_000_000, log_bytes=20_000_000)
     row = row._replace(load={**row.load, "warm_s": 0.3})
     with _directory() as directory:
         broker = ProfiledBroker(directory)
