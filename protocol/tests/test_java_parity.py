@@ -16,8 +16,13 @@ SEED = int(os.environ.get("ODRADEK_JAVA_PARITY_SEED", "3"))
 EXAMPLES = int(os.environ.get("ODRADEK_JAVA_PARITY_EXAMPLES", "6"))
 MUTANTS = int(os.environ.get("ODRADEK_JAVA_PARITY_MUTANTS", "2000"))
 
-STRICTER_THAN_JAVA = ("'utf-8' codec can't decode", "negative length")
-"""Java puts U+FFFD for bytes that are not UTF-8, and takes any negative length for null; we refuse both."""
+STRICTER_THAN_JAVA = (
+    "'utf-8' codec can't decode",  # Java puts U+FFFD in place of the bad bytes
+    "negative length",  # Java takes any for null
+    "varint out of range",  # Java drops the bits above the 32nd
+    "tagged field",  # Java reads on where a known one ends, whatever its size says, and takes huge counts for none
+)
+"""How our refusals begin where Java reads on."""
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +73,9 @@ def test_a_mutated_request_means_the_same_to_java(oracle):
             continue
         assert java_message is not None, f"Java refuses: {told}"
         assert position == len(mutant) - left_over, told
-        assert codec.encode(message, version) == oracle.write(java_message, version), told
+        # Not byte by byte: Java carries unknown tagged fields along.
+        again, _ = oracle.read(cls, version, codec.encode(message, version))
+        assert oracle.to_json(cls, version, again) == oracle.to_json(cls, version, java_message), told
         both_read += 1
     assert both_read > MUTANTS / 20
 
