@@ -321,60 +321,78 @@ class SimulatedCrash(BaseException):
     """The machine stopped in the middle of an operation. Not an Exception: no handler of the log may survive it."""
 
 
-class _Node:
-    """The content of a file in memory: as it reads now, as it is on the disk, and the changes in between."""
+class _Content:
+    """The bytes of a file; zeros at its end, as in a preallocated index, take no memory."""
 
-    __slots__ = ("changes", "data", "durable", "modified_ms")
+    __slots__ = ("data", "size")
+
+    def __init__(self, data: bytes = b"", size: int = 0) -> None:
+        self.data = bytearray(data)
+        self.size = size
+
+    def copy(self) -> "_Content":
+        return _Content(bytes(self.data), self.size)
+
+    def read(self, position: int, size_bytes: int) -> bytes:
+        end = min(position + size_bytes, self.size)
+        return bytes(self.data[position:end]).ljust(max(0, end - position), b"\0")
+
+    def write(self, position: int, data: bytes) -> None:
+        if position > len(self.data):
+            self.data.extend(bytes(position - len(self.data)))
+        self.data[position : position + len(data)] = data
+        self.size = max(self.size, len(self.data))
+
+    def truncate(self, size_bytes: int) -> None:
+        del self.data[size_bytes:]
+        self.size = size_bytes
+
+
+class _Node:
+    """A file in memory: as it reads now, as it is on the disk, and the changes in between."""
+
+    __slots__ = ("changes", "content", "durable", "modified_ms")
 
     def __init__(self, modified_ms: int) -> None:
-        self.data = bytearray()
-        self.durable = b""
+        self.content = _Content()
+        self.durable = _Content()
         self.changes: list[tuple[int, bytes | None]] = []
         self.modified_ms = modified_ms
 
     def write(self, position: int, data: bytes) -> None:
-        _write_into(self.data, position, data)
+        self.content.write(position, data)
         self.changes.append((position, data))
 
     def truncate(self, size_bytes: int) -> None:
-        _truncate(self.data, size_bytes)
+        self.content.truncate(size_bytes)
         self.changes.append((size_bytes, None))
 
     def sync(self) -> None:
-        if self.changes:
-            self.durable = bytes(self.data)
-            self.changes.clear()
+        for position, data in self.changes:
+            _apply(self.durable, position, data)
+        self.changes.clear()
 
     def crash(self, random: Random | None) -> None:
         """Back to what is on the disk, plus whatever part of the later changes `random` lets through."""
-        survived = bytearray(self.durable)
+        survived = self.durable
         if random is not None and self.changes:
             count = random.randint(0, len(self.changes))
             for position, data in self.changes[:count]:
-                if data is None:
-                    _truncate(survived, position)
-                else:
-                    _write_into(survived, position, data)
+                _apply(survived, position, data)
             for position, data in self.changes[count:]:
                 # The page cache writes back in any order: a later write may reach the disk without this one.
                 if data and random.random() < 0.3:
-                    _write_into(survived, position, data[: random.randint(1, len(data))])
-        self.data = survived
-        self.durable = bytes(survived)
+                    survived.write(position, data[: random.randint(1, len(data))])
+        self.content = survived.copy()
         self.changes = []
 
 
-def _write_into(content: bytearray, position: int, data: bytes) -> None:
-    if position > len(content):
-        content.extend(bytes(position - len(content)))
-    content[position : position + len(data)] = data
-
-
-def _truncate(content: bytearray, size_bytes: int) -> None:
-    if size_bytes < len(content):
-        del content[size_bytes:]
+def _apply(content: _Content, position: int, data: bytes | None) -> None:
+    """A change: bytes written at a position, or the file cut to a size."""
+    if data is None:
+        content.truncate(position)
     else:
-        content.extend(bytes(size_bytes - len(content)))
+        content.write(position, data)
 
 
 class MemoryFile:
@@ -389,7 +407,7 @@ class MemoryFile:
         self.path = path
 
     def pread(self, position: int, size_bytes: int) -> bytes:
-        return bytes(self._node.data[position : position + size_bytes])
+        return self._node.content.read(position, size_bytes)
 
     def write_pieces(self, position: int, pieces: Sequence[Piece], size_bytes: int) -> None:
         data = b"".join(pieces)
@@ -399,7 +417,7 @@ class MemoryFile:
         self._node.modified_ms = self._fs.now_ms
 
     def size_bytes(self) -> int:
-        return len(self._node.data)
+        return self._node.content.size
 
     def truncate(self, size_bytes: int) -> None:
         self._fs.before("truncate", self.path)
@@ -459,6 +477,10 @@ class MemoryFileSystem:
         count = self._counts.get(operation + path_contains, 0)
         self._faults.append(_Fault(operation, count + after, error, path_contains))
 
+    def heal(self) -> None:
+        """Forget the faults that were ordered and have not come yet."""
+        self._faults.clear()
+
     def crash_at(self, changes_from_now: int) -> None:
         self._crash_at = self.operations + changes_from_now
 
@@ -468,7 +490,7 @@ class MemoryFileSystem:
         File systems journal names, so they survive unless `lose_names`: then each directory is as at its last sync.
         """
         self._crash_at = None
-        self._faults.clear()
+        self.heal()
         self._held.clear()
         if lose_names:
             self._nodes = dict(self._durable_names)
@@ -555,7 +577,7 @@ class MemoryFileSystem:
         }
 
     def size_bytes(self, path: str) -> int:
-        return len(self._node(path).data)
+        return self._node(path).content.size
 
     def modified_ms(self, path: str) -> int:
         return self._node(path).modified_ms
@@ -564,7 +586,8 @@ class MemoryFileSystem:
         self._node(path).modified_ms = timestamp_ms
 
     def read_bytes(self, path: str) -> bytes:
-        return bytes(self._node(path).data)
+        content = self._node(path).content
+        return content.read(0, content.size)
 
     def space_bytes(self, path: str) -> tuple[int, int]:
         return 1 << 40, 1 << 40

@@ -189,7 +189,7 @@ class LogAppend(LogState):
                     self.log_start_offset,
                     size_bytes,
                     False,
-                    end_offset - self.recovery_point >= self._flush_messages,
+                    end_offset - self.flushed_offset >= self._flush_messages,
                 )
         self._raise_if_failed()
         batches = produced_batches(records, origin, produce_version)
@@ -248,7 +248,7 @@ class LogAppend(LogState):
             self.log_start_offset,
             sum(header.size_bytes for header in headers),
             False,
-            self.log_end_offset - self.recovery_point >= self._flush_messages,
+            self.log_end_offset - self.flushed_offset >= self._flush_messages,
         )
 
     def append_as_follower(self, records: memoryview, *, leader_epoch: int | None = None) -> AppendInfo | None:

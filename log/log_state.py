@@ -34,7 +34,7 @@ class LogState:
     """State and segments of one partition's log.
 
     Offsets: `log_start_offset` <= `last_stable_offset` <= `high_watermark` <= `log_end_offset`. Everything below
-    `recovery_point` is on the disk. After an I/O error `failure` is set and every change raises it again (E56).
+    `flushed_offset` is on the disk. After an I/O error `failure` is set and every change raises it again (E56).
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class LogState:
         self._active = state.segments[-1]
         self.log_start_offset = state.log_start_offset
         self.log_end_offset = state.log_end_offset
-        self.recovery_point = state.recovery_point
+        self.flushed_offset = state.recovery_point
         self.high_watermark = state.log_start_offset
         self.leader_epochs = state.leader_epochs
         self.producer_state = state.producer_state
@@ -66,6 +66,8 @@ class LogState:
         self.last_flush_ms = now_ms
         self._choose_jitter_ms = choose_jitter_ms
         self._unsynced_paths: set[str] = set()
+        self._unsynced_segments: list[Segment] = []
+        self._is_closed = False
         self.update_config(config)
 
     def update_config(self, config: LogConfig) -> None:
@@ -100,6 +102,17 @@ class LogState:
     def latest_epoch(self) -> int:
         """The last leader epoch that wrote or was elected; -1 if none did."""
         return self.leader_epochs.latest_epoch
+
+    @property
+    def recovery_point(self) -> int:
+        """What to write into the recovery point checkpoint: after a crash the segment that holds it is read again.
+
+        So it lies in the first segment whose indexes are not on the disk in full, even if all of its batches are.
+        """
+        if self._is_closed:
+            return self.flushed_offset
+        first = self._unsynced_segments[0] if self._unsynced_segments else self._active
+        return min(self.flushed_offset, first.base_offset)
 
     @property
     def last_stable_offset(self) -> int:
@@ -137,6 +150,7 @@ class LogState:
         if base_offset == self._active.base_offset:
             return self._active
         self._active.seal()
+        self._unsynced_segments.append(self._active)
         remove_segment_files(self.fs, self.directory, base_offset)
         segment = self._new_segment(base_offset, now_ms)
         self.segments.append(segment)

@@ -13,6 +13,7 @@ from odradek.log.log_state import LoadedState
 from odradek.log.segment import (
     INDEX_SUFFIX,
     LOG_SUFFIX,
+    SWAP_SUFFIX,
     TIME_INDEX_SUFFIX,
     TRANSACTION_INDEX_SUFFIX,
     DeletedSegment,
@@ -181,6 +182,7 @@ class PartitionLog(LogAppend):
                 return self._start_over(offset, now_ms)
             keep = bisect_right(self._bases, offset)
             deleted = self._drop(self.segments[keep:])
+            self._unsynced_segments = [s for s in self._unsynced_segments if s is not self._active]
             self._active.truncate_to(offset, now_ms)
             self._set_end(offset)
             self.leader_epochs.truncate_from_end(offset)
@@ -203,6 +205,7 @@ class PartitionLog(LogAppend):
 
     def _start_over(self, offset: int, now_ms: int) -> list[DeletedSegment]:
         deleted = [segment.mark_deleted() for segment in reversed(self.segments)]
+        self._unsynced_segments.clear()
         self._active = self._new_segment(offset, now_ms)
         self.segments[:] = [self._active]
         self._bases[:] = [offset]
@@ -215,13 +218,14 @@ class PartitionLog(LogAppend):
 
     def _set_end(self, offset: int) -> None:
         self.log_end_offset = offset
-        self.recovery_point = min(self.recovery_point, offset)
+        self.flushed_offset = min(self.flushed_offset, offset)
         if self.high_watermark > offset or self.high_watermark < self.log_start_offset:
             self.high_watermark = offset
 
     def _drop(self, segments: list[Segment]) -> list[DeletedSegment]:
         """Take segments out of the log, last first, so that a crash in between leaves no gap."""
         deleted = []
+        self._unsynced_segments = [s for s in self._unsynced_segments if s not in segments]
         for segment in reversed(segments):
             index = self._bases.index(segment.base_offset)
             marked = segment.mark_deleted()
@@ -255,12 +259,35 @@ class PartitionLog(LogAppend):
                 self._roll(self.log_end_offset, now_ms)
             self.advance_log_start(self._bases[count])
             deleted = []
+            self._unsynced_segments = [s for s in self._unsynced_segments if s not in self.segments[:count]]
             for segment in self.segments[:count]:
                 deleted.append(self._with_snapshot(segment.mark_deleted()))
                 del self.segments[0], self._bases[0]
             return deleted
         except OSError as error:
             raise self._fail("retention", error) from error
+
+    def replace_segments(self, replacement: Segment, replaced: list[Segment]) -> list[DeletedSegment]:
+        """Put a compacted segment, complete and synced under the suffix .cleaned, in place of neighbours it is made of.
+
+        After a crash in the midst of it the next start finishes or undoes it. Raises LogDirFailure.
+        """
+        self._raise_if_failed()
+        try:
+            first = self._bases.index(replaced[0].base_offset)
+            replacement.rename(SWAP_SUFFIX)
+            deleted = []
+            # Oldest first, so that no value outlives, by a crash, the tombstone behind it.
+            for segment in replaced:
+                marked = segment.mark_deleted()
+                is_kept = segment.base_offset == replacement.base_offset
+                deleted.append(marked if is_kept else self._with_snapshot(marked))
+            replacement.rename("")
+        except OSError as error:
+            raise self._fail("compaction", error) from error
+        self.segments[first : first + len(replaced)] = [replacement]
+        self._bases[first : first + len(replaced)] = [replacement.base_offset]
+        return deleted
 
     def remove_deleted(self, segments: list[DeletedSegment]) -> None:
         """Remove the files of deleted segments. Only files are touched: it may run in another thread."""
@@ -275,12 +302,12 @@ class PartitionLog(LogAppend):
 
     def flush_due_offset(self, now_ms: int) -> int | None:
         """Up to where the log ought to be flushed now, by flush.messages, flush.ms or a roll; None if nowhere."""
-        unflushed = self.log_end_offset - self.recovery_point
+        unflushed = self.log_end_offset - self.flushed_offset
         if unflushed > 0 and (
             unflushed >= self._flush_messages or now_ms - self.last_flush_ms >= self.config.flush_ms
         ):
             return self.log_end_offset
-        return self._active.base_offset if self._active.base_offset > self.recovery_point else None
+        return self._active.base_offset if self._unsynced_segments else None
 
     def prepare_flush(self, target_offset: int | None = None) -> FlushTask | None:
         """The syncs that make everything below `target_offset` (the log's end) durable; None if there is nothing to do.
@@ -289,25 +316,28 @@ class PartitionLog(LogAppend):
         """
         self._raise_if_failed()
         target = self.log_end_offset if target_offset is None else min(target_offset, self.log_end_offset)
-        if target <= self.recovery_point and not self._unsynced_paths:
+        sealed = [segment for segment in self._unsynced_segments if segment.base_offset < target]
+        if target <= self.flushed_offset and not sealed and not self._unsynced_paths:
             return None
-        files, paths, new_names = [], sorted(self._unsynced_paths), False
+        paths = sorted(self._unsynced_paths)
+        has_new_names = bool(paths or sealed)
         self._unsynced_paths.clear()
-        for segment in self.segments[max(0, bisect_right(self._bases, self.recovery_point) - 1) :]:
-            if segment.base_offset >= target:
-                break
-            files.append(segment.file)
-            new_names = new_names or segment.base_offset >= self.recovery_point
-            if segment is not self._active:
-                # The active segment's indexes are built anew after a crash.
-                paths += [segment.path(kind) for kind in (INDEX_SUFFIX, TIME_INDEX_SUFFIX)]
-            paths.append(segment.path(TRANSACTION_INDEX_SUFFIX))
-        directory = self.directory if new_names or paths else None
-        return FlushTask(self.fs, self.log_directory, target, files, paths, directory)
+        files = []
+        for segment in self.segments[max(0, bisect_right(self._bases, self.flushed_offset) - 1) :]:
+            if segment.base_offset < target:
+                files.append(segment.file)
+                has_new_names = has_new_names or segment.base_offset >= self.flushed_offset
+                paths.append(segment.path(TRANSACTION_INDEX_SUFFIX))
+        for segment in sealed:
+            # The active segment's indexes are not worth a sync: they are built anew after a crash.
+            paths += [segment.path(kind) for kind in (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX)]
+        directory = self.directory if has_new_names else None
+        return FlushTask(self.fs, self.log_directory, target, files, paths, directory, sealed)
 
     def finish_flush(self, task: FlushTask, now_ms: int) -> None:
-        """The task ran: its target is the recovery point, unless the log was truncated below it meanwhile."""
-        self.recovery_point = max(self.recovery_point, min(task.target_offset, self.log_end_offset))
+        """The task ran: all below its target is durable, unless the log was truncated below it meanwhile."""
+        self.flushed_offset = max(self.flushed_offset, min(task.target_offset, self.log_end_offset))
+        self._unsynced_segments = [s for s in self._unsynced_segments if s not in task.sealed_segments]
         self.last_flush_ms = now_ms
 
     def flush(self, now_ms: int, target_offset: int | None = None) -> None:
@@ -327,14 +357,15 @@ class PartitionLog(LogAppend):
             return
         try:
             self._active.seal()
-            was_new = self.recovery_point < self.log_end_offset or self._active.size_bytes == 0
-            self.flush(now_ms)
-            if was_new:
-                for kind in (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX):
+            self._unsynced_segments.append(self._active)
+            self.flush(now_ms, self.log_end_offset)
+            if self._unsynced_segments:
+                # An empty active segment lies behind every flush, and has files all the same.
+                for kind in (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX):
                     self.fs.sync_path(self._active.path(kind))
             self.producer_state.take_snapshot(sync=True)
-            if was_new:
-                self.fs.sync_directory(self.directory)
+            self.fs.sync_directory(self.directory)
+            self._is_closed = True
         except OSError as error:
             raise self._fail("close", error) from error
 

@@ -82,8 +82,7 @@ class _Loader:
 
     def load(self, is_clean: bool, log_start_offset: int, recovery_point: int) -> LoadedState:
         self._finish_replacements()
-        epochs_path = f"{self.directory}/{checkpoints.LEADER_EPOCHS_FILE}"
-        self.epochs = LeaderEpochs(checkpoints.read_leader_epochs(self.fs, epochs_path))
+        self._read_epochs(is_clean)
         self._open_segments(log_start_offset)
         if not is_clean:
             self._recover_from(recovery_point, log_start_offset)
@@ -110,6 +109,16 @@ class _Loader:
         producers.remove_stray_snapshots([segment.base_offset for segment in self.segments])
         producer_replay.rebuild(producers, self.segments, start_offset, end_offset, self.now_ms, is_clean=is_clean)
         return LoadedState(self.segments, start_offset, end_offset, new_point, self.epochs, producers)
+
+    def _read_epochs(self, is_clean: bool) -> None:
+        """The checkpoint is written unsynced between two flushes, so a crash of the machine may have torn it."""
+        path = f"{self.directory}/{checkpoints.LEADER_EPOCHS_FILE}"
+        try:
+            self.epochs = LeaderEpochs(checkpoints.read_leader_epochs(self.fs, path))
+        except checkpoints.MalformedFileError as error:
+            if is_clean:
+                raise
+            logger.warning("finding leader epochs in the batches again: %s", error)
 
     def _segment(self, base_offset: int, *, fresh: bool = False, suffix: str = "") -> Segment:
         return Segment(
@@ -177,6 +186,10 @@ class _Loader:
     def _recover_from(self, recovery_point: int, log_start_offset: int) -> None:
         bases = [segment.base_offset for segment in self.segments]
         first = max((index for index, base in enumerate(bases) if base <= recovery_point), default=0)
+        if not self.epochs.entries:
+            for segment in self.segments[:first]:
+                for _, header in segment.headers():
+                    self._note_epoch(header)
         for index in range(first, len(self.segments)):
             segment = self.segments[index]
             try:
@@ -185,8 +198,8 @@ class _Loader:
                 logger.warning("emptying segment with invalid offsets: %s", error)
                 segment.rebuild_begin()
                 removed_bytes = max(1, segment.rebuild_end(0))
-            if removed_bytes:
-                later = self.segments[index + 1 :]
+            later = self.segments[index + 1 :]
+            if removed_bytes or self._lost_its_end(segment, later):
                 logger.warning(
                     "log cut at first bad batch directory=%s segment=%d removed_bytes=%d removed_segments=%d",
                     self.directory,
@@ -209,14 +222,24 @@ class _Loader:
         end = 0
         for position, header, batch in _valid_batches(segment):
             segment.rebuild_add(position, header)
-            if header.partition_leader_epoch > self.epochs.latest_epoch:
-                self.epochs.assign(header.partition_leader_epoch, header.base_offset)
+            self._note_epoch(header)
             producer_replay.add_batch(producers, segment, header, batch)
             producers.end_offset = header.next_offset
             end = position + header.size_bytes
         removed_bytes = segment.rebuild_end(end)
         producers.take_snapshot(sync=True)
         return removed_bytes
+
+    def _lost_its_end(self, segment: Segment, later: list[Segment]) -> bool:
+        """Whether whole batches are missing before the next segment: its file reached the disk, this one's end did not.
+
+        What follows a hole must go, or a replica with a hole could become leader. Only compaction leaves holes.
+        """
+        return bool(later) and not self.config.compacts and segment.next_offset() < later[0].base_offset
+
+    def _note_epoch(self, header: BatchHeader) -> None:
+        if header.partition_leader_epoch > self.epochs.latest_epoch:
+            self.epochs.assign(header.partition_leader_epoch, header.base_offset)
 
     def _delete(self, segments: list[Segment]) -> None:
         for segment in reversed(segments):

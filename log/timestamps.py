@@ -18,7 +18,7 @@ class TimestampOffset(NamedTuple):
 def offset_for_timestamp(segments: list[Segment], timestamp: int, start_offset: int) -> TimestampOffset | None:
     """The first record in offset order, from `start_offset` on, whose timestamp is at or above `timestamp`.
 
-    Only the first segment that reaches the timestamp is searched, as Kafka does. Raises OSError.
+    Raises OSError.
     """
     for segment in segments:
         if segment.largest_timestamp_ms < timestamp:
@@ -30,7 +30,6 @@ def offset_for_timestamp(segments: list[Segment], timestamp: int, start_offset: 
             for record in _records(segment, position, header):
                 if record.timestamp >= timestamp and record.offset >= start_offset:
                     return TimestampOffset(record.offset, record.timestamp, header.partition_leader_epoch)
-        return None
     return None
 
 

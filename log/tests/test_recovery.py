@@ -1,0 +1,228 @@
+"""Starting again: after a crash at any moment, and on what an interrupted change left in a directory."""
+
+import errno
+from random import Random
+
+import pytest
+
+from odradek.log import checkpoints
+from odradek.log.filesystem import LogDirFailure, MemoryFileSystem, OsFileSystem, SimulatedCrash
+from odradek.log.partition_log import Origin
+from odradek.log.tests.support import (
+    DIRECTORY,
+    LOG_DIRECTORY,
+    NOW_MS,
+    append,
+    batch,
+    config,
+    idempotent,
+    open_log,
+    read_all,
+)
+from odradek.protocol.records import ControlType, build_control_batch
+
+SMALL = config(segment_index_bytes=600, internal_segment_bytes=500, index_interval_bytes=0)
+
+
+def life(fs, acknowledged):
+    """Appends, rolls, flushes and a DeleteRecords; notes what was acknowledged as durable or written."""
+    log = open_log(fs, SMALL)
+    for number in range(12):
+        info = append(log, idempotent(number * 2, 2))
+        acknowledged["written"][info.first_offset] = [b"%d" % (number * 2), b"%d" % (number * 2 + 1)]
+        if number % 4 == 3:
+            log.flush(NOW_MS)
+            checkpoints.write_offsets(
+                fs,
+                f"{LOG_DIRECTORY}/{checkpoints.RECOVERY_POINTS_FILE}",
+                {("topic", 0): log.recovery_point},
+            )
+            acknowledged["durable"] = log.flushed_offset
+    log.delete_records_before(5)
+    log.remove_deleted(log.delete_old_segments(NOW_MS))
+    log.close(NOW_MS)
+
+
+def count_changes():
+    fs = MemoryFileSystem(now_ms=NOW_MS)
+    life(fs, {"written": {}, "durable": 0})
+    return fs.operations
+
+
+@pytest.mark.parametrize("seed", [None, 1, 2, 3])
+@pytest.mark.parametrize("lose_names", [False, True])
+def test_crash_at_every_change(seed, lose_names):
+    """Whatever was flushed is there, in order and once; what comes after it is a prefix of what was written."""
+    for change in range(1, count_changes() + 1):
+        fs = MemoryFileSystem(now_ms=NOW_MS)
+        acknowledged = {"written": {}, "durable": 0}
+        fs.crash_at(change)
+        with pytest.raises(SimulatedCrash):
+            life(fs, acknowledged)
+        fs.crash(None if seed is None else Random(seed * 1000 + change), lose_names=lose_names)
+        points = checkpoints.read_offsets(fs, f"{LOG_DIRECTORY}/{checkpoints.RECOVERY_POINTS_FILE}")
+        log = open_log(fs, SMALL, is_clean=False, recovery_point=points.get(("topic", 0), 0))
+        assert log.log_end_offset >= acknowledged["durable"], f"lost at change {change}"
+        found = dict(read_all(log))
+        assert list(found) == list(range(log.log_start_offset, log.log_end_offset))
+        for offset, values in acknowledged["written"].items():
+            for index, value in enumerate(values):
+                assert found.get(offset + index, value) == value
+        # The producer goes on where the log ends: nothing it knows is forgotten or made up.
+        log.update_high_watermark(log.log_end_offset)
+        following = log.log_end_offset
+        entry = log.producer_state.producers.get(7)
+        assert (entry.last_sequence if entry else -1) == following - 1
+        assert append(log, idempotent(following, 2)).first_offset == following
+        again = open_log(fs, SMALL, is_clean=False, log_start_offset=log.log_start_offset)
+        assert read_all(again) == read_all(log)
+
+
+def test_failed_writes_leave_the_log_as_it_was():
+    """Every write, truncate and create of an append and a roll fails once; nothing of the batch is there."""
+    for operation in ("write", "truncate", "create", "rename"):
+        for after in range(1, 40):
+            fs = MemoryFileSystem(now_ms=NOW_MS)
+            log = open_log(fs, SMALL)
+            fs.fail(operation, after=after, error=errno.EIO)
+            written = []
+            try:
+                for number in range(12):
+                    info = append(log, idempotent(number))
+                    written.append((info.first_offset, b"%d" % number))
+            except LogDirFailure as failure:
+                assert failure.directory == LOG_DIRECTORY
+                assert isinstance(failure.__cause__, OSError)
+                with pytest.raises(LogDirFailure):
+                    append(log, idempotent(len(written)))
+                assert log.log_end_offset == len(written)
+            fs.heal()
+            log = open_log(fs, SMALL, is_clean=False)
+            assert read_all(log) == written
+
+
+def test_bad_bytes_end_the_log_and_later_segments_go(tmp_path):
+    directory = f"{tmp_path}/topic-0"
+    fs = OsFileSystem()
+    log = open_log(fs, SMALL, directory=directory)
+    for number in range(12):
+        append(log, [b"%d" % number * 50])
+    assert len(log.segments) > 3
+    second = log.segments[1]
+    log.close(NOW_MS)
+    file = fs.open(second.path(".log"))
+    file.write_pieces(70, [b"\xff"], 1)
+    log = open_log(fs, SMALL, directory=directory, is_clean=False)
+    assert log.log_end_offset == second.base_offset
+    assert len(log.segments) == 2
+    names = fs.list_names(directory)
+    assert not [name for name in names if name.endswith(".deleted")]
+    assert append(log, [b"next"]).first_offset == second.base_offset
+
+
+def test_clean_start_reads_no_batch_and_unclean_reads_from_the_recovery_point():
+    fs = MemoryFileSystem(now_ms=NOW_MS)
+    log = open_log(fs, SMALL)
+    for number in range(30):
+        append(log, idempotent(number))
+    base = log.segments[-2].base_offset
+    log.close(NOW_MS)
+    # Damage nobody looks at: before the recovery point.
+    fs.open(log.segments[0].path(".log")).write_pieces(65, [b"\xff"], 1)
+    assert open_log(fs, SMALL, is_clean=True, recovery_point=30).log_end_offset == 30
+    assert open_log(fs, SMALL, is_clean=False, recovery_point=base).log_end_offset == 30
+    assert open_log(fs, SMALL, is_clean=False, recovery_point=0).log_end_offset == 0
+
+
+def test_leftovers_of_interrupted_changes():
+    fs = MemoryFileSystem(now_ms=NOW_MS)
+    log = open_log(fs, SMALL)
+    for number in range(12):
+        append(log, [b"%d" % number * 50])
+    first, second = log.segments[0], log.segments[1]
+    expected = read_all(log)
+    log.close(NOW_MS)
+
+    def copy(old, new):
+        data = fs.read_bytes(old)
+        fs.open(new, create=True).write_pieces(0, [data], len(data))
+
+    # A finished replacement of the first segment that was not put in place yet, and a half made one of the second.
+    copy(first.path(".log"), first.path(".log") + ".swap")
+    copy(first.path(".index"), first.path(".index") + ".swap")
+    fs.remove(first.path(".log"))
+    copy(second.path(".log"), second.path(".log") + ".cleaned")
+    copy(second.path(".log"), second.path(".log") + ".swap")
+    copy(second.path(".log"), f"{DIRECTORY}/00000000000000000099.log.deleted")
+    copy(second.path(".index"), f"{DIRECTORY}/00000000000000000777.index")
+    log = open_log(fs, SMALL, is_clean=True)
+    assert read_all(log) == expected
+    names = fs.list_names(DIRECTORY)
+    assert not [name for name in names if name.endswith((".swap", ".cleaned", ".deleted")) or "777" in name]
+
+
+@pytest.mark.parametrize("lost", [".index", ".timeindex", ".snapshot"])
+def test_missing_files_are_made_again(lost):
+    fs = MemoryFileSystem(now_ms=NOW_MS)
+    log = open_log(fs, SMALL)
+    for number in range(12):
+        append(log, idempotent(number, timestamp=NOW_MS + number))
+    log.close(NOW_MS)
+    for name in [name for name in fs.list_names(DIRECTORY) if name.endswith(lost)]:
+        fs.remove(f"{DIRECTORY}/{name}")
+    log = open_log(fs, SMALL, is_clean=lost != ".snapshot")
+    assert [offset for offset, _ in read_all(log)] == list(range(12))
+    assert log.producer_state.producers[7].last_sequence == 11
+    if lost != ".timeindex":
+        assert log.offset_for_timestamp(NOW_MS + 7).offset == 7
+
+
+def test_end_before_the_checkpointed_start_starts_over():
+    fs = MemoryFileSystem(now_ms=NOW_MS)
+    log = open_log(fs)
+    append(log, [b"a", b"b"])
+    log.close(NOW_MS)
+    log = open_log(fs, log_start_offset=10, is_clean=False)
+    assert (log.log_start_offset, log.log_end_offset, log.segments[0].base_offset) == (10, 10, 10)
+    assert append(log, [b"c"]).first_offset == 10
+
+
+def test_transactions_come_back():
+    """Open, committed and aborted transactions after a clean and an unclean start."""
+    for is_clean in (True, False):
+        fs = MemoryFileSystem(now_ms=NOW_MS)
+        log = open_log(fs)
+        for producer in (1, 2, 3):
+            append(log, batch([b"x"], producer_id=producer, producer_epoch=0, base_sequence=0, transactional=True))
+        for producer, kind in ((1, ControlType.COMMIT), (2, ControlType.ABORT)):
+            marker = build_control_batch(
+                kind, producer_id=producer, producer_epoch=0, coordinator_epoch=4, timestamp_ms=NOW_MS
+            )
+            log.append_as_leader(memoryview(marker), leader_epoch=0, now_ms=NOW_MS, origin=Origin.COORDINATOR)
+        assert log.log_end_offset == 5
+        log.update_high_watermark(5)
+        assert log.last_stable_offset == 2
+        if is_clean:
+            log.close(NOW_MS)
+        log = open_log(fs, is_clean=is_clean)
+        log.update_high_watermark(5)
+        assert log.last_stable_offset == 2
+        region = log.read(0, 10_000, upper_offset=5, at_least_one=True)
+        aborted = log.aborted_transactions(0, region)
+        assert [(entry.producer_id, entry.first_offset, entry.last_offset) for entry in aborted] == [(2, 1, 4)]
+        assert log.producer_state.producers[2].coordinator_epoch == 4
+
+
+def test_torn_epoch_checkpoint_is_found_again_in_the_batches():
+    fs = MemoryFileSystem(now_ms=NOW_MS)
+    log = open_log(fs, SMALL)
+    for number in range(8):
+        append(log, [b"%d" % number * 40], leader_epoch=number // 3)
+    entries = log.leader_epochs.entries
+    log.close(NOW_MS)
+    path = f"{DIRECTORY}/{checkpoints.LEADER_EPOCHS_FILE}"
+    fs.open(path).truncate(6)
+    with pytest.raises(checkpoints.MalformedFileError):
+        open_log(fs, SMALL, is_clean=True)
+    log = open_log(fs, SMALL, is_clean=False, recovery_point=log.segments[-1].base_offset)
+    assert log.leader_epochs.entries == entries
