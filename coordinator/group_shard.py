@@ -209,13 +209,12 @@ class GroupShard:
         self._state.offsets.replay(key.group, key.topic, key.partition, commit, offset, producer_id)
 
     def _replay_group(self, group_id: str, value: bytes | None) -> None:
-        """Once loaded, the group in memory is never behind its record, and may be ahead of it."""
-        group = self._state.groups.get(group_id)
-        is_loaded = self._phase is Phase.ACTIVE
+        """Once loaded, the group in memory is at its record or ahead of it, and completions do the rest."""
+        if self._phase is Phase.ACTIVE:
+            return
         if value is None:
-            if group is not None and (group.is_empty or not is_loaded):
-                self._state.forget_group(group)
-        elif group is None or not is_loaded:
+            self._state.groups.pop(group_id, None)
+        else:
             self._state.groups[group_id] = Group.from_record(group_id, read_group_metadata_value(value))
 
     def replay_end_of_transaction(self, producer_id: int, is_commit: bool) -> None:

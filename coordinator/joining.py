@@ -131,7 +131,7 @@ def _join_without_id(join: _Join, group: Group) -> None:
         else:
             _return_of_static_member(join, group, old_member_id, member_id)
     elif join.context.api_version >= MEMBER_ID_REQUIRED_SINCE:
-        group.pending_members[member_id] = None
+        group.add_pending(member_id)
         deadline_ms = join.now_ms + request.session_timeout_ms
         rebalance.schedule_session(join.state, group, member_id, deadline_ms)
         join.refuse(ErrorCode.MEMBER_ID_REQUIRED, member_id)

@@ -5,13 +5,12 @@ Which topics exist and may be seen has been settled before (`offset_requests`).
 
 import logging
 
-from odradek.coordinator import rebalance
+from odradek.coordinator import deletion, rebalance
 from odradek.coordinator.group import COMPLETING_REBALANCE, DEAD, EMPTY, PREPARING_REBALANCE, STABLE, Group
 from odradek.coordinator.offsets import CommittedOffset, expired_partitions
 from odradek.coordinator.partitioning import utf16_length
 from odradek.coordinator.record_types import (
     OffsetCommitValue,
-    group_metadata_tombstone,
     offset_commit_record,
     offset_commit_tombstone,
 )
@@ -270,13 +269,15 @@ def schedule_expiry(state: ShardState, now_ms: int) -> None:
 def _expire(state: ShardState, effects: Effects, now_ms: int) -> None:
     """Delete expired offsets, and groups that have neither members nor offsets."""
     effects.is_atomic = False
+    ended = []
     for group in state.groups.values():
         expired, is_all = expired_partitions(state.offsets, group, state.settings.offsets_retention_ms, now_ms)
         effects.records.extend(
             offset_commit_tombstone(group.group_id, topic, partition) for topic, partition in expired
         )
         if is_all and group.is_empty:
-            effects.records.append(group_metadata_tombstone(group.group_id))
+            ended.append(group)
+    deletion.delete(state, ended, effects)
     if effects.records:
         logger.info("expired offsets and groups tombstones=%d", len(effects.records))
     schedule_expiry(state, now_ms)
