@@ -234,10 +234,18 @@ def read(consumer: Consumer, count: int, timeout_s: float = 20) -> list[Received
     return records
 
 
-def wait_until(condition: Callable[[], Any], timeout_s: float = 20, what: str = "") -> Any:
-    """Returns the condition's first true value; AssertionError if there is none in time."""
+def wait_until(
+    condition: Callable[[], Any], timeout_s: float = 20, what: str | Callable[[], Any] = ""
+) -> Any:
+    """Returns the condition's first true value; AssertionError if there is none in time.
+
+    `what` goes into the error; called then, if it is a function.
+    """
     give_up_at = time.monotonic() + timeout_s
     while not (value := condition()):
-        assert time.monotonic() < give_up_at, f"not within {timeout_s} s: {what or condition}"
+        if time.monotonic() > give_up_at:
+            raise AssertionError(
+                f"not within {timeout_s} s: {what() if callable(what) else what or condition}"
+            )
         time.sleep(0.05)
     return value
