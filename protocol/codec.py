@@ -163,8 +163,6 @@ class _DecoderSource(_Source):
     def default(self, item: Field) -> str:
         if isinstance(item.wire, ArrayType) and item.default is not None:
             return "[]"
-        if isinstance(item.wire, StructType) and item.default is not None:
-            return f"{self.constant('fresh', item.wire.cls)}()"
         if item.default is None or isinstance(item.default, bool | int | str | bytes):
             return repr(item.default)
         return self.constant("default", item.default)
@@ -411,8 +409,10 @@ class _EncoderSource(_Source):
             )
         if item.default is None:
             return f"{source} is not None"
-        default = item.wire.cls() if isinstance(item.wire, StructType) else item.default
-        return f"{source} != {self.constant('default', default)}"
+        default = self.constant("default", item.default)
+        if isinstance(item.wire, StructType):
+            return f"{source} is not {default} and {source} != {default}"
+        return f"{source} != {default}"
 
 
 def _compile_encoder(cls: type[Message], version: int) -> Encoder:

@@ -69,11 +69,9 @@ class Field:
         return version >= self.nullable_since
 
     def make_default(self) -> Any:
-        """A default value that the caller may change."""
+        """The default value: a fresh one if it is an array."""
         if isinstance(self.wire, ArrayType) and self.default is MISSING:
             return []
-        if isinstance(self.wire, StructType) and self.default is MISSING:
-            return self.wire.cls()
         return self.default
 
 
@@ -135,6 +133,8 @@ def _zero(wire: WireType) -> Any:
         return None
     if wire is UUID:
         return ZERO_UUID
+    if isinstance(wire, StructType):
+        return wire.cls()
     return MISSING
 
 
@@ -149,16 +149,14 @@ def _annotations(namespace: dict[str, Any]) -> dict[str, Any]:
 
 
 def _compile_init(name: str, fields: tuple[Field, ...]) -> Any:
-    """A keyword-only `__init__` over the slots; arrays and structs left out start out fresh, never shared."""
+    """A keyword-only `__init__` over the slots. An array left out starts out fresh; a struct left out is the field's
+    one default, which is to be replaced and never changed."""
     scope: dict[str, Any] = {"MISSING": MISSING}
     parameters, lines = [], []
     for number, item in enumerate(fields):
         if item.default is MISSING:
-            fresh = "[]" if isinstance(item.wire, ArrayType) else f"new{number}()"
-            if isinstance(item.wire, StructType):
-                scope[f"new{number}"] = item.wire.cls
             parameters.append(f"{item.name}=MISSING")
-            lines.append(f"    self.{item.name} = {fresh} if {item.name} is MISSING else {item.name}")
+            lines.append(f"    self.{item.name} = [] if {item.name} is MISSING else {item.name}")
         else:
             scope[f"default{number}"] = item.default
             parameters.append(f"{item.name}=default{number}")

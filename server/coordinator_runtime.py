@@ -36,6 +36,8 @@ logger = logging.getLogger(__name__)
 R = TypeVar("R")
 _LOAD_CHUNK_BYTES: Final = 1048576
 _MAX_TIMER_S: Final = 3600.0
+_RECORDS_PER_BATCH: Final = 1000
+"""Of records that need not be written together, such as the tombstones of many expired offsets."""
 
 
 class PendingReply:
@@ -160,10 +162,10 @@ class GroupCoordinatorRuntime:
         led.partition.watchers.pop(led, None)
         if led.alarm is not None:
             led.alarm.cancel()
+        _send(led.shard.resign(self._now_ms()))
         while led.waiting:
             result = led.waiting.popleft()[0]
             _send(led.shard.on_write_failed(result, ErrorCode.NOT_LEADER_OR_FOLLOWER, self._now_ms()))
-        _send(led.shard.resign(self._now_ms()))
 
     def stop(self) -> None:
         """Answer whoever still waits, and set no more alarms."""
@@ -193,22 +195,17 @@ class GroupCoordinatorRuntime:
         while result.records:
             now_ms = self._now_ms()
             try:
-                info = led.partition.append_as_leader(
-                    memoryview(_batch(result.records, now_ms)),
-                    required_acks=-1,
-                    now_ms=now_ms,
-                    origin=Origin.COORDINATOR,
-                )
+                first_offset, last_offset = _append(led.partition, result, now_ms)
             except KafkaError as error:
                 logger.warning(
                     "coordinator records not written partition=%d error=%s", led.partition.index, error
                 )
                 result = shard.on_write_failed(result, error.code, now_ms)
                 continue
-            if led.waiting or not _is_replicated(led.partition, info.last_offset):
-                led.waiting.append((result, info.first_offset, info.last_offset))
+            if led.waiting or not _is_replicated(led.partition, last_offset):
+                led.waiting.append((result, first_offset, last_offset))
                 return
-            result = shard.on_written(result, info.first_offset, now_ms)
+            result = shard.on_written(result, first_offset, now_ms)
         _send(result)
         self._set_alarm(led)
 
@@ -245,6 +242,22 @@ def _is_replicated(partition: "Partition", offset: int) -> bool:
 def _send(result: Result) -> None:
     for token, response in result.replies:
         token.answer(response)
+
+
+def _append(partition: "Partition", result: Result, now_ms: int) -> tuple[int, int]:
+    """Append a result's records, as one batch or as several; the first and the last offset."""
+    records = result.records
+    size = len(records) if result.is_atomic else _RECORDS_PER_BATCH
+    offsets = []
+    for start in range(0, len(records), size):
+        info = partition.append_as_leader(
+            memoryview(_batch(records[start : start + size], now_ms)),
+            required_acks=-1,
+            now_ms=now_ms,
+            origin=Origin.COORDINATOR,
+        )
+        offsets += (info.first_offset, info.last_offset)
+    return offsets[0], offsets[-1]
 
 
 def _batch(records: list[CoordinatorRecord], now_ms: int) -> bytes:

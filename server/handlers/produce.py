@@ -31,6 +31,9 @@ if TYPE_CHECKING:
     from odradek.server.services import Services
 
 TOPIC_IDS_SINCE: Final = 13
+ADMIN_CLIENT_ID: Final = "__admin_client"
+"""The one client that may write to internal topics, as in Kafka."""
+
 _VALID_ACKS: Final = (-1, 1, 0)
 _Unfinished = tuple["Partition", int, ProduceResponsePartitionProduceResponse]
 _EMPTY_RECORDS: Final = memoryview(b"")
@@ -55,6 +58,10 @@ def produce(services: "Services", context: "RequestContext", request: ProduceReq
                     partition = services.replicas.get(topic.name, data.index)
                 if acks not in _VALID_ACKS:
                     raise KafkaError(ErrorCode.INVALID_REQUIRED_ACKS)
+                if partition.is_internal and context.client_id != ADMIN_CLIENT_ID:
+                    raise KafkaError(
+                        ErrorCode.INVALID_TOPIC_EXCEPTION, f"Cannot append to internal topic {partition.topic}"
+                    )
                 info = partition.append_as_leader(
                     data.records or _EMPTY_RECORDS,  # type: ignore[arg-type] # decoded: a view of the frame
                     required_acks=acks,
