@@ -92,10 +92,7 @@ class Schedule:
                     job.due_ms = now_ms
         while self._once and self._once[0][0] <= now_ms:
             heapq.heappop(self._once)[2]()
-        return self.next_due_ms()
-
-    def next_due_ms(self) -> int:
         dues = [job.due_ms for job in self.jobs]
         if self._once:
             dues.append(self._once[0][0])
-        return min(dues)
+        return max(now_ms, min(dues, default=now_ms))

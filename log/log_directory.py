@@ -216,7 +216,7 @@ class LogDirectory:
         return LogDirFailure(self.path, f"{what} failed in {self.path}: {error}")
 
 
-ALL_CHECKPOINTS = (RECOVERY_POINTS_FILE, LOG_START_OFFSETS_FILE, HIGH_WATERMARKS_FILE)
+ALL_CHECKPOINTS = (RECOVERY_POINTS_FILE, LOG_START_OFFSETS_FILE, HIGH_WATERMARKS_FILE, CLEANER_OFFSETS_FILE)
 
 
 def read_topic_id(fs: FileSystem, directory: str) -> bytes | None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from odradek.log import checkpoints, parallel
-from odradek.log.background import Done, RunInThread, Schedule, Sweep, run_inline
+from odradek.log.background import Done, Job, RunInThread, Schedule, Sweep, run_inline
 from odradek.log.checkpoints import (
     CLEANER_OFFSETS_FILE,
     HIGH_WATERMARKS_FILE,
@@ -17,6 +17,7 @@ from odradek.log.checkpoints import (
     RECOVERY_POINTS_FILE,
     MalformedFileError,
 )
+from odradek.log.cleaner import Cleaner
 from odradek.log.config import LogConfig
 from odradek.log.filesystem import FileSystem, LogDirFailure
 from odradek.log.log_directory import (
@@ -86,6 +87,7 @@ class _Loaded(NamedTuple):
     directory: str
     log: PartitionLog | None
     topic_id: bytes | None
+    cleaned_to: int | None
     failure: Exception | None
 
 
@@ -113,7 +115,7 @@ class LogManager:
 
     `directories` are absolute paths. `topic_config` gives a topic's properties, None for a topic it does not know,
     which then has `default_config`. `random_bytes(n)` is the source of ids. `on_directory_failure(path, partitions)`
-    is called when a directory goes offline.
+    is called when a directory goes offline. `monotonic` (seconds) and `sleep` pace compaction, in its thread.
     """
 
     def __init__(
@@ -130,6 +132,8 @@ class LogManager:
         run_in_thread: RunInThread = run_inline,
         choose_jitter_ms: Callable[[int], int] = lambda most_ms: 0,
         on_directory_failure: Callable[[str, list[Key]], None] = lambda path, partitions: None,
+        monotonic: Callable[[], float] = lambda: 0.0,
+        sleep: Callable[[float], None] = lambda seconds: None,
     ) -> None:
         paths = [path if path == "/" else path.rstrip("/") for path in directories]
         if len(set(paths)) < len(paths):
@@ -150,6 +154,8 @@ class LogManager:
         self._topic_ids: dict[Key, bytes] = {}
         self._offline: dict[Key, str] = {}
         self._flushing: set[Key] = set()
+        self.cleaner = Cleaner(fs, self, self.settings, run_in_thread, monotonic=monotonic, sleep=sleep)
+        self._cleaning: Job | None = None
 
     # Open
 
@@ -202,7 +208,7 @@ class LogManager:
         for directory in self._online():
             try:
                 found = directory.begin_load()
-                offsets = {name: directory.read_offsets(name) for name in (*ALL_CHECKPOINTS, CLEANER_OFFSETS_FILE)}
+                offsets = {name: directory.read_offsets(name) for name in ALL_CHECKPOINTS}
             except LogDirFailure as failure:
                 self.fail_directory(directory.path, failure)
                 continue
@@ -253,7 +259,8 @@ class LogManager:
                 log.update_high_watermark(offsets[HIGH_WATERMARKS_FILE].get(key, 0))
             except (LogDirFailure, MalformedFileError, OSError) as error:
                 failure = error
-            loaded.append(_Loaded(key, directory.path, log, topic_id, failure))
+            cleaned_to = offsets[CLEANER_OFFSETS_FILE].get(key)
+            loaded.append(_Loaded(key, directory.path, log, topic_id, cleaned_to, failure))
 
         return load
 
@@ -272,6 +279,8 @@ class LogManager:
             )
         if loaded.topic_id is not None:
             self._topic_ids[loaded.key] = loaded.topic_id
+        if loaded.cleaned_to is not None:
+            self.cleaner.offsets[loaded.key] = loaded.cleaned_to
 
     def _plan(self, now_ms: int) -> None:
         settings, add = self.settings, self.schedule.add
@@ -292,6 +301,9 @@ class LogManager:
             add(self._checkpoint_step(file_name), interval_ms, first_ms)
         expiry_ms = settings.producer_id_expiration_check_interval_ms
         add(sweep(_expire_producers), expiry_ms, now_ms + expiry_ms)
+        if settings.log_cleaner_enable:
+            backoff_ms = settings.log_cleaner_backoff_ms
+            self._cleaning = add(self.cleaner.step, backoff_ms, now_ms + backoff_ms)
 
     # Logs
 
@@ -411,6 +423,7 @@ class LogManager:
             raise failure from error
         log.move(target)
         del self._logs[key]
+        self.cleaner.forget(key)
         self._topic_ids.pop(key, None)
         directory = self.directories[parent]
         self._run(parent, lambda: self.fs.sync_directory(parent))
@@ -432,13 +445,13 @@ class LogManager:
         """Cut the log, and its checkpoints with it, before anything new is appended. Blocks; raises LogDirFailure."""
         log = self._logs[topic, partition]
         self.remove_later(log, self._attempt(log, lambda: log.truncate_to(offset, now_ms)), now_ms)
-        self._lower_checkpoints(log)
+        self._lower_checkpoints(log, offset)
 
     def start_over(self, topic: str, partition: int, offset: int, now_ms: int) -> None:
         """Empty the log and let it begin at `offset`. Blocks; raises LogDirFailure."""
         log = self._logs[topic, partition]
         self.remove_later(log, self._attempt(log, lambda: log.start_over(offset, now_ms)), now_ms)
-        self._lower_checkpoints(log)
+        self._lower_checkpoints(log, offset)
 
     def _attempt(self, log: PartitionLog, change: Callable[[], list[DeletedSegment]]) -> list[DeletedSegment]:
         try:
@@ -447,11 +460,12 @@ class LogManager:
             self.fail_directory(log.log_directory, failure)
             raise
 
-    def _lower_checkpoints(self, log: PartitionLog) -> None:
+    def _lower_checkpoints(self, log: PartitionLog, offset: int) -> None:
         """What is appended after a truncation must not pass for recovered because of where the log ended before."""
+        self.cleaner.truncated((log.topic, log.partition), offset)
         directory = self.directories[log.log_directory]
         try:
-            for file_name in (RECOVERY_POINTS_FILE, LOG_START_OFFSETS_FILE):
+            for file_name in (RECOVERY_POINTS_FILE, LOG_START_OFFSETS_FILE, CLEANER_OFFSETS_FILE):
                 directory.write_checkpoint(file_name, self._offsets(file_name, directory.path))
         except LogDirFailure as failure:
             self.fail_directory(directory.path, failure)
@@ -553,7 +567,7 @@ class LogManager:
             logger.error("background work failed directory=%s", path, exc_info=error)
 
     def _apply_retention(self, log: PartitionLog, now_ms: int) -> None:
-        if log.failure is not None:
+        if log.failure is not None or self.cleaner.current == (log.topic, log.partition):
             return
         try:
             deleted = log.delete_old_segments(now_ms)
@@ -624,6 +638,20 @@ class LogManager:
         if write is not None:
             self._run(directory.path, write)
 
+    def checkpoint_cleaned(self, path: str, done: Callable[[], None]) -> None:
+        """For the cleaner, which is done with a log: write its checkpoint, and let it look for the next one."""
+
+        def finish(error: Exception | None) -> None:
+            done()
+            if error is not None:
+                self._background_failed(path, error)
+            if self._cleaning is not None:
+                self._cleaning.due_ms = 0
+
+        directory = self.directories[path]
+        write = directory.prepare_checkpoint(CLEANER_OFFSETS_FILE, self._offsets(CLEANER_OFFSETS_FILE, path))
+        self._run_in_thread(write or (lambda: None), finish)
+
     def _offsets(self, file_name: str, path: str) -> Offsets:
         """What a checkpoint file of a directory is to say now."""
         logs = [(key, log) for key, log in self._logs.items() if log.log_directory == path]
@@ -631,12 +659,16 @@ class LogManager:
             return {key: log.recovery_point for key, log in logs}
         if file_name == HIGH_WATERMARKS_FILE:
             return {key: log.high_watermark for key, log in logs}
+        if file_name == CLEANER_OFFSETS_FILE:
+            cleaned = self.cleaner.offsets
+            return {key: cleaned[key] for key, _ in logs if key in cleaned}
         return {key: log.log_start_offset for key, log in logs if log.log_start_offset > log.segments[0].base_offset}
 
     # Close
 
     def close(self, now_ms: int, broker_epoch: int = -1) -> None:
         """Make everything durable and note a clean stop. Blocks."""
+        self.cleaner.cancel()
         failures: list[tuple[str, LogDirFailure]] = []
         closings = [_closing(log, now_ms, failures) for log in self._logs.values()]
         parallel.run_all(closings, self.settings.num_recovery_threads_per_data_dir * len(self.directories))

@@ -219,7 +219,7 @@ def test_a_directory_that_cannot_be_opened_is_offline_and_the_other_serves() -> 
 def test_no_directory_left() -> None:
     fs = MemoryFileSystem()
     fs.fail("create", path_contains="/data/a")
-    with pytest.raises(AllLogDirsFailed, match="no log directory can be used: .*/data/a"):
+    with pytest.raises(AllLogDirsFailed, match=r"no log directory can be used: .*/data/a"):
         opened(fs, ["/data/a"])
 
 

@@ -1,0 +1,43 @@
+"""Keeping background work from getting in the way: of the disk by a rate, of the main thread by short breaks."""
+
+from collections.abc import Callable
+
+_BUSY_SECONDS = 0.003
+_BREAK_SECONDS = 0.001
+_LONGEST_SLEEP_SECONDS = 0.1
+
+
+class Pacer:
+    """Called by a thread with the bytes it has just read or written; sleeps as long as it must.
+
+    Besides the rate it takes a short break every few milliseconds, since a busy thread holds the interpreter and the
+    main thread has to wait for it. `check` is called often, and may raise to end the work.
+    """
+
+    def __init__(
+        self,
+        bytes_per_second: float,
+        monotonic: Callable[[], float],
+        sleep: Callable[[float], None],
+        check: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._rate = bytes_per_second
+        self._monotonic = monotonic
+        self._sleep = sleep
+        self._check = check
+        self._started = self._rested = monotonic()
+        self._bytes = 0
+
+    def __call__(self, size_bytes: int) -> None:
+        self._check()
+        self._bytes += size_bytes
+        now = self._monotonic()
+        ahead = self._bytes / self._rate - (now - self._started)
+        while ahead > 0:
+            self._sleep(min(ahead, _LONGEST_SLEEP_SECONDS))
+            self._check()
+            ahead -= _LONGEST_SLEEP_SECONDS
+            now = self._rested = self._monotonic()
+        if now - self._rested >= _BUSY_SECONDS:
+            self._sleep(_BREAK_SECONDS)
+            self._rested = self._monotonic()
