@@ -8,11 +8,22 @@ from odradek.protocol.types import DecodeError
 
 API_VERSIONS_KEY: Final = 18
 
-_FIXED: Final = struct.Struct(">hhih")
-"""API key, API version, correlation id and the length of the client id (null: -1)."""
+_FIXED: Final = struct.Struct(">iih")
 
 read_request_prefix: Final = _FIXED.unpack_from
+"""API code (see `api_code`), correlation id and the length of the client id (null: -1)."""
 PREFIX_BYTES: Final = _FIXED.size
+
+
+def api_code(key: int, version: int) -> int:
+    """API key and version as the one number that they make together on the wire."""
+    return key << 16 | version & 0xFFFF
+
+
+def split_api_code(code: int) -> tuple[int, int]:
+    """Key and version of an API code, both signed."""
+    version = code & 0xFFFF
+    return code >> 16, version - 0x10000 if version & 0x8000 else version
 
 
 def read_client_id(buf: Buffer, position: int, end: int, size: int, flexible: bool) -> tuple[str | None, int]:

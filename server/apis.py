@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from odradek.protocol.codec import Decoder, Encoder, decoder, encoder
 from odradek.protocol.errors import KafkaError
-from odradek.protocol.headers import API_VERSIONS_KEY, response_is_flexible
+from odradek.protocol.headers import API_VERSIONS_KEY, api_code, response_is_flexible, split_api_code
 from odradek.protocol.messages import request_class, response_class
 from odradek.protocol.schema import Message
 from odradek.protocol.types import DecodeError
@@ -92,6 +92,7 @@ class BoundApi:
         "handle",
         "name",
         "unsupported_version",
+        "version",
     )
 
     def __init__(self, api: Api, version: int, unsupported_version: bool = False) -> None:
@@ -99,6 +100,7 @@ class BoundApi:
         module_name, _, function_name = api.handler.partition(":")
         module = import_module(f"odradek.server.handlers.{module_name}")
         self.name = api.name
+        self.version = version
         self.unsupported_version = unsupported_version
         self.flexible = request_type.is_flexible(version)
         self.flexible_response_header = response_is_flexible(api.key, self.flexible)
@@ -121,16 +123,18 @@ class Dispatch:
         self.services = services
         self.unexpected_errors: Counter[str] = Counter()
         self._apis = apis
-        self._bound: dict[tuple[int, int], BoundApi] = {}
+        self.bound: dict[int, BoundApi] = {}
 
-    def find(self, key: int, version: int) -> BoundApi:
-        """The API in that version. Raises `DecodeError` if it is not served: Kafka closes such a connection.
+    def find(self, code: int) -> BoundApi:
+        """The API and version of an API code; `bound` has those that were asked for before.
+
+        Raises `DecodeError` if it is not served: Kafka closes such a connection.
 
         ApiVersions in a version from the future is the exception: it is answered in version 0, which says what there
         is, so that the client can ask again (KIP-511).
         """
-        found = self._bound.get((key, version))
-        return found if found is not None else self._bind(key, version)
+        found = self.bound.get(code)
+        return found if found is not None else self._bind(*split_api_code(code))
 
     def count_unexpected(self, api_name: str) -> None:
         """Remember that a handler failed in a way nobody foresaw."""
@@ -141,7 +145,7 @@ class Dispatch:
         if api is None:
             raise DecodeError(f"unknown api key {key}")
         if api.first_version <= version <= api.last_version:
-            bound = self._bound[key, version] = BoundApi(api, version)
+            bound = self.bound[api_code(key, version)] = BoundApi(api, version)
             return bound
         if key == API_VERSIONS_KEY and version > api.last_version:
             return BoundApi(api, 0, unsupported_version=True)

@@ -48,6 +48,7 @@ from odradek.server.connections import ConnectionRegistry
 from odradek.server.coordinator_runtime import GroupCoordinatorRuntime
 from odradek.server.fetch_sessions import FetchSessionCache
 from odradek.server.flusher import Flusher
+from odradek.server.reactor import install as install_reactor
 from odradek.server.services import Services
 from odradek.server.stores.sqlite import SqliteMetadataStore
 from odradek.server.transport import KafkaTransport, KafkaTransportFactory
@@ -342,9 +343,7 @@ class Broker:
 
 def run(config: BrokerConfig, started_s: float) -> int:
     """Run a broker until SIGTERM or SIGINT; the exit code. `started_s` is when the process began (monotonic)."""
-    from twisted.internet import reactor as default_reactor
-
-    reactor: Any = default_reactor
+    reactor = install_reactor()
     _log_through_stdlib()
     broker = Broker(config, reactor)
     exit_codes: list[int] = []

@@ -32,6 +32,9 @@ Piece = bytes | bytearray | memoryview | FileRegionLike
 _pack_response_head: Final = struct.Struct(">ii").pack
 _pack_size_into: Final = struct.Struct(">i").pack_into
 _BACKLOG_LIMIT: Final = 16
+_CLIENT_ID_AT: Final = SIZE_BYTES + PREFIX_BYTES
+_NO_ID: Final = b"\0" * (2**15 + 1)
+"""Longer than any client id, and so equal to none."""
 
 
 class NoResponse:
@@ -62,6 +65,9 @@ class Connection:
     def __init__(self, transport: "KafkaTransport", dispatch: Dispatch, context: RequestContext) -> None:
         self._transport = transport
         self._dispatch = dispatch
+        self._bound = dispatch.bound
+        self._services = dispatch.services
+        self._client_id_bytes = _NO_ID
         self.context = context
         self._backlog: deque[bytes | memoryview] = deque()
         self._in_progress: Deferred[Any] | None = None
@@ -122,23 +128,22 @@ class Connection:
         if self._lost:
             return
         try:
-            api_key, version, correlation_id, client_id_size = read_request_prefix(frame, SIZE_BYTES)
-            api = self._dispatch.find(api_key, version)
+            code, correlation_id, client_id_size = read_request_prefix(frame, SIZE_BYTES)
+            api = self._bound.get(code) or self._dispatch.find(code)
+            position = _CLIENT_ID_AT + client_id_size
             end = len(frame)
-            client_id, position = read_client_id(
-                frame, SIZE_BYTES + PREFIX_BYTES, end, client_id_size, api.flexible
-            )
-            if api.unsupported_version:
-                request: Any = None
+            # A client sends the same id with every request.
+            if frame[_CLIENT_ID_AT:position] == self._client_id_bytes and not (api.flexible and frame[position]):
+                position += api.flexible
             else:
-                request, _ = api.decode(frame, position, end)
+                position = self._read_client_id(frame, client_id_size, end, api)
+            request = None if api.unsupported_version else api.decode(frame, position, end)[0]
         except MALFORMED as error:
             self.refuse(f"malformed request: {error}")
             return
-        self.context.client_id = client_id or ""
-        self.context.api_version = version
+        self.context.api_version = api.version
         try:
-            response = api.handle(self._dispatch.services, self.context, request)
+            response = api.handle(self._services, self.context, request)
         except Exception as error:
             self._answer_failure(api, correlation_id, request, error)
             return
@@ -146,6 +151,14 @@ class Connection:
             self._respond(api, correlation_id, response)
         elif response is not NO_RESPONSE:
             self._wait_for(api, correlation_id, request, response)
+
+    def _read_client_id(self, frame: bytes | memoryview, size: int, end: int, api: BoundApi) -> int:
+        """Note who asks; where the request's body begins."""
+        client_id, position = read_client_id(frame, _CLIENT_ID_AT, end, size, api.flexible)
+        self.context.client_id = client_id or ""
+        # An empty id is not remembered: null would look the same.
+        self._client_id_bytes = bytes(frame[_CLIENT_ID_AT : _CLIENT_ID_AT + size]) if size > 0 else _NO_ID
+        return position
 
     def _wait_for(self, api: BoundApi, correlation_id: int, request: Any, deferred: "Deferred[Any]") -> None:
         self._in_progress = deferred

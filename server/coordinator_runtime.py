@@ -248,7 +248,7 @@ def _append(partition: "Partition", result: Result, now_ms: int) -> tuple[int, i
     """Append a result's records, as one batch or as several; the first and the last offset."""
     records = result.records
     size = len(records) if result.is_atomic else _RECORDS_PER_BATCH
-    offsets = []
+    offsets: list[int] = []
     for start in range(0, len(records), size):
         info = partition.append_as_leader(
             memoryview(_batch(records[start : start + size], now_ms)),
