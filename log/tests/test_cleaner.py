@@ -575,6 +575,9 @@ def prepare_for_crash(fs: MemoryFileSystem) -> tuple[LogManager, list[tuple[int,
     for index in range(3):
         put(log, (b"d", b"d%d" % index), (b"b", b"later%d" % index), now_ms=now_ms)
         roll(log, now_ms)
+    for value in (b"back", None):
+        put(log, (b"gone0", value), now_ms=now_ms)
+        roll(log, now_ms)
     log.flush(now_ms)
     directory = manager.directories["/d"]
     directory.write_checkpoint("recovery-point-offset-checkpoint", {("t", 0): log.recovery_point})
