@@ -17,7 +17,7 @@ import pytest
 
 from odradek.protocol import codec
 from odradek.protocol.framing import SIZE_BYTES, FrameSplitter
-from odradek.protocol.headers import PREFIX_BYTES, read_client_id, read_request_prefix
+from odradek.protocol.headers import PREFIX_BYTES, read_client_id, read_request_prefix, split_api_code
 from odradek.protocol.messages import request_class
 from odradek.protocol.schema import ArrayType, Message, Struct, StructType
 from odradek.protocol.tests.values import REQUESTS, RandomSource, make, versions_of
@@ -48,9 +48,13 @@ def frame_of(request: Message, version: int, client_id: bytes | None) -> bytes:
 
 
 def read_request(frame: bytes | memoryview) -> tuple[str | None, Message]:
-    """What the broker does with a frame, up to the handler. Raises `DecodeError` and nothing else."""
+    """What the broker does with a frame, up to the handler. Raises `DecodeError` and nothing else.
+
+    Bytes after the request, which the broker ignores as Kafka does, are refused here.
+    """
     try:
-        key, version, _, client_id_size = read_request_prefix(frame, SIZE_BYTES)
+        code, _, client_id_size = read_request_prefix(frame, SIZE_BYTES)
+        key, version = split_api_code(code)
         try:
             cls = request_class(key)
         except KeyError:
