@@ -5,11 +5,11 @@ Sources: Kafka documentation ("Log", "Compaction", "Hardware and OS: application
 """
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from odradek.log import checkpoints, parallel
-from odradek.log.background import Done, Job, RunInThread, Schedule, Sweep, run_inline
+from odradek.log.background import RunInThread, run_inline
 from odradek.log.checkpoints import (
     CLEANER_OFFSETS_FILE,
     HIGH_WATERMARKS_FILE,
@@ -17,7 +17,6 @@ from odradek.log.checkpoints import (
     RECOVERY_POINTS_FILE,
     MalformedFileError,
 )
-from odradek.log.cleaner import Cleaner
 from odradek.log.config import LogConfig
 from odradek.log.filesystem import FileSystem, LogDirFailure
 from odradek.log.log_directory import (
@@ -33,19 +32,22 @@ from odradek.log.log_directory import (
     random_cluster_id,
     read_topic_id,
 )
+from odradek.log.log_upkeep import DirectoryDescription, Key, LogManagerSettings, LogSize, LogUpkeep
 from odradek.log.partition_log import PartitionLog
 from odradek.log.recovery import open_partition_log
 from odradek.log.segment import DeletedSegment
-from odradek.properties import INT64_MAX
 from odradek.protocol.errors import ErrorCode, KafkaError
 
+__all__ = [
+    "AllLogDirsFailed",
+    "DirectoryDescription",
+    "DuplicateLogError",
+    "LogManager",
+    "LogManagerSettings",
+    "LogSize",
+]
+
 logger = logging.getLogger(__name__)
-
-Key = tuple[str, int]
-"""Topic and partition."""
-
-_FLUSH_SWEEP_MS = 1_000
-_VISITS_PER_STEP = 200
 
 
 class AllLogDirsFailed(Exception):  # noqa: N818 - a state, named as in Kafka's documentation
@@ -54,30 +56,6 @@ class AllLogDirsFailed(Exception):  # noqa: N818 - a state, named as in Kafka's 
 
 class DuplicateLogError(Exception):
     """One partition lies in two log directories; str is one readable line."""
-
-
-class LogManagerSettings(NamedTuple):
-    """The broker's properties that the manager heeds, under their names in snake case."""
-
-    log_retention_check_interval_ms: int = 300_000
-    log_initial_task_delay_ms: int = 30_000
-    log_flush_scheduler_interval_ms: int = INT64_MAX
-    log_flush_offset_checkpoint_interval_ms: int = 60_000
-    log_flush_start_offset_checkpoint_interval_ms: int = 60_000
-    replica_high_watermark_checkpoint_interval_ms: int = 5_000
-    producer_id_expiration_ms: int = 86_400_000
-    producer_id_expiration_check_interval_ms: int = 600_000
-    num_recovery_threads_per_data_dir: int = 2
-    log_cleaner_enable: bool = True
-    log_cleaner_backoff_ms: int = 15_000
-    log_cleaner_dedupe_buffer_size: int = 134_217_728
-    log_cleaner_io_buffer_load_factor: float = 0.9
-    log_cleaner_io_max_bytes_per_second: float = float("inf")
-
-    @classmethod
-    def of(cls, config: object) -> "LogManagerSettings":
-        """From an object that has the broker's properties as attributes."""
-        return cls(**{name: getattr(config, name) for name in cls._fields})
 
 
 class _Loaded(NamedTuple):
@@ -91,23 +69,7 @@ class _Loaded(NamedTuple):
     failure: Exception | None
 
 
-class LogSize(NamedTuple):
-    topic: str
-    partition: int
-    size_bytes: int
-
-
-class DirectoryDescription(NamedTuple):
-    """What DescribeLogDirs tells of a directory (KIP-113, KIP-827). Sizes are -1 where unknown."""
-
-    path: str
-    error_code: ErrorCode
-    logs: list[LogSize]
-    total_bytes: int
-    usable_bytes: int
-
-
-class LogManager:
+class LogManager(LogUpkeep):
     """Made, then `open`ed; `run_due` from time to time; `close`d.
 
     Everything is called in one thread. What blocks is given to `run_in_thread`, except for loading at `open`, which
@@ -135,27 +97,22 @@ class LogManager:
         monotonic: Callable[[], float] = lambda: 0.0,
         sleep: Callable[[float], None] = lambda seconds: None,
     ) -> None:
-        paths = [path if path == "/" else path.rstrip("/") for path in directories]
-        if len(set(paths)) < len(paths):
-            raise ValueError(f"log.dirs names a directory twice: {','.join(paths)}")
-        self.fs = fs
-        self.directories = {path: LogDirectory(fs, path) for path in paths}
-        self.default_config = default_config
+        super().__init__(
+            fs,
+            directories,
+            default_config,
+            settings or LogManagerSettings(),
+            run_in_thread,
+            on_directory_failure,
+            monotonic=monotonic,
+            sleep=sleep,
+        )
         self.node_id = node_id
         self.cluster_id = cluster_id
-        self.settings = settings or LogManagerSettings()
-        self.schedule = Schedule()
         self._topic_config = topic_config
         self._random_bytes = random_bytes
-        self._run_in_thread = run_in_thread
         self._choose_jitter_ms = choose_jitter_ms
-        self._on_directory_failure = on_directory_failure
-        self._logs: dict[Key, PartitionLog] = {}
         self._topic_ids: dict[Key, bytes] = {}
-        self._offline: dict[Key, str] = {}
-        self._flushing: set[Key] = set()
-        self.cleaner = Cleaner(fs, self, self.settings, run_in_thread, monotonic=monotonic, sleep=sleep)
-        self._cleaning: Job | None = None
 
     # Open
 
@@ -200,6 +157,17 @@ class LogManager:
         value[6] = value[6] & 0x0F | 0x40
         value[8] = value[8] & 0x3F | 0x80
         return bytes(value)
+
+    def _guarded(self, directory: LogDirectory, action: Callable[[], None]) -> None:
+        try:
+            action()
+        except LogDirFailure as failure:
+            self.fail_directory(directory.path, failure)
+
+    def _raise_if_none_left(self) -> None:
+        if not self._online():
+            reasons = "; ".join(str(directory.failure) for directory in self.directories.values())
+            raise AllLogDirsFailed(f"no log directory can be used: {reasons}")
 
     def _load(self, now_ms: int) -> None:
         loads: list[Callable[[], None]] = []
@@ -282,29 +250,6 @@ class LogManager:
         if loaded.cleaned_to is not None:
             self.cleaner.offsets[loaded.key] = loaded.cleaned_to
 
-    def _plan(self, now_ms: int) -> None:
-        settings, add = self.settings, self.schedule.add
-        start_ms = now_ms + settings.log_initial_task_delay_ms
-
-        def sweep(visit: Callable[[PartitionLog, int], None]) -> Sweep[PartitionLog]:
-            return Sweep(self.all_logs, visit, _VISITS_PER_STEP)
-
-        add(sweep(self._apply_retention), settings.log_retention_check_interval_ms, start_ms)
-        flush_ms = min(_FLUSH_SWEEP_MS, settings.log_flush_scheduler_interval_ms)
-        add(sweep(self._flush_if_due), flush_ms, now_ms + flush_ms)
-        for file_name, interval_ms in (
-            (RECOVERY_POINTS_FILE, settings.log_flush_offset_checkpoint_interval_ms),
-            (LOG_START_OFFSETS_FILE, settings.log_flush_start_offset_checkpoint_interval_ms),
-            (HIGH_WATERMARKS_FILE, settings.replica_high_watermark_checkpoint_interval_ms),
-        ):
-            first_ms = now_ms + interval_ms if file_name == HIGH_WATERMARKS_FILE else start_ms
-            add(self._checkpoint_step(file_name), interval_ms, first_ms)
-        expiry_ms = settings.producer_id_expiration_check_interval_ms
-        add(sweep(_expire_producers), expiry_ms, now_ms + expiry_ms)
-        if settings.log_cleaner_enable:
-            backoff_ms = settings.log_cleaner_backoff_ms
-            self._cleaning = add(self.cleaner.step, backoff_ms, now_ms + backoff_ms)
-
     # Logs
 
     def get(self, topic: str, partition: int) -> PartitionLog | None:
@@ -313,9 +258,6 @@ class LogManager:
         if log is None and (topic, partition) in self._offline:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"the log directory of {topic}-{partition} is offline")
         return log
-
-    def all_logs(self) -> list[PartitionLog]:
-        return list(self._logs.values())
 
     def topic_id(self, topic: str, partition: int) -> bytes | None:
         """The topic id in the partition's directory; None if it has none."""
@@ -431,16 +373,6 @@ class LogManager:
             self._checkpoint(directory, file_name)
         return log
 
-    def _remove_tree_later(self, path: str, due_ms: int) -> None:
-        def remove() -> None:
-            try:
-                self.fs.remove_tree(path)
-            except FileNotFoundError:
-                return
-            logger.info("removed directory=%s", path)
-
-        self.schedule.once(due_ms, lambda: self._run(path.rpartition("/")[0], remove))
-
     def truncate_to(self, topic: str, partition: int, offset: int, now_ms: int) -> None:
         """Cut the log, and its checkpoints with it, before anything new is appended. Blocks; raises LogDirFailure."""
         log = self._logs[topic, partition]
@@ -490,180 +422,6 @@ class LogManager:
                 configs[log.topic] = self._config_of(log.topic)
             log.update_config(configs[log.topic])
 
-    # Directories
-
-    def _online(self) -> list[LogDirectory]:
-        return [directory for directory in self.directories.values() if directory.failure is None]
-
-    @property
-    def online_directories(self) -> list[str]:
-        return [directory.path for directory in self._online()]
-
-    def _guarded(self, directory: LogDirectory, action: Callable[[], None]) -> None:
-        try:
-            action()
-        except LogDirFailure as failure:
-            self.fail_directory(directory.path, failure)
-
-    def _raise_if_none_left(self) -> None:
-        if not self._online():
-            reasons = "; ".join(str(directory.failure) for directory in self.directories.values())
-            raise AllLogDirsFailed(f"no log directory can be used: {reasons}")
-
-    def fail_directory(self, path: str, error: Exception) -> None:
-        """Take a directory offline, for good: its partitions answer E56 until the broker is started again."""
-        directory = self.directories[path]
-        if directory.failure is not None:
-            return
-        directory.failure = error
-        logger.error("log directory is offline path=%s error=%s", path, error)
-        lost = [key for key, log in self._logs.items() if log.log_directory == path]
-        for key in lost:
-            log = self._logs.pop(key)
-            if log.failure is None:
-                log.failure = LogDirFailure(path, f"{path} is offline")
-            self._offline[key] = path
-        self._on_directory_failure(path, lost)
-
-    def describe_directories(self, partitions: Iterable[Key] | None = None) -> list[DirectoryDescription]:
-        """Every directory with the sizes of its logs, or of those asked for."""
-        wanted = None if partitions is None else set(partitions)
-        sizes: dict[str, list[LogSize]] = {path: [] for path in self.directories}
-        for key, log in self._logs.items():
-            if wanted is None or key in wanted:
-                sizes[log.log_directory].append(LogSize(log.topic, log.partition, log.size_bytes))
-        return [self._describe(directory, sizes[directory.path]) for directory in self.directories.values()]
-
-    def _describe(self, directory: LogDirectory, logs: list[LogSize]) -> DirectoryDescription:
-        if directory.failure is not None:
-            return DirectoryDescription(directory.path, ErrorCode.KAFKA_STORAGE_ERROR, [], -1, -1)
-        try:
-            total_bytes, usable_bytes = self.fs.space_bytes(directory.path)
-        except OSError:
-            total_bytes = usable_bytes = -1
-        return DirectoryDescription(directory.path, ErrorCode.NONE, logs, total_bytes, usable_bytes)
-
-    # Background work
-
-    def run_due(self, now_ms: int) -> int:
-        """Do the small steps that are due; when to come again, in ms."""
-        return self.schedule.run_due(now_ms)
-
-    def _run(self, path: str, work: Callable[[], None], done: Callable[[], None] | None = None) -> None:
-        """Let a thread do something in a log directory, which goes offline if it fails."""
-
-        def finish(error: Exception | None) -> None:
-            if error is not None:
-                self._background_failed(path, error)
-            elif done is not None:
-                done()
-
-        self._run_in_thread(work, finish)
-
-    def _background_failed(self, path: str, error: Exception) -> None:
-        if isinstance(error, OSError | LogDirFailure):
-            self.fail_directory(path, error)
-        else:
-            logger.error("background work failed directory=%s", path, exc_info=error)
-
-    def _apply_retention(self, log: PartitionLog, now_ms: int) -> None:
-        if log.failure is not None or self.cleaner.current == (log.topic, log.partition):
-            return
-        try:
-            deleted = log.delete_old_segments(now_ms)
-        except LogDirFailure as failure:
-            self.fail_directory(log.log_directory, failure)
-            return
-        self.remove_later(log, deleted, now_ms)
-
-    def remove_later(self, log: PartitionLog, deleted: list[DeletedSegment], now_ms: int) -> None:
-        """Remove the files of segments that were deleted, after file.delete.delay.ms."""
-        if deleted:
-            logger.info("deleted segments log=%s count=%d log_start=%d", log, len(deleted), log.log_start_offset)
-            due_ms = now_ms + log.config.file_delete_delay_ms
-            self.schedule.once(due_ms, lambda: self._run(log.log_directory, lambda: log.remove_deleted(deleted)))
-
-    def flush(self, log: PartitionLog, now_ms: int, done: Done | None = None) -> None:
-        """Sync what the log holds now, in a thread; then call `done`, with the failure if there was one."""
-        try:
-            task = log.prepare_flush()
-        except LogDirFailure as failure:
-            if done is not None:
-                done(failure)
-            return
-        if task is None:
-            if done is not None:
-                done(None)
-            return
-
-        def finish(error: Exception | None) -> None:
-            if error is not None:
-                self._background_failed(log.log_directory, error)
-            else:
-                log.finish_flush(task, now_ms)
-            if done is not None:
-                done(error)
-
-        self._run_in_thread(task.run, finish)
-
-    def _flush_if_due(self, log: PartitionLog, now_ms: int) -> None:
-        target = log.flush_due_offset(now_ms)
-        key = (log.topic, log.partition)
-        if target is None or log.failure is not None or key in self._flushing:
-            return
-        task = log.prepare_flush(target)
-        if task is None:
-            return
-        self._flushing.add(key)
-
-        def finish(error: Exception | None) -> None:
-            self._flushing.discard(key)
-            if error is not None:
-                self._background_failed(log.log_directory, error)
-            else:
-                log.finish_flush(task, now_ms)
-
-        self._run_in_thread(task.run, finish)
-
-    def _checkpoint_step(self, file_name: str) -> Callable[[int], bool]:
-        def step(now_ms: int) -> bool:
-            for directory in self._online():
-                self._checkpoint(directory, file_name)
-            return False
-
-        return step
-
-    def _checkpoint(self, directory: LogDirectory, file_name: str) -> None:
-        write = directory.prepare_checkpoint(file_name, self._offsets(file_name, directory.path))
-        if write is not None:
-            self._run(directory.path, write)
-
-    def checkpoint_cleaned(self, path: str, done: Callable[[], None]) -> None:
-        """For the cleaner, which is done with a log: write its checkpoint, and let it look for the next one."""
-
-        def finish(error: Exception | None) -> None:
-            done()
-            if error is not None:
-                self._background_failed(path, error)
-            if self._cleaning is not None:
-                self._cleaning.due_ms = 0
-
-        directory = self.directories[path]
-        write = directory.prepare_checkpoint(CLEANER_OFFSETS_FILE, self._offsets(CLEANER_OFFSETS_FILE, path))
-        self._run_in_thread(write or (lambda: None), finish)
-
-    def _offsets(self, file_name: str, path: str) -> Offsets:
-        """What a checkpoint file of a directory is to say now."""
-        logs = [(key, log) for key, log in self._logs.items() if log.log_directory == path]
-        if file_name == RECOVERY_POINTS_FILE:
-            return {key: log.recovery_point for key, log in logs}
-        if file_name == HIGH_WATERMARKS_FILE:
-            return {key: log.high_watermark for key, log in logs}
-        if file_name == CLEANER_OFFSETS_FILE:
-            cleaned = self.cleaner.offsets
-            return {key: cleaned[key] for key, _ in logs if key in cleaned}
-        return {key: log.log_start_offset for key, log in logs if log.log_start_offset > log.segments[0].base_offset}
-
     # Close
 
     def close(self, now_ms: int, broker_epoch: int = -1) -> None:
@@ -693,7 +451,3 @@ def _closing(log: PartitionLog, now_ms: int, failures: list[tuple[str, LogDirFai
             failures.append((log.log_directory, failure))
 
     return close
-
-
-def _expire_producers(log: PartitionLog, now_ms: int) -> None:
-    log.producer_state.remove_expired(now_ms)

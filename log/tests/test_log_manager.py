@@ -169,7 +169,7 @@ def test_logs_come_back_with_offsets_and_topic_id() -> None:
     manager = opened(fs)
     log = manager.get("t", 0)
     assert log is not None
-    assert (log.log_start_offset, log.high_watermark, log.log_end_offset, log.recovery_point) == (1, 2, 3, 3)
+    assert (log.log_start_offset, log.high_watermark, log.log_end_offset, log.flushed_offset) == (1, 2, 3, 3)
     assert manager.topic_id("t", 0) == TOPIC_ID
 
 
@@ -332,6 +332,7 @@ def test_checkpoints_are_written_at_their_times_and_only_if_changed() -> None:
     assert not fs.exists("/data/a/recovery-point-offset-checkpoint")
     now_ms = run_until(manager, now_ms, 30_000)
     assert checkpoints.read_offsets(fs, "/data/a/recovery-point-offset-checkpoint") == {("t", 0): 0}
+    log.roll(now_ms)
     log.flush(now_ms)
     now_ms = run_until(manager, now_ms, 90_000)
     assert checkpoints.read_offsets(fs, "/data/a/recovery-point-offset-checkpoint") == {("t", 0): 2}
@@ -353,7 +354,7 @@ def test_an_older_checkpoint_does_not_undo_a_later_one() -> None:
     assert checkpoints.read_offsets(fs, "/data/a/replication-offset-checkpoint") == {("t", 0): 2}
 
 
-def test_flush_by_time_runs_in_a_thread_and_moves_the_recovery_point() -> None:
+def test_flush_by_time_runs_in_a_thread() -> None:
     fs = MemoryFileSystem()
     threads = Threads()
     manager = opened(fs, ["/data/a"], {"flush.ms": "2000"}, run_in_thread=threads)
@@ -366,7 +367,7 @@ def test_flush_by_time_runs_in_a_thread_and_moves_the_recovery_point() -> None:
     assert len(threads.waiting) == 1
     append(log, b"b")
     threads.run()
-    assert log.recovery_point == 1
+    assert log.flushed_offset == 1
 
 
 def test_flush_that_fails_takes_the_directory_offline() -> None:
@@ -406,9 +407,9 @@ def test_sweeps_visit_a_few_logs_at_a_time() -> None:
     flushed = []
     now_ms = 1000
     while manager.run_due(now_ms) == now_ms:
-        flushed.append(sum(log.recovery_point for log in manager.all_logs()))
+        flushed.append(sum(log.flushed_offset for log in manager.all_logs()))
     assert flushed == [200, 400]
-    assert all(log.recovery_point == 1 for log in manager.all_logs())
+    assert all(log.flushed_offset == 1 for log in manager.all_logs())
 
 
 def test_idle_producers_are_forgotten() -> None:
@@ -441,9 +442,13 @@ def test_truncation_lowers_the_recovery_point_on_the_disk() -> None:
     fs = MemoryFileSystem()
     manager = opened(fs, ["/data/a"])
     log = manager.create_log("t", 0, TOPIC_ID, 0)
-    append(log, b"a", b"b", b"c")
+    append(log, b"a")
+    log.roll(0)
+    append(log, b"b", b"c")
+    log.roll(0)
     log.flush(0)
     run_until(manager, 0, 90_000)
+    assert checkpoints.read_offsets(fs, "/data/a/recovery-point-offset-checkpoint") == {("t", 0): 3}
     manager.truncate_to("t", 0, 1, 90_000)
     assert checkpoints.read_offsets(fs, "/data/a/recovery-point-offset-checkpoint") == {("t", 0): 1}
     manager.start_over("t", 0, 8, 90_000)
