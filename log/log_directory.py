@@ -219,15 +219,19 @@ class LogDirectory:
 ALL_CHECKPOINTS = (RECOVERY_POINTS_FILE, LOG_START_OFFSETS_FILE, HIGH_WATERMARKS_FILE, CLEANER_OFFSETS_FILE)
 
 
-def read_topic_id(fs: FileSystem, directory: str) -> bytes | None:
-    """The topic id in partition.metadata; None if there is none, also if a crash left the file empty."""
-    path = f"{directory}/{checkpoints.PARTITION_METADATA_FILE}"
+def read_topic_id(fs: FileSystem, directory: str, *, is_clean: bool) -> bytes | None:
+    """The topic id in partition.metadata; None if there is none.
+
+    The file is not synced before a new log is used, so after a crash of the machine a damaged one counts as none, and
+    is written anew when the partition's topic is known. Raises MalformedFileError for one after a clean stop.
+    """
     try:
         return checkpoints.read_partition_metadata(fs, directory)
-    except MalformedFileError:
-        if fs.size_bytes(path) == 0:
-            return None
-        raise
+    except MalformedFileError as error:
+        if is_clean:
+            raise
+        logger.warning("the topic id is lost: %s", error)
+        return None
 
 
 def random_cluster_id(random_uuid: Callable[[], bytes]) -> str:

@@ -211,7 +211,7 @@ class LogManager(LogUpkeep):
         def load() -> None:
             topic_id = log = failure = None
             try:
-                topic_id = read_topic_id(self.fs, path)
+                topic_id = read_topic_id(self.fs, path, is_clean=directory.was_clean)
                 log = open_partition_log(
                     self.fs,
                     path,

@@ -295,7 +295,9 @@ class LogUpkeep:
 
     def _offsets(self, file_name: str, path: str) -> Offsets:
         """What a checkpoint file of a directory is to say now."""
-        logs = [(key, log) for key, log in self._logs.items() if log.log_directory == path]
+        logs = [
+            (key, log) for key, log in self._logs.items() if len(self.directories) == 1 or log.log_directory == path
+        ]
         if file_name == RECOVERY_POINTS_FILE:
             return {key: log.recovery_point for key, log in logs}
         if file_name == HIGH_WATERMARKS_FILE:

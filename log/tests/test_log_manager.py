@@ -1,6 +1,8 @@
 """Directories, partitions in them, and the work behind them, on the in-memory file system."""
 
+import os
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -9,12 +11,12 @@ import pytest
 from odradek.log import checkpoints
 from odradek.log.checkpoints import MetaProperties
 from odradek.log.config import LogConfig
-from odradek.log.filesystem import LockedError, MemoryFileSystem
+from odradek.log.filesystem import LockedError, MemoryFileSystem, OsFileSystem, SimulatedCrash
 from odradek.log.log_directory import InconsistentMetaError, marked_name, parse_directory_name
 from odradek.log.log_manager import AllLogDirsFailed, DuplicateLogError, LogManager, LogManagerSettings
 from odradek.log.partition_log import PartitionLog
 from odradek.protocol.errors import ErrorCode, KafkaError
-from odradek.protocol.records import build_batch
+from odradek.protocol.records import build_batch, iter_batches, iter_records
 
 ONE_THREAD = LogManagerSettings(num_recovery_threads_per_data_dir=1)
 TOPIC_ID = bytes(range(16))
@@ -453,3 +455,105 @@ def test_truncation_lowers_the_recovery_point_on_the_disk() -> None:
     assert checkpoints.read_offsets(fs, "/data/a/recovery-point-offset-checkpoint") == {("t", 0): 1}
     manager.start_over("t", 0, 8, 90_000)
     assert (log.log_start_offset, log.log_end_offset) == (8, 8)
+
+
+# Crashes
+
+
+def live_through(fs: MemoryFileSystem, flushed: dict[tuple[str, int], list[bytes]]) -> None:
+    """Create, append, flush, checkpoint, delete and create again; `flushed` is what must be there from then on."""
+    config = {"internal.segment.bytes": "250", "file.delete.delay.ms": "0"}
+    manager = opened(fs, ["/data/a"], config)
+    now_ms = 0
+    for round_number in range(3):
+        for topic in ("kept", "deleted"):
+            log = manager.create_log(topic, 0, TOPIC_ID, now_ms)
+            values = [b"%d-%d" % (round_number, index) for index in range(4)]
+            append(log, *values)
+            log.flush(now_ms)
+            flushed[topic, 0] = [*flushed.get((topic, 0), []), *values]
+        now_ms = run_until(manager, now_ms, now_ms + 61_000)
+        del flushed["deleted", 0]
+        manager.delete_log("deleted", 0, now_ms)
+        now_ms = run_until(manager, now_ms, now_ms + 1000)
+    manager.close(now_ms)
+
+
+@pytest.mark.parametrize("seed", [None, 1, 2])
+@pytest.mark.parametrize("lose_names", [False, True])
+def test_a_crash_at_any_point_loses_nothing_that_was_flushed(seed: int | None, lose_names: bool) -> None:
+    at = 0
+    while True:
+        at += 1
+        fs = MemoryFileSystem()
+        flushed: dict[tuple[str, int], list[bytes]] = {}
+        fs.crash_at(at)
+        try:
+            live_through(fs, flushed)
+            is_through = True
+        except SimulatedCrash:
+            is_through = False
+        fs.crash(None if seed is None else Random(seed * 10_000 + at), lose_names=lose_names)
+        manager = opened(fs, ["/data/a"])
+        assert manager.online_directories == ["/data/a"]
+        for (topic, partition), values in flushed.items():
+            log = manager.get(topic, partition)
+            assert log is not None, f"{topic} is gone after a crash at change {at}"
+            found = [
+                record.value
+                for segment in log.segments
+                for batch in iter_batches(segment.file.pread(0, segment.size_bytes))
+                for record in iter_records(batch)
+            ]
+            assert found[: len(values)] == values
+            assert log.high_watermark <= log.log_end_offset
+        manager.close(0)
+        if is_through:
+            break
+    assert at > 100
+
+
+# Real files
+
+
+def test_real_files_and_threads(tmp_path: Path) -> None:
+    paths = [str(tmp_path / "a"), str(tmp_path / "b")]
+
+    def make() -> LogManager:
+        manager = LogManager(
+            OsFileSystem(), paths, LogConfig({}), lambda topic: None, 1, random_bytes=Random(1).randbytes
+        )
+        manager.open(0)
+        return manager
+
+    manager = make()
+    for partition in range(20):
+        append(manager.create_log("t", partition, TOPIC_ID, 0), b"x" * partition)
+    for description in manager.describe_directories():
+        assert len(description.logs) == 10
+        assert description.total_bytes >= description.usable_bytes > 0
+    with pytest.raises(LockedError):
+        make()
+    manager.delete_log("t", 19, 0)
+    manager.close(0)
+    manager = make()
+    assert len(manager.all_logs()) == 19
+    run_until(manager, 0, 60_000)
+    assert sum(path.name.endswith("-delete") for path in tmp_path.glob("*/*")) == 0
+    for directory in manager.directories.values():
+        directory.unlock()
+    # Not closed: this start recovers, in threads.
+    manager = make()
+    assert [log.log_end_offset for log in manager.all_logs()] == [1] * 19
+    assert {manager.topic_id("t", partition) for partition in range(19)} == {TOPIC_ID}
+    manager.close(0)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_directory_that_may_not_be_written(tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    manager = LogManager(
+        OsFileSystem(), [str(tmp_path)], LogConfig({}), lambda topic: None, 1, random_bytes=Random(1).randbytes
+    )
+    with pytest.raises(AllLogDirsFailed, match="Permission denied"):
+        manager.open(0)
