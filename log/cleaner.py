@@ -338,7 +338,8 @@ class Cleaner:
     def _give_up(self, compaction: _Compaction, error: Exception | None) -> None:
         self._current = None
         log = compaction.log
-        if self._cancelled or error is None:
+        # A file that is not there was deleted with its segment or log, whoever did that.
+        if self._cancelled or error is None or isinstance(error, FileNotFoundError):
             logger.info("compaction cancelled log=%s", log)
         elif isinstance(error, OSError | LogDirFailure):
             self._host.fail_directory(log.log_directory, error)

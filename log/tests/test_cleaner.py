@@ -428,6 +428,19 @@ def test_truncation_ends_compaction(after: int) -> None:
     assert [value for _, _, value in records(log)] == [b"new"]
 
 
+def test_segments_that_go_meanwhile_end_compaction() -> None:
+    fs = MemoryFileSystem()
+    steps = Steps()
+    manager, log = dirty_log(steps, fs)
+    manager.cleaner.step(T0)
+    steps.run(1)
+    log.remove_deleted(log.truncate_to(0, T0))
+    steps.run()
+    assert manager.cleaner.current is None
+    assert manager.online_directories == ["/d"]
+    assert log.log_end_offset == 0
+
+
 def test_a_disk_that_fails_takes_the_directory_offline() -> None:
     fs = MemoryFileSystem()
     manager, log = make_log(fs)
