@@ -90,6 +90,7 @@ class BoundApi:
         "flexible",
         "flexible_response_header",
         "handle",
+        "key",
         "name",
         "unsupported_version",
         "version",
@@ -99,6 +100,7 @@ class BoundApi:
         request_type, response_type = request_class(api.key), response_class(api.key)
         module_name, _, function_name = api.handler.partition(":")
         module = import_module(f"odradek.server.handlers.{module_name}")
+        self.key = api.key
         self.name = api.name
         self.version = version
         self.unsupported_version = unsupported_version

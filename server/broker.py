@@ -43,12 +43,13 @@ from odradek.replication.topic_admin import TopicAdmin, random_topic_id
 from odradek.replication.topic_names import GROUP_METADATA_TOPIC
 from odradek.server.apis import Dispatch
 from odradek.server.config import BrokerConfig, Listener
-from odradek.server.connection import Connection, RequestContext
+from odradek.server.connection import Connection
 from odradek.server.connections import ConnectionRegistry
 from odradek.server.coordinator_runtime import GroupCoordinatorRuntime
 from odradek.server.fetch_sessions import FetchSessionCache
 from odradek.server.flusher import Flusher
 from odradek.server.reactor import install as install_reactor
+from odradek.server.request import RequestContext
 from odradek.server.services import Services
 from odradek.server.stores.sqlite import SqliteMetadataStore
 from odradek.server.transport import KafkaTransport, KafkaTransportFactory
@@ -239,6 +240,8 @@ class Broker:
             run_in_thread=self._run_in_thread,
             choose_jitter_ms=lambda most_ms: self._random.randrange(most_ms + 1),
             on_directory_failure=self._on_directory_failure,
+            monotonic=time.monotonic,
+            sleep=time.sleep,
         )
         logs.open(self._now_ms())
         self.services.logs = logs

@@ -10,19 +10,20 @@ from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from odradek.coordinator import shard_state
 from odradek.protocol.codec import MALFORMED, Splice
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.framing import SIZE_BYTES
 from odradek.protocol.headers import PREFIX_BYTES, read_client_id, read_request_prefix
 from odradek.protocol.schema import Message
 from odradek.protocol.types import FileRegionLike
-from odradek.server.apis import BoundApi, Dispatch
+from odradek.server.apis import PRODUCE_KEY, BoundApi, Dispatch
+from odradek.server.request import NO_RESPONSE, CloseConnection, RequestContext
 
 if TYPE_CHECKING:
     from twisted.internet.defer import Deferred
     from twisted.python.failure import Failure
 
+    from odradek.server.produce_memo import ProduceMemo
     from odradek.server.transport import KafkaTransport
 
 logger = logging.getLogger(__name__)
@@ -37,28 +38,6 @@ _NO_ID: Final = b"\0" * (2**15 + 1)
 """Longer than any client id, and so equal to none."""
 
 
-class NoResponse:
-    """What a handler returns when nothing is to be sent (Produce with acks=0)."""
-
-
-NO_RESPONSE: Final = NoResponse()
-
-
-class CloseConnection(Exception):  # noqa: N818 - not an error but an instruction
-    """Raised by a handler that has to close the connection, as Kafka does for a failed produce with acks=0."""
-
-
-class RequestContext(shard_state.RequestContext):
-    """Who asks, and how. One object per connection, valid while its request is in progress."""
-
-    __slots__ = ("client_software", "listener_name")
-
-    def __init__(self, client_host: str, listener_name: str) -> None:
-        super().__init__(api_version=0, client_host=f"/{client_host}")
-        self.listener_name = listener_name
-        self.client_software = ("unknown", "unknown")
-
-
 class Connection:
     """The state of one connection, between the transport and the handlers."""
 
@@ -68,10 +47,12 @@ class Connection:
         self._bound = dispatch.bound
         self._services = dispatch.services
         self._client_id_bytes = _NO_ID
+        self._produce_memo: ProduceMemo | None = None
         self.context = context
         self._backlog: deque[bytes | memoryview] = deque()
         self._in_progress: Deferred[Any] | None = None
         self._blocked = False
+        self._is_unblocking = False
         self._paused = False
         self._lost = False
 
@@ -117,8 +98,14 @@ class Connection:
 
     def _unblock(self) -> None:
         self._blocked = False
-        while self._backlog and not self._blocked:
-            self._request(self._backlog.popleft())
+        if self._is_unblocking:
+            return
+        self._is_unblocking = True
+        try:
+            while self._backlog and not self._blocked:
+                self._request(self._backlog.popleft())
+        finally:
+            self._is_unblocking = False
         if self._paused and len(self._backlog) < _BACKLOG_LIMIT and not self._blocked:
             self._paused = False
             self._transport.resume_reading()
@@ -127,17 +114,28 @@ class Connection:
         """Decode one request, let its handler answer, and send the answer if it is there already."""
         if self._lost:
             return
+        memo = self._produce_memo
+        if memo is not None and (answer := memo.answer(frame)) is not None:
+            self._answer_produce(frame, answer)
+            return
         try:
             code, correlation_id, client_id_size = read_request_prefix(frame, SIZE_BYTES)
             api = self._bound.get(code) or self._dispatch.find(code)
             position = _CLIENT_ID_AT + client_id_size
             end = len(frame)
             # A client sends the same id with every request.
-            if frame[_CLIENT_ID_AT:position] == self._client_id_bytes and not (api.flexible and frame[position]):
+            if (
+                frame[_CLIENT_ID_AT:position] == self._client_id_bytes
+                and position <= end
+                and not (api.flexible and frame[position])
+            ):
                 position += api.flexible
             else:
                 position = self._read_client_id(frame, client_id_size, end, api)
-            request = None if api.unsupported_version else api.decode(frame, position, end)[0]
+            if api.unsupported_version:
+                request = None
+            else:
+                request, position = api.decode(frame, position, end)
         except MALFORMED as error:
             self.refuse(f"malformed request: {error}")
             return
@@ -149,8 +147,27 @@ class Connection:
             return
         if isinstance(response, Message):
             self._respond(api, correlation_id, response)
+            if api.key == PRODUCE_KEY and position == end:
+                self._remember_produce(frame, request, response)
         elif response is not NO_RESPONSE:
             self._wait_for(api, correlation_id, request, response)
+
+    def _remember_produce(self, frame: bytes | memoryview, request: Any, response: Any) -> None:
+        if self._produce_memo is None:
+            # Imported when somebody produces: a start needs none of it.
+            from odradek.server.produce_memo import ProduceMemo
+
+            self._produce_memo = ProduceMemo(self._services)
+        self._produce_memo.remember(frame, self.context, request, response)
+
+    def _answer_produce(self, frame: bytes | memoryview, answer: Any) -> None:
+        """Send what the memo answered, or wait for it."""
+        if isinstance(answer, bytearray):
+            if not self._transport.writer.send_one(answer):
+                self._blocked = True
+            return
+        code, correlation_id, _ = read_request_prefix(frame, SIZE_BYTES)
+        self._wait_for(self._bound[code], correlation_id, None, answer)
 
     def _read_client_id(self, frame: bytes | memoryview, size: int, end: int, api: BoundApi) -> int:
         """Note who asks; where the request's body begins."""

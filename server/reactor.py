@@ -1,7 +1,7 @@
 """Twisted's epoll reactor without the log context around every event.
 
-`EPollReactor` makes each read and write run in a logging context of its own, five Python calls that nothing here uses and
-that cost as much as decoding a small request. Everything else, errors included, is Twisted's.
+`EPollReactor` makes each read and write run in a logging context of its own, five Python calls that nothing here
+uses and that cost as much as decoding a small request. Everything else, errors included, is Twisted's.
 """
 
 import select

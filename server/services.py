@@ -8,9 +8,8 @@ from twisted.internet.defer import Deferred
 from odradek.protocol.types import ZERO_UUID
 
 if TYPE_CHECKING:
-    from odradek.log.log_manager import LogManager
-
     from odradek.coordinator.producer_ids import ProducerIdManager
+    from odradek.log.log_manager import LogManager
     from odradek.replication.broker_configs import BrokerConfigs
     from odradek.replication.cluster_metadata import ClusterMetadata
     from odradek.replication.config_admin import ConfigAdmin

@@ -19,7 +19,7 @@ from odradek.protocol.messages.api_versions import (
 from odradek.server.apis import APIS, Api, advertised_first_version
 
 if TYPE_CHECKING:
-    from odradek.server.connection import RequestContext
+    from odradek.server.request import RequestContext
     from odradek.server.services import Services
 
 _SOFTWARE: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")

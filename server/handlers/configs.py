@@ -29,7 +29,7 @@ from odradek.protocol.messages.list_config_resources import (
 )
 
 if TYPE_CHECKING:
-    from odradek.server.connection import RequestContext
+    from odradek.server.request import RequestContext
     from odradek.server.services import Services
 
 

@@ -10,7 +10,7 @@ from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages.update_features import UpdateFeaturesRequest, UpdateFeaturesResponse
 
 if TYPE_CHECKING:
-    from odradek.server.connection import RequestContext
+    from odradek.server.request import RequestContext
     from odradek.server.services import Services
 
 _UPGRADE_TYPES: Final = (1, 2, 3)

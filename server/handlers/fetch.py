@@ -33,7 +33,7 @@ from odradek.server.fetch_sessions import (
 from odradek.server.purgatory import DelayedOperation
 
 if TYPE_CHECKING:
-    from odradek.server.connection import RequestContext
+    from odradek.server.request import RequestContext
     from odradek.server.services import Services
 
 TOPIC_IDS_SINCE: Final = 13

@@ -16,7 +16,7 @@ from odradek.protocol.messages.find_coordinator import (
 from odradek.replication.topic_names import GROUP_METADATA_TOPIC
 
 if TYPE_CHECKING:
-    from odradek.server.connection import RequestContext
+    from odradek.server.request import RequestContext
     from odradek.server.services import Services
 
 GROUP: Final = 0

@@ -31,7 +31,7 @@ from odradek.protocol.types import ZERO_UUID
 
 if TYPE_CHECKING:
     from odradek.replication.cluster_metadata import ClusterMetadata
-    from odradek.server.connection import RequestContext
+    from odradek.server.request import RequestContext
     from odradek.server.services import Services
 
 

@@ -26,7 +26,7 @@ from odradek.protocol.messages.offset_for_leader_epoch import (
 from odradek.replication.partition import check_timestamp_supported
 
 if TYPE_CHECKING:
-    from odradek.server.connection import RequestContext
+    from odradek.server.request import RequestContext
     from odradek.server.services import Services
 
 CONSUMER: Final = -1

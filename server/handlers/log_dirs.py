@@ -17,7 +17,7 @@ from odradek.protocol.messages.describe_log_dirs import (
 )
 
 if TYPE_CHECKING:
-    from odradek.server.connection import RequestContext
+    from odradek.server.request import RequestContext
     from odradek.server.services import Services
 
 

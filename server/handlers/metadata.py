@@ -28,7 +28,7 @@ from odradek.replication.topic_names import check_topic_name, is_internal
 from odradek.server.authorized_operations import CLUSTER_OPERATIONS, NOT_REQUESTED, TOPIC_OPERATIONS
 
 if TYPE_CHECKING:
-    from odradek.server.connection import RequestContext
+    from odradek.server.request import RequestContext
     from odradek.server.services import Services
 
 TOPIC_IDS_ASKED_SINCE: Final = 12

@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from twisted.internet.defer import Deferred, gatherResults
 
+from odradek.log.log_append import AppendInfo
 from odradek.log.validation import RejectedRecordsError
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages.produce import (
     ProduceRequest,
+    ProduceRequestTopicProduceData,
     ProduceResponse,
     ProduceResponseBatchIndexAndErrorMessage,
     ProduceResponseLeaderIdAndEpoch,
@@ -22,12 +24,12 @@ from odradek.protocol.messages.produce import (
     ProduceResponsePartitionProduceResponse,
     ProduceResponseTopicProduceResponse,
 )
-from odradek.server.connection import NO_RESPONSE, CloseConnection
 from odradek.server.purgatory import DelayedOperation
+from odradek.server.request import NO_RESPONSE, CloseConnection
 
 if TYPE_CHECKING:
     from odradek.replication.partition import Partition
-    from odradek.server.connection import RequestContext
+    from odradek.server.request import RequestContext
     from odradek.server.services import Services
 
 TOPIC_IDS_SINCE: Final = 13
@@ -52,10 +54,7 @@ def produce(services: "Services", context: "RequestContext", request: ProduceReq
         rows = []
         for data in topic.partition_data:
             try:
-                if version >= TOPIC_IDS_SINCE:
-                    partition = services.replicas.get_by_id(topic.topic_id, data.index)
-                else:
-                    partition = services.replicas.get(topic.name, data.index)
+                partition = find_partition(services, topic, data.index, version)
                 if acks not in _VALID_ACKS:
                     raise KafkaError(ErrorCode.INVALID_REQUIRED_ACKS)
                 if partition.is_internal and context.client_id != ADMIN_CLIENT_ID:
@@ -72,12 +71,7 @@ def produce(services: "Services", context: "RequestContext", request: ProduceReq
                 failed = True
                 rows.append(_failed_row(data.index, error))
                 continue
-            row = ProduceResponsePartitionProduceResponse(
-                index=data.index,
-                base_offset=info.first_offset,
-                log_append_time_ms=info.log_append_time_ms,
-                log_start_offset=info.log_start_offset,
-            )
+            row = _row(data.index, info)
             rows.append(row)
             if acks == -1 and partition.log.high_watermark <= info.last_offset:  # type: ignore[union-attr]
                 unfinished = unfinished or []
@@ -98,6 +92,43 @@ def produce(services: "Services", context: "RequestContext", request: ProduceReq
     if flushes is None and unfinished is None:
         return response
     return _when_done(services, request, response, unfinished or [], flushes or [])
+
+
+def find_partition(
+    services: "Services", topic: ProduceRequestTopicProduceData, index: int, version: int
+) -> "Partition":
+    """The partition that a request means. Raises as `ReplicaManager.get` and `get_by_id`."""
+    if version >= TOPIC_IDS_SINCE:
+        return services.replicas.get_by_id(topic.topic_id, index)
+    return services.replicas.get(topic.name, index)
+
+
+def finish_one(
+    services: "Services",
+    partition: "Partition",
+    topic: ProduceRequestTopicProduceData,
+    request: ProduceRequest,
+    info: AppendInfo,
+) -> "Deferred[ProduceResponse]":
+    """The response to a request for one partition whose batch is appended, but has to be waited for."""
+    row = _row(partition.index, info)
+    response = ProduceResponse(
+        responses=[
+            ProduceResponseTopicProduceResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=[row])
+        ]
+    )
+    unfinished = [(partition, info.last_offset + 1, row)] if request.acks == -1 else []
+    flushes = [services.flusher.flush(partition, row)] if info.flush_due else []
+    return _when_done(services, request, response, unfinished, flushes)
+
+
+def _row(index: int, info: AppendInfo) -> ProduceResponsePartitionProduceResponse:
+    return ProduceResponsePartitionProduceResponse(
+        index=index,
+        base_offset=info.first_offset,
+        log_append_time_ms=info.log_append_time_ms,
+        log_start_offset=info.log_start_offset,
+    )
 
 
 def produce_error(request: ProduceRequest, version: int, error: KafkaError) -> ProduceResponse | None:

@@ -20,7 +20,7 @@ from odradek.protocol.messages.init_producer_id import InitProducerIdRequest, In
 from odradek.replication.topic_names import check_topic_name
 
 if TYPE_CHECKING:
-    from odradek.server.connection import RequestContext
+    from odradek.server.request import RequestContext
     from odradek.server.services import Services
 
 NO_PRODUCER: Final = -1

@@ -21,7 +21,7 @@ from odradek.server.authorized_operations import TOPIC_OPERATIONS
 from odradek.server.handlers.metadata import missing_topic_error
 
 if TYPE_CHECKING:
-    from odradek.server.connection import RequestContext
+    from odradek.server.request import RequestContext
     from odradek.server.services import Services
 
 NO_LEADER: Final = -1

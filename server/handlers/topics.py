@@ -35,7 +35,7 @@ from odradek.server.purgatory import DelayedOperation
 
 if TYPE_CHECKING:
     from odradek.replication.partition import Partition
-    from odradek.server.connection import RequestContext
+    from odradek.server.request import RequestContext
     from odradek.server.services import Services
 
 DELETED_BY_ID_SINCE: Final = 6

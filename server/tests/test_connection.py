@@ -9,8 +9,9 @@ from odradek.protocol import codec
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from odradek.server.apis import Api, Dispatch
-from odradek.server.connection import NO_RESPONSE, CloseConnection, Connection, RequestContext
+from odradek.server.connection import Connection
 from odradek.server.handlers import api_versions as any_handler_module
+from odradek.server.request import NO_RESPONSE, CloseConnection, RequestContext
 
 
 class Writer:

@@ -1,0 +1,171 @@
+"""A producer sends the same request over and over, with other records: what is the same is not decoded again.
+
+Everything of a Produce frame before the records (client id, acks, topic, partition index) is its head. A connection
+remembers the heads of requests for one partition that succeeded, each with the partition it means and with its encoded
+response. A frame with a known head goes straight to the partition's append, and of the response only the correlation
+id and three offsets are filled in. Whatever else happens (another shape, an error, something to wait for) takes the
+general way through `handlers/produce.py`, which is also what the tests compare with.
+
+A head holds for as long as its partition is led here: after that the append fails, and the general way finds out why.
+"""
+
+import struct
+from typing import TYPE_CHECKING, Any, Final
+
+from odradek.log.log_append import AppendInfo
+from odradek.protocol.codec import Buffer, encoder, read_varint_tail
+from odradek.protocol.errors import KafkaError
+from odradek.protocol.framing import SIZE_BYTES
+from odradek.protocol.headers import response_is_flexible
+from odradek.protocol.messages.produce import (
+    ProduceRequest,
+    ProduceRequestTopicProduceData,
+    ProduceResponse,
+    ProduceResponsePartitionProduceResponse,
+    ProduceResponseTopicProduceResponse,
+)
+from odradek.server.handlers import produce
+
+if TYPE_CHECKING:
+    from odradek.replication.partition import Partition
+    from odradek.server.request import RequestContext
+    from odradek.server.services import Services
+
+_CODE: Final = slice(4, 8)
+_CORRELATION_ID: Final = slice(8, 12)
+_ANSWERED_ID: Final = slice(4, 8)
+_HEAD_AT: Final = 12
+_MAX_HEADS: Final = 64
+_LOG_START_SINCE: Final = 5
+_NO_TAGS: Final = b"\0\0\0"
+"""The tagged fields of partition, topic and request, none of which any version has."""
+
+_pack_offsets: Final = struct.Struct(">qqq").pack_into
+_SENTINELS: Final = (0x5A6B7C8D9EAFB0C1, 0x5A6B7C8D9EAFB0C2, 0x5A6B7C8D9EAFB0C3)
+
+
+class _Known:
+    """What a head means: the partition, and the response with a place for the offsets."""
+
+    __slots__ = ("acks", "offsets_at", "partition", "response", "timeout_ms", "topic")
+
+    def __init__(self, partition: "Partition", request: ProduceRequest, version: int) -> None:
+        self.partition = partition
+        self.acks = request.acks
+        self.timeout_ms = request.timeout_ms
+        (topic,) = request.topic_data
+        self.topic = ProduceRequestTopicProduceData(name=topic.name, topic_id=topic.topic_id)
+        row = ProduceResponsePartitionProduceResponse(
+            index=partition.index,
+            base_offset=_SENTINELS[0],
+            log_append_time_ms=_SENTINELS[1],
+            log_start_offset=_SENTINELS[2],
+        )
+        template = bytearray(8)
+        if response_is_flexible(0, ProduceRequest.is_flexible(version)):
+            template.append(0)
+        response = ProduceResponse(
+            responses=[
+                ProduceResponseTopicProduceResponse(
+                    name=topic.name, topic_id=topic.topic_id, partition_responses=[row]
+                )
+            ]
+        )
+        encoder(ProduceResponse, version)(response, template, [])
+        template[:4] = (len(template) - SIZE_BYTES).to_bytes(4, "big")
+        self.offsets_at = template.index(struct.pack(">qqq", *_SENTINELS))
+        self.response = bytes(template)
+
+
+class ProduceMemo:
+    """The heads one connection has sent, of one API version and one length at a time."""
+
+    __slots__ = ("_code", "_flexible", "_head_end", "_heads", "_services", "_tail", "_version")
+
+    def __init__(self, services: "Services") -> None:
+        self._services = services
+        self._heads: dict[bytes, _Known] = {}
+        self._head_end = 0
+        self._code = b""
+        self._version = 0
+        self._flexible = False
+        self._tail = b""
+
+    def answer(self, frame: Buffer) -> Any:
+        """Append a frame with a known head: its encoded response, or a Deferred of a `ProduceResponse`.
+
+        None if the frame is not one of those, or if it cannot be appended; then nothing was.
+        """
+        head_end = self._head_end
+        if frame[_CODE] != self._code:
+            return None
+        known = self._heads.get(bytes(frame[_HEAD_AT:head_end]))
+        if known is None:
+            return None
+        end = len(frame)
+        try:
+            if self._flexible:
+                size = frame[head_end]
+                start = head_end + 1
+                if size > 127:
+                    size, start = read_varint_tail(frame, start, size)
+                size -= 1
+                if size < 0 or start + size + 3 != end or frame[start + size : end] != _NO_TAGS:
+                    return None
+            else:
+                start = head_end + 4
+                size = int.from_bytes(frame[head_end:start], "big", signed=True)
+                if size < 0 or start + size != end:
+                    return None
+            info = known.partition.append_as_leader(
+                memoryview(frame)[start : start + size],
+                required_acks=known.acks,
+                now_ms=self._services.now_ms(),
+                produce_version=self._version,
+            )
+        except (KafkaError, IndexError, ValueError):
+            return None
+        if info.flush_due or (known.acks == -1 and known.partition.log.high_watermark <= info.last_offset):  # type: ignore[union-attr]
+            return self._wait(known, info)
+        out = bytearray(known.response)
+        out[_ANSWERED_ID] = frame[_CORRELATION_ID]
+        _pack_offsets(out, known.offsets_at, info.first_offset, info.log_append_time_ms, info.log_start_offset)
+        return out
+
+    def remember(
+        self, frame: Buffer, context: "RequestContext", request: ProduceRequest, response: ProduceResponse
+    ) -> None:
+        """Note the head of a request that was answered, if it is one of those that can be answered by it alone."""
+        version = context.api_version
+        if version < _LOG_START_SINCE or request.transactional_id is not None or len(request.topic_data) != 1:
+            return
+        topic = request.topic_data[0]
+        if len(topic.partition_data) != 1 or response.responses[0].partition_responses[0].error_code:
+            return
+        data = topic.partition_data[0]
+        partition = produce.find_partition(self._services, topic, data.index, version)
+        flexible = ProduceRequest.is_flexible(version)
+        records: Any = data.records
+        head_end = _head_end(frame, len(records), flexible)
+        if head_end is None or partition.is_internal:
+            return
+        code = bytes(frame[_CODE])
+        if code != self._code or head_end != self._head_end or len(self._heads) >= _MAX_HEADS:
+            self._heads.clear()
+            self._code, self._head_end, self._version, self._flexible = code, head_end, version, flexible
+        self._heads[bytes(frame[_HEAD_AT:head_end])] = _Known(partition, request, version)
+
+    def _wait(self, known: _Known, info: AppendInfo) -> Any:
+        request = ProduceRequest(acks=known.acks, timeout_ms=known.timeout_ms)
+        return produce.finish_one(self._services, known.partition, known.topic, request, info)
+
+
+def _head_end(frame: Buffer, records_bytes: int, flexible: bool) -> int | None:
+    """Where the length of the records stands, if nothing follows them but empty tagged fields."""
+    end = len(frame)
+    if not flexible:
+        return end - records_bytes - 4
+    if bytes(frame[end - 3 :]) != _NO_TAGS:
+        return None
+    length_bytes = max(1, ((records_bytes + 1).bit_length() + 6) // 7)
+    return end - 3 - records_bytes - length_bytes

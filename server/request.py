@@ -1,0 +1,27 @@
+"""What a handler sees of a request besides its message, and what it may answer besides a response."""
+
+from typing import Final
+
+from odradek.coordinator import shard_state
+
+
+class NoResponse:
+    """What a handler returns when nothing is to be sent (Produce with acks=0)."""
+
+
+NO_RESPONSE: Final = NoResponse()
+
+
+class CloseConnection(Exception):  # noqa: N818 - not an error but an instruction
+    """Raised by a handler that has to close the connection, as Kafka does for a failed produce with acks=0."""
+
+
+class RequestContext(shard_state.RequestContext):
+    """Who asks, and how. One object per connection, valid while its request is in progress."""
+
+    __slots__ = ("client_software", "listener_name")
+
+    def __init__(self, client_host: str, listener_name: str) -> None:
+        super().__init__(api_version=0, client_host=f"/{client_host}")
+        self.listener_name = listener_name
+        self.client_software = ("unknown", "unknown")
