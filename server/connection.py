@@ -114,10 +114,15 @@ class Connection:
         """Decode one request, let its handler answer, and send the answer if it is there already."""
         if self._lost:
             return
-        memo = self._produce_memo
-        if memo is not None and (answer := memo.answer(frame)) is not None:
-            self._answer_produce(frame, answer)
-            return
+        unforeseen: Exception | None = None
+        if self._produce_memo is not None:
+            try:
+                answer = self._produce_memo.answer(frame)
+            except Exception as error:
+                answer, unforeseen = None, error
+            if answer is not None:
+                self._answer_produce(frame, answer)
+                return
         try:
             code, correlation_id, client_id_size = read_request_prefix(frame, SIZE_BYTES)
             api = self._bound.get(code) or self._dispatch.find(code)
@@ -141,6 +146,8 @@ class Connection:
             return
         self.context.api_version = api.version
         try:
+            if unforeseen is not None:
+                raise unforeseen
             response = api.handle(self._services, self.context, request)
         except Exception as error:
             self._answer_failure(api, correlation_id, request, error)

@@ -12,8 +12,7 @@ A head holds for as long as its partition is led here: after that the append fai
 import struct
 from typing import TYPE_CHECKING, Any, Final
 
-from odradek.log.log_append import AppendInfo
-from odradek.protocol.codec import Buffer, encoder, read_varint_tail
+from odradek.protocol.codec import MALFORMED, Buffer, encoder, read_varint_tail
 from odradek.protocol.errors import KafkaError
 from odradek.protocol.framing import SIZE_BYTES
 from odradek.protocol.headers import response_is_flexible
@@ -36,6 +35,7 @@ _CORRELATION_ID: Final = slice(8, 12)
 _ANSWERED_ID: Final = slice(4, 8)
 _HEAD_AT: Final = 12
 _MAX_HEADS: Final = 64
+_MAX_LENGTHS: Final = 4
 _LOG_START_SINCE: Final = 5
 _NO_TAGS: Final = b"\0\0\0"
 """The tagged fields of partition, topic and request, none of which any version has."""
@@ -78,59 +78,70 @@ class _Known:
 
 
 class ProduceMemo:
-    """The heads one connection has sent, of one API version and one length at a time."""
+    """The heads that one connection has sent, all of one API version and of a few lengths."""
 
-    __slots__ = ("_code", "_flexible", "_head_end", "_heads", "_services", "_tail", "_version")
+    __slots__ = ("_code", "_flexible", "_head_ends", "_heads", "_services", "_version")
 
     def __init__(self, services: "Services") -> None:
         self._services = services
         self._heads: dict[bytes, _Known] = {}
-        self._head_end = 0
+        self._head_ends: tuple[int, ...] = ()
         self._code = b""
         self._version = 0
         self._flexible = False
-        self._tail = b""
 
     def answer(self, frame: Buffer) -> Any:
         """Append a frame with a known head: its encoded response, or a Deferred of a `ProduceResponse`.
 
         None if the frame is not one of those, or if it cannot be appended; then nothing was.
         """
-        head_end = self._head_end
         if frame[_CODE] != self._code:
             return None
-        known = self._heads.get(bytes(frame[_HEAD_AT:head_end]))
-        if known is None:
+        for head_end in self._head_ends:
+            known = self._heads.get(bytes(frame[_HEAD_AT:head_end]))
+            if known is not None:
+                break
+        else:
             return None
-        end = len(frame)
+        records = self._records(frame, head_end)
+        if records is None:
+            return None
+        partition = known.partition
         try:
-            if self._flexible:
-                size = frame[head_end]
-                start = head_end + 1
-                if size > 127:
-                    size, start = read_varint_tail(frame, start, size)
-                size -= 1
-                if size < 0 or start + size + 3 != end or frame[start + size : end] != _NO_TAGS:
-                    return None
-            else:
-                start = head_end + 4
-                size = int.from_bytes(frame[head_end:start], "big", signed=True)
-                if size < 0 or start + size != end:
-                    return None
-            info = known.partition.append_as_leader(
-                memoryview(frame)[start : start + size],
+            info = partition.append_as_leader(
+                records,
                 required_acks=known.acks,
                 now_ms=self._services.now_ms(),
                 produce_version=self._version,
             )
-        except (KafkaError, IndexError, ValueError):
+        except KafkaError:
             return None
-        if info.flush_due or (known.acks == -1 and known.partition.log.high_watermark <= info.last_offset):  # type: ignore[union-attr]
-            return self._wait(known, info)
+        if info.flush_due or (known.acks == -1 and partition.log.high_watermark <= info.last_offset):  # type: ignore[union-attr]
+            request = ProduceRequest(acks=known.acks, timeout_ms=known.timeout_ms)
+            return produce.finish_one(self._services, partition, known.topic, request, info)
         out = bytearray(known.response)
         out[_ANSWERED_ID] = frame[_CORRELATION_ID]
         _pack_offsets(out, known.offsets_at, info.first_offset, info.log_append_time_ms, info.log_start_offset)
         return out
+
+    def _records(self, frame: Buffer, head_end: int) -> memoryview | None:
+        """The records behind a head; None unless they end where the frame has to."""
+        end = len(frame)
+        try:
+            if not self._flexible:
+                start = head_end + 4
+                size = int.from_bytes(frame[head_end:start], "big", signed=True)
+                return memoryview(frame)[start:end] if size >= 0 and start + size == end else None
+            size = frame[head_end]
+            start = head_end + 1
+            if size > 127:
+                size, start = read_varint_tail(frame, start, size)
+        except MALFORMED:
+            return None
+        after = start + size - 1
+        if size == 0 or after + len(_NO_TAGS) != end or frame[after:end] != _NO_TAGS:
+            return None
+        return memoryview(frame)[start:after]
 
     def remember(
         self, frame: Buffer, context: "RequestContext", request: ProduceRequest, response: ProduceResponse
@@ -150,14 +161,18 @@ class ProduceMemo:
         if head_end is None or partition.is_internal:
             return
         code = bytes(frame[_CODE])
-        if code != self._code or head_end != self._head_end or len(self._heads) >= _MAX_HEADS:
-            self._heads.clear()
-            self._code, self._head_end, self._version, self._flexible = code, head_end, version, flexible
+        if code != self._code or len(self._heads) >= _MAX_HEADS:
+            self._forget(code, version, flexible)
+        if head_end not in self._head_ends:
+            if len(self._head_ends) >= _MAX_LENGTHS:
+                self._forget(code, version, flexible)
+            self._head_ends += (head_end,)
         self._heads[bytes(frame[_HEAD_AT:head_end])] = _Known(partition, request, version)
 
-    def _wait(self, known: _Known, info: AppendInfo) -> Any:
-        request = ProduceRequest(acks=known.acks, timeout_ms=known.timeout_ms)
-        return produce.finish_one(self._services, known.partition, known.topic, request, info)
+    def _forget(self, code: bytes, version: int, flexible: bool) -> None:
+        self._heads.clear()
+        self._head_ends = ()
+        self._code, self._version, self._flexible = code, version, flexible
 
 
 def _head_end(frame: Buffer, records_bytes: int, flexible: bool) -> int | None:
