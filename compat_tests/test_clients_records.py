@@ -38,8 +38,7 @@ def content(records: list[Received]) -> list[tuple[Any, ...]]:
     return [(r.key, r.value, r.headers) for r in sorted(records, key=lambda r: r.offset)]
 
 
-@pytest.mark.side_by_side
-@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("codec", [pytest.param(None, marks=pytest.mark.side_by_side), *CODECS[1:]])
 def test_every_library_reads_what_this_one_wrote(broker, client, library, topic, codec):
     """Keys, values and headers, null and empty ones and doubled names included, come back as they went in."""
     messages = [
@@ -229,7 +228,6 @@ def test_without_auto_creation_a_missing_topic_is_an_error(start_broker, client,
         assert unique not in admin.topics()
 
 
-@pytest.mark.side_by_side
 def test_records_outlive_a_clean_stop_and_a_crash(start_broker, client, unique):
     """Acknowledged records, commits and producers go on after both kinds of restart."""
     broker = start_broker()

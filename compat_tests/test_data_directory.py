@@ -13,7 +13,7 @@ from compat_tests.clients import load
 from compat_tests.clients.common import ConsumerOptions, Message, ProducerOptions, Received, read, wait_until
 from compat_tests.conftest import SHARED_PROPERTIES
 
-pytestmark = [pytest.mark.side_by_side, pytest.mark.usefixtures("kafka_jars")]
+pytestmark = pytest.mark.usefixtures("kafka_jars")
 
 CODECS = (None, "gzip", "snappy", "lz4", "zstd")
 CLIENT = load("confluent")
@@ -86,7 +86,13 @@ def sections(dumped: str) -> dict[str, str]:
     return dict(zip(parts[1::2], parts[2::2], strict=True))
 
 
-@pytest.mark.parametrize("clean", [True, False], ids=["stopped", "killed"])
+BOTH_ENDINGS = pytest.mark.parametrize(
+    "clean",
+    [pytest.param(True, id="stopped", marks=pytest.mark.side_by_side), pytest.param(False, id="killed")],
+)
+
+
+@BOTH_ENDINGS
 def test_dump_log_segments_reads_every_file(start_broker: Callable[..., Any], clean: bool) -> None:
     """Logs with deep iteration, offset and time indexes, producer snapshots and the offsets topic."""
     broker = start_broker()
@@ -134,6 +140,7 @@ def test_dump_log_segments_reads_every_file(start_broker: Callable[..., Any], cl
     assert re.search(r'"offset":123.*"metadata":"half way', commits)
 
 
+@pytest.mark.side_by_side
 def test_the_other_files_have_kafkas_form(start_broker: Callable[..., Any]) -> None:
     broker = start_broker()
     fill(broker.bootstrap_servers)
@@ -171,7 +178,7 @@ def checkpoint(path: Path) -> dict[str, int]:
     return {f"{topic}-{partition}": int(offset) for topic, partition, offset in rows}
 
 
-@pytest.mark.parametrize("clean", [True, False], ids=["stopped", "killed"])
+@BOTH_ENDINGS
 def test_a_directory_that_apache_kafka_wrote_is_served(
     backend: str, start_broker: Callable[..., Any], tmp_path: Path, clean: bool
 ) -> None:

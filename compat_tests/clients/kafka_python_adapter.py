@@ -155,6 +155,7 @@ class Consumer(common.Consumer):
     def poll(self, timeout_s: float) -> list[Received]:
         with _translated():
             polled = self._consumer.poll(timeout_ms=int(timeout_s * 1000))
+        self._join_again_if_assignment_was_dropped()
         return [
             Received(
                 r.topic,
@@ -169,6 +170,17 @@ class Consumer(common.Consumer):
             for records in polled.values()
             for r in records
         ]
+
+    def _join_again_if_assignment_was_dropped(self) -> None:
+        """Works round kafka-python 3.0.12: an assignment that comes just as a poll times out is never taken up.
+
+        The join has ended and nothing asks for another, yet the consumer still counts itself as rejoining.
+        """
+        coordinator = self._consumer._coordinator
+        if coordinator is not None and coordinator.rejoining and not coordinator.rejoin_needed:
+            task = coordinator._join_task
+            if task is not None and task.is_done:
+                coordinator.request_rejoin()
 
     def seek(self, partition: Partition, offset: int) -> None:
         self._consumer.seek(TopicPartition(*partition), offset)

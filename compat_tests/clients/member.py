@@ -3,10 +3,12 @@
     python -m compat_tests.clients.member <library> <bootstrap> <topic> <options as JSON>
 
 It prints one JSON line per event: {"event": "assigned" | "revoked" | "lost" | "records", ...}; it leaves the group
-and ends when its input ends.
+and ends when its input ends. ODRADEK_COMPAT_MEMBER_LOG=DEBUG shows what the library logs.
 """
 
 import json
+import logging
+import os
 import subprocess
 import sys
 import threading
@@ -79,6 +81,8 @@ class Member:
 
 def main() -> None:
     library, bootstrap, topic, options = sys.argv[1:]
+    if level := os.environ.get("ODRADEK_COMPAT_MEMBER_LOG"):
+        logging.basicConfig(level=level, format="%(asctime)s %(process)d %(name)s %(message)s")
     told_to_leave = threading.Event()
 
     def listen() -> None:
