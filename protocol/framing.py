@@ -28,6 +28,15 @@ class FrameSplitter:
         self._held_bytes = 0
         self._wanted_bytes = SIZE_BYTES
 
+    def is_whole_frame(self, data: bytes) -> bool:
+        """Whether `data`, read next, is exactly one frame, so that `feed` would give it back as it is."""
+        content_bytes = len(data) - SIZE_BYTES
+        return (
+            0 <= content_bytes <= self._max_frame_bytes
+            and not self._held_bytes
+            and int.from_bytes(data[:SIZE_BYTES], "big") == content_bytes
+        )
+
     def feed(self, data: bytes) -> list[bytes | memoryview]:
         """The frames that `data` completes, each with its length prefix. Raises `FrameError`."""
         size = len(data)
@@ -41,7 +50,7 @@ class FrameSplitter:
             self._pieces.clear()
             self._held_bytes = 0
             self._wanted_bytes = SIZE_BYTES
-        if size >= SIZE_BYTES and self._frame_end(data, 0) == size:
+        if self.is_whole_frame(data):
             return [data]
         return self._split(data, size)
 

@@ -56,6 +56,13 @@ class Connection:
         self._paused = False
         self._lost = False
 
+    def frame_received(self, frame: bytes) -> None:
+        """One frame that came alone, as most do."""
+        if self._blocked:
+            self.frames_received([frame])
+        else:
+            self._request(frame)
+
     def frames_received(self, frames: Sequence[bytes | memoryview]) -> None:
         """Frames in the order of arrival, each with its length prefix."""
         if self._blocked:

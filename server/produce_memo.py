@@ -135,7 +135,12 @@ class ProduceMemo:
             size = frame[head_end]
             start = head_end + 1
             if size > 127:
-                size, start = read_varint_tail(frame, start, size)
+                second = frame[start]
+                if second < 128:
+                    size += (second - 1) << 7
+                    start += 1
+                else:
+                    size, start = read_varint_tail(frame, start, size)
         except MALFORMED:
             return None
         after = start + size - 1

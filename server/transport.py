@@ -173,6 +173,9 @@ class KafkaTransport(Protocol):
             self._set_read_size(LARGE_READ_BYTES)
         elif size < SMALL_READ_BYTES and self._read_bytes != SMALL_READ_BYTES:
             self._set_read_size(SMALL_READ_BYTES)
+        if self._splitter.is_whole_frame(data):
+            self.connection.frame_received(data)
+            return
         try:
             frames = self._splitter.feed(data)
         except DecodeError as error:
