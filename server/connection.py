@@ -82,6 +82,10 @@ class Connection:
         """Whether a request is in progress, or its response still on the way."""
         return self._blocked
 
+    def output_held_back(self) -> None:
+        """The socket did not take the last response whole: no further request until it has."""
+        self._blocked = True
+
     def output_drained(self) -> None:
         """The last response has reached the socket."""
         if self._in_progress is None:

@@ -1,7 +1,7 @@
 """The edge: Twisted's view of a connection. The only `dataReceived` in Odradek.
 
-Reading: bytes are cut into frames and handed to `Connection`. Writing: `SocketWriter` tries the socket at once, in
-the same reactor turn, and queues only what it does not take; record bytes go from file to socket by `sendfile`.
+Reading: bytes are cut into frames and handed to `Connection`. Writing: `SocketWriter` sends within the same reactor
+turn, and queues only what the socket does not take; record bytes go from file to socket by `sendfile`.
 """
 
 import logging
@@ -20,6 +20,7 @@ from odradek.protocol.framing import FrameSplitter
 from odradek.protocol.types import DecodeError
 from odradek.server.connection import Connection, Piece
 from odradek.server.connections import ConnectionRegistry
+from odradek.server.turn import Turn
 
 logger = logging.getLogger(__name__)
 
@@ -35,12 +36,22 @@ _TURN_LIMIT_BYTES: Final = 4194304
 class SocketWriter:
     """Sends pieces, bytes and file regions, in order.
 
-    Whenever something is left over it registers itself as the transport's pull producer, so Twisted's own write buffer
-    stays empty and the socket is ours. `on_drained` is called when the queue has become empty again.
+    Small responses wait for the end of the reactor's turn; without a `turn` they leave at once. Whenever something is left over it registers itself as the transport's pull producer, so Twisted's own write buffer
+    stays empty and the socket is ours. `on_held_back` is called when a small response did not go whole at the end of
+    its turn, `on_drained` when the queue has become empty again.
     """
 
-    def __init__(self, transport: Any, on_drained: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        transport: Any,
+        turn: Turn | None,
+        on_held_back: Callable[[], None],
+        on_drained: Callable[[], None],
+    ) -> None:
         self._transport = transport
+        self._turn = turn
+        self._pending: bytearray | None = None
+        self._on_held_back = on_held_back
         self._socket: socket.socket = transport.getHandle()
         self._on_drained = on_drained
         self._queue: deque[Piece] = deque()
@@ -52,26 +63,45 @@ class SocketWriter:
         """Whether everything sent so far has reached the socket."""
         return not self._queue
 
-    def send_one(self, data: bytearray | bytes) -> bool:
-        """Send a response that is one piece; True if the socket took it whole."""
-        if not self._queue:
-            try:
-                sent = self._socket.send(data)
-            except BlockingIOError:
-                sent = 0
-            except OSError as error:
-                self._fail(error)
-                return True
-            if sent == len(data):
-                return True
-            self._queue.append(memoryview(data)[sent:])
-        else:
+    def send_one(self, data: bytearray) -> bool:
+        """Send a response that is one piece, at the end of the turn; False if there is a queue to wait in."""
+        if self._queue:
             self._queue.append(data)
-        self._register()
-        return False
+            return False
+        if self._turn is None:
+            self._pending = data
+            self.flush()
+            return not self._queue
+        if self._pending is None:
+            self._pending = data
+            self._turn.add(self)
+        else:
+            self._pending += data
+        return True
+
+    def flush(self) -> None:
+        """Send what waits for the end of the turn."""
+        data = self._pending
+        if data is None:
+            return
+        self._pending = None
+        try:
+            sent = self._socket.send(data)
+        except BlockingIOError:
+            sent = 0
+        except OSError as error:
+            self._fail(error)
+            return
+        if sent < len(data):
+            self._queue.append(memoryview(data)[sent:])
+            self._register()
+            self._on_held_back()
 
     def send(self, pieces: list[Piece]) -> bool:
         """Send a response of several pieces; True if the socket took all of it."""
+        if self._pending is not None:
+            self._queue.append(self._pending)
+            self._pending = None
         self._queue.extend(pieces)
         if not self._registered and not self._pump():
             self._register()
@@ -89,6 +119,7 @@ class SocketWriter:
     def stopProducing(self) -> None:
         """Twisted: the connection is gone."""
         self._queue.clear()
+        self._pending = None
 
     def _register(self) -> None:
         if not self._registered:
@@ -137,6 +168,7 @@ class SocketWriter:
     def _fail(self, error: OSError) -> None:
         logger.debug("write failed error=%s", error)
         self._queue.clear()
+        self._pending = None
         self._transport.abortConnection()
 
 
@@ -161,7 +193,10 @@ class KafkaTransport(Protocol):
         transport.setTcpNoDelay(True)
         transport.bufferSize = SMALL_READ_BYTES
         self.connection = self._make_connection(self)
-        self.writer = SocketWriter(transport, self.connection.output_drained)
+        turn = getattr(transport.reactor, "turn", None)
+        self.writer = SocketWriter(
+            transport, turn, self.connection.output_held_back, self.connection.output_drained
+        )
         self._registry.add(self)
 
     def dataReceived(self, data: bytes) -> None:
@@ -175,6 +210,8 @@ class KafkaTransport(Protocol):
             self._set_read_size(SMALL_READ_BYTES)
         if self._splitter.is_whole_frame(data):
             self.connection.frame_received(data)
+            if size > SMALL_READ_BYTES:
+                self.writer.flush()
             return
         try:
             frames = self._splitter.feed(data)
@@ -192,6 +229,7 @@ class KafkaTransport(Protocol):
     def close(self) -> None:
         """Close; answers that have left for the socket still arrive, others do not."""
         self._closing = True
+        self.writer.flush()
         transport: Any = self.transport
         if self.writer.is_idle:
             transport.loseConnection()
