@@ -36,9 +36,10 @@ _TURN_LIMIT_BYTES: Final = 4194304
 class SocketWriter:
     """Sends pieces, bytes and file regions, in order.
 
-    Small responses wait for the end of the reactor's turn; without a `turn` they leave at once. Whenever something is left over it registers itself as the transport's pull producer, so Twisted's own write buffer
-    stays empty and the socket is ours. `on_held_back` is called when a small response did not go whole at the end of
-    its turn, `on_drained` when the queue has become empty again.
+    Small responses wait for the end of the reactor's turn; without a `turn` they leave at once. Whenever something is
+    left over it registers itself as the transport's pull producer, so Twisted's own write buffer stays empty and the
+    socket is ours. `on_held_back` is called when a small response did not go whole at the end of its turn,
+    `on_drained` when the queue has become empty again.
     """
 
     def __init__(
