@@ -216,6 +216,7 @@ def _ivy_description(jar_set: JarSet) -> str:
 
 def main() -> int:
     try:
+        java()
         for jar_set in ALL:
             jars = ensure(jar_set)
             print(f"{jar_set.name}: {len(jars)} jars in {jars[0].parent}")

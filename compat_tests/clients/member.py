@@ -13,11 +13,14 @@ import subprocess
 import sys
 import threading
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Self
 
 from compat_tests import processes
 from compat_tests.clients import load
 from compat_tests.clients.common import ConsumerOptions, Partition, wait_until
+
+ROOT = Path(__file__).parents[2]
 
 
 class Member:
@@ -28,7 +31,7 @@ class Member:
         self.events: list[dict[str, Any]] = []
         arguments = ["-m", "compat_tests.clients.member", library, bootstrap, topic, json.dumps(options)]
         self._process = processes.start(
-            [sys.executable, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [sys.executable, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT
         )
         threading.Thread(target=self._follow, daemon=True).start()
 
