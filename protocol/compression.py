@@ -16,7 +16,7 @@ Sources: KIP-110 (zstd), KIP-390 (levels), LZ4 frame format 1.6, RFC 8878 (zstd)
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from enum import IntEnum
 from struct import Struct
 from typing import NamedTuple
@@ -330,46 +330,51 @@ _ZSTD_RLE_BLOCK = 1
 
 
 def _compress_zstd(data: Buffer, level: int) -> bytes:
-    from cramjam import zstd
+    import zstandard
 
-    compressor = zstd.Compressor(level)
-    compressor.compress(bytes(data))
-    return bytes(compressor.finish())
+    return zstandard.ZstdCompressor(level=level, write_content_size=False).compress(data)
 
 
 def _decompress_zstd(data: memoryview, max_bytes: int) -> bytes:
-    from cramjam import DecompressionError, zstd
+    import zstandard
 
-    if not data:
-        return b""
-    output = bytearray(min(_bound_zstd(data, max_bytes), max_bytes))
+    decompressor = zstandard.ZstdDecompressor()
+    pieces: list[bytes] = []
+    remaining_bytes = max_bytes
     try:
-        size_bytes = zstd.decompress_into(data, output)
-    except DecompressionError as error:
+        for frame, bound_bytes in _zstd_frames(data, max_bytes):
+            # The library would allocate whatever size the frame states.
+            stated = zstandard.get_frame_parameters(frame).content_size
+            if stated != zstandard.CONTENTSIZE_UNKNOWN and stated > min(bound_bytes, remaining_bytes):
+                raise _too_large(max_bytes)
+            piece = decompressor.decompress(frame, max_output_size=max(1, min(bound_bytes, remaining_bytes)))
+            remaining_bytes -= len(piece)
+            pieces.append(piece)
+    except zstandard.ZstdError as error:
         raise CompressionError(f"zstd: {error}, at most {max_bytes} bytes allowed") from error
-    with memoryview(output) as view:
-        return bytes(view[:size_bytes])
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
-def _bound_zstd(data: memoryview, max_bytes: int) -> int:
-    """An upper bound of what the frames decompress to, from their block headers.
+def _zstd_frames(data: memoryview, max_bytes: int) -> Iterator[tuple[memoryview, int]]:
+    """The frames, skippable ones left out, each with an upper bound of what it decompresses to.
 
-    Raises CompressionError where the blocks whose size is stated already exceed `max_bytes`. Whether the frames
-    are well-formed otherwise is left to the library.
+    Raises CompressionError where the blocks whose size is stated already exceed `max_bytes`, and for bytes that are no
+    frame. Whether the frames are well-formed otherwise is left to the library.
     """
     position = 0
-    bound_bytes = 0
     end = len(data)
-    while end - position >= 8:
+    while position < end:
+        if end - position < 8:
+            raise CompressionError("zstd: truncated frame")
         magic = _LITTLE_UINT32.unpack_from(data, position)[0]
         if magic & _ZSTD_SKIPPABLE_MASK == _ZSTD_SKIPPABLE_MAGIC:
             position += 8 + _LITTLE_UINT32.unpack_from(data, position + 4)[0]
             continue
         if magic != _ZSTD_MAGIC:
-            break
-        position, frame_bytes = _walk_zstd_frame(data, position, max_bytes)
-        bound_bytes += frame_bytes
-    return bound_bytes
+            raise CompressionError("zstd: not a frame")
+        start = position
+        position, bound_bytes = _walk_zstd_frame(data, position, max_bytes)
+        yield data[start:position], bound_bytes
 
 
 def _walk_zstd_frame(data: memoryview, position: int, max_bytes: int) -> tuple[int, int]:
