@@ -267,7 +267,7 @@ class Partition:
     def diverging_epoch(self, last_fetched_epoch: int, fetch_offset: int) -> tuple[int, int] | None:
         """Where a reader's history and the log's part: (epoch, end offset), None if they do not (KIP-320, KIP-595).
 
-        Raises KafkaError E1 if the log knows nothing of the epoch.
+        Raises KafkaError E1 if the log knows nothing of the epoch, or of the offset any more.
         """
         if last_fetched_epoch < 0:
             return None
@@ -277,6 +277,8 @@ class Partition:
             raise KafkaError(
                 ErrorCode.OFFSET_OUT_OF_RANGE, f"the log knows nothing of leader epoch {last_fetched_epoch}"
             )
+        if fetch_offset < log.log_start_offset:
+            raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, f"the log begins at {log.log_start_offset}")
         if epoch < last_fetched_epoch or end_offset < fetch_offset:
             return epoch, end_offset
         return None

@@ -111,7 +111,7 @@ class FetchSessionCache:
         self, partitions: dict[PartitionKey, FetchPartition], uses_topic_ids: bool, now_ms: int
     ) -> FetchSession | None:
         """A new session, or None if there is no room and nobody who may be put out."""
-        if not partitions or (len(self._sessions) >= self._max_sessions and not self._evict(len(partitions), now_ms)):
+        if len(self._sessions) >= self._max_sessions and not self._evict(len(partitions), now_ms):
             return None
         session_id = self._random_id()
         while session_id in self._sessions or session_id == INVALID_SESSION_ID:
@@ -151,7 +151,7 @@ class FetchSessionCache:
             return True
         settled = [session for session in self._sessions.values() if now_ms - session.created_ms > EVICTION_MS]
         smallest = min(settled, key=lambda session: (len(session.partitions), session.id), default=None)
-        if smallest is None or len(smallest.partitions) > new_size:
+        if smallest is None or len(smallest.partitions) >= new_size:
             return False
         del self._sessions[smallest.id]
         return True

@@ -1,9 +1,10 @@
 """Fetch 4-18: record batches from many partitions, closed, waiting a while when there are too few of them.
 
-The answer comes when min_bytes are there, when a partition fails or diverges, or when max_wait_ms are over. While
-nothing has been read yet, the first batch comes whole whatever the limits say (KIP-74). Sessions: KIP-227. Topics by
-id from version 13 on (KIP-516). Leader epochs: KIP-320; a reader whose history has parted from ours is told where
-(KIP-595). Read-committed fetches end at the last stable offset and name the aborted transactions (KIP-98).
+The answer comes when min_bytes are there, when a partition fails, diverges or is read up to the end of an older
+segment, or when max_wait_ms are over. While nothing has been read yet, the first batch comes whole whatever the limits
+say (KIP-74). Sessions: KIP-227. Topics by id from version 13 on (KIP-516). Leader epochs: KIP-320; a reader whose
+history has parted from ours is told where (KIP-595). Read-committed fetches end at the last stable offset and name the
+aborted transactions (KIP-98).
 """
 
 from collections.abc import Iterable
@@ -20,7 +21,6 @@ from odradek.protocol.messages.fetch import (
     FetchResponseNodeEndpoint,
     FetchResponsePartitionData,
 )
-from odradek.protocol.types import FileRegionLike
 from odradek.replication.partition import READ_COMMITTED, Partition
 from odradek.server.fetch_sessions import (
     FINAL_EPOCH,
@@ -37,10 +37,12 @@ if TYPE_CHECKING:
     from odradek.server.services import Services
 
 TOPIC_IDS_SINCE: Final = 13
+CONSUMER: Final = -1
 STORAGE_ERROR_SINCE: Final = 6
 LEADER_NAMED_SINCE: Final = 16
 REPLICA_STATE_SINCE: Final = 15
 _INVALID_OFFSET: Final = -1
+_MISSING: Final = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
 _NO_RECORDS: Final = b""
 
 Row = tuple[FetchPartition, FetchResponsePartitionData]
@@ -71,10 +73,12 @@ class _Fetch:
 
     __slots__ = (
         "context",
+        "epoch",
+        "has_failed",
         "isolation_level",
-        "kind_is_full",
         "max_bytes",
         "min_bytes",
+        "opens_session",
         "request",
         "services",
         "session",
@@ -91,18 +95,23 @@ class _Fetch:
         self.max_bytes = min(request.max_bytes, services.config.fetch_max_bytes)
         self.min_bytes = min(request.min_bytes, self.max_bytes)
         self.session: FetchSession | None = None
-        self.kind_is_full = False
+        self.epoch = 0
+        self.opens_session = False
+        self.has_failed = False
         self.targets: list[tuple[FetchPartition, Partition | KafkaError]] = []
 
     def begin(self) -> Any:
-        self._check_replica_id()
         self.targets = [(asked, self._find(asked)) for asked in self._asked()]
+        request = self.request
+        replica_id = request.replica_id if self.version < REPLICA_STATE_SINCE else request.replica_state.replica_id
+        if replica_id > CONSUMER:
+            self._refuse_follower(replica_id)
         rows, is_enough = self._read()
-        if is_enough or self.request.max_wait_ms <= 0:
+        if is_enough or request.max_wait_ms <= 0:
             return self._respond(rows)
         partitions = [target for _, target in self.targets if isinstance(target, Partition)]
         operation = DelayedOperation(self._try_complete, self._timed_out)
-        return operation.wait(self.services.reactor, self.request.max_wait_ms, partitions)
+        return operation.wait(self.services.reactor, request.max_wait_ms, partitions)
 
     def _try_complete(self) -> FetchResponse | None:
         rows, is_enough = self._read()
@@ -110,13 +119,6 @@ class _Fetch:
 
     def _timed_out(self) -> FetchResponse:
         return self._respond(self._read()[0])
-
-    def _check_replica_id(self) -> None:
-        """Only consumers fetch here: no other broker has a replica of anything yet."""
-        request = self.request
-        replica_id = request.replica_id if self.version < REPLICA_STATE_SINCE else request.replica_state.replica_id
-        if replica_id >= 0:
-            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"broker {replica_id} has no replica here")
 
     # -- what is asked ---------------------------------------------------------------------------------------------
 
@@ -129,7 +131,7 @@ class _Fetch:
         if epoch in (INITIAL_EPOCH, FINAL_EPOCH):
             if request.session_id != INVALID_SESSION_ID:
                 cache.remove(request.session_id)
-            self.kind_is_full = epoch == INITIAL_EPOCH
+            self.opens_session = epoch == INITIAL_EPOCH
             return asked.values()
         uses_ids = self.version >= TOPIC_IDS_SINCE
         session = cache.resume(request.session_id, epoch, uses_ids, self.services.now_ms())
@@ -138,7 +140,7 @@ class _Fetch:
             cache.remove(session.id)
             return asked.values()
         session.advance()
-        self.session = session
+        self.session, self.epoch = session, session.epoch
         return list(session.partitions.values())
 
     def _find(self, asked: FetchPartition) -> Partition | KafkaError:
@@ -148,7 +150,16 @@ class _Fetch:
                 return replicas.get_by_id(asked.topic_id, asked.index)
             return replicas.get(asked.topic, asked.index)
         except KafkaError as error:
-            return error
+            # Kept for as long as the request waits: without the frames, which would keep the request in turn.
+            return error.with_traceback(None)
+
+    def _refuse_follower(self, replica_id: int) -> None:
+        """No other broker has a replica of anything yet: one that thinks so learns it at each partition."""
+        for number, (asked, target) in enumerate(self.targets):
+            if isinstance(target, Partition):
+                has_epoch = asked.current_leader_epoch >= 0
+                code = ErrorCode.UNKNOWN_LEADER_EPOCH if has_epoch else ErrorCode.NOT_LEADER_OR_FOLLOWER
+                self.targets[number] = asked, KafkaError(code, f"broker {replica_id} has no replica here")
 
     # -- reading ---------------------------------------------------------------------------------------------------
 
@@ -158,35 +169,58 @@ class _Fetch:
         A partition that does not exist does not hasten the answer: the client may be waiting for the others.
         """
         rows: list[Row] = []
-        unknown: list[Row] = []
+        missing: list[Row] = []
         remaining_bytes = self.max_bytes
         read_bytes = 0
-        is_urgent = True
+        is_urgent = False
         for asked, target in self.targets:
-            if not isinstance(target, Partition):
-                unknown.append((asked, _failed_row(asked.index, target, self.version)))
-                continue
-            if not rows:
-                is_urgent = False
-            try:
-                row, size_bytes, diverges = self._read_one(asked, target, remaining_bytes, read_bytes == 0)
-            except KafkaError as error:
-                row, size_bytes, diverges = _failed_row(asked.index, error, self.version), 0, True
-            is_urgent = is_urgent or diverges
+            error: KafkaError | None = None
+            if isinstance(target, Partition):
+                try:
+                    row, size_bytes, is_all = self._read_one(asked, target, remaining_bytes, read_bytes == 0)
+                except KafkaError as failure:
+                    error = self._cause(asked, failure)
+            else:
+                error = target
+            if error is not None:
+                self.has_failed = True
+                row, size_bytes, is_all = _failed_row(asked.index, error, self.version), 0, True
+                if error is target and error.code in _MISSING:
+                    missing.append((asked, row))
+                    continue
+            is_urgent = is_urgent or is_all
             read_bytes += size_bytes
             remaining_bytes = max(0, remaining_bytes - size_bytes)
             rows.append((asked, row))
-        return rows + unknown, is_urgent or read_bytes >= self.min_bytes
+        return rows + missing, is_urgent or not rows or read_bytes >= self.min_bytes
+
+    def _cause(self, asked: FetchPartition, error: KafkaError) -> KafkaError:
+        """A partition that was there when the request came may have been deleted since."""
+        if error.code == ErrorCode.NOT_LEADER_OR_FOLLOWER:
+            found = self._find(asked)
+            if isinstance(found, KafkaError) and found.code in _MISSING:
+                return KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        return error
 
     def _read_one(
         self, asked: FetchPartition, partition: Partition, remaining_bytes: int, at_least_one: bool
     ) -> tuple[FetchResponsePartitionData, int, bool]:
-        """A partition's row, the bytes in it, and whether the reader's history diverges from ours."""
+        """A partition's row, the bytes in it, and whether there is no sense in waiting for more.
+
+        That is so when the reader's history has parted from ours, and at the end of an older segment.
+        """
         log = partition.leading_log(asked.current_leader_epoch)
+        row = FetchResponsePartitionData(
+            partition_index=asked.index,
+            high_watermark=log.high_watermark,
+            last_stable_offset=log.last_stable_offset,
+            log_start_offset=log.log_start_offset,
+            aborted_transactions=None,
+            records=_NO_RECORDS,
+        )
         if asked.last_fetched_epoch >= 0:
             diverging = partition.diverging_epoch(asked.last_fetched_epoch, asked.fetch_offset)
             if diverging is not None:
-                row = self._row(asked.index, partition, None)
                 row.diverging_epoch = FetchResponseEpochEndOffset(epoch=diverging[0], end_offset=diverging[1])
                 return row, 0, True
         region = partition.read(
@@ -196,37 +230,23 @@ class _Fetch:
             at_least_one=at_least_one,
             current_leader_epoch=asked.current_leader_epoch,
         )
-        row = self._row(asked.index, partition, region)
         if self.isolation_level == READ_COMMITTED:
             found = [] if region is None else log.aborted_transactions(asked.fetch_offset, region)
             row.aborted_transactions = [
                 FetchResponseAbortedTransaction(producer_id=entry.producer_id, first_offset=entry.first_offset)
                 for entry in found
             ]
-        return row, 0 if region is None else region.size_bytes, False
-
-    def _row(
-        self, index: int, partition: Partition, region: FileRegionLike | None
-    ) -> FetchResponsePartitionData:
-        log = partition.leading_log()
-        return FetchResponsePartitionData(
-            partition_index=index,
-            high_watermark=log.high_watermark,
-            last_stable_offset=log.last_stable_offset,
-            log_start_offset=log.log_start_offset,
-            aborted_transactions=None,
-            records=_NO_RECORDS if region is None else region,
-        )
+        if region is None:
+            return row, 0, False
+        row.records = region
+        return row, region.size_bytes, region.file is not log.active_segment.file
 
     # -- answering -------------------------------------------------------------------------------------------------
 
     def _respond(self, rows: list[Row]) -> FetchResponse:
         if self.session is not None:
             return self._respond_in_session(self.session, rows)
-        session_id = INVALID_SESSION_ID
-        if self.kind_is_full:
-            session_id = self._open_session(rows)
-        return self._response(session_id, rows)
+        return self._response(self._open_session(rows) if self.opens_session else INVALID_SESSION_ID, rows)
 
     def _open_session(self, rows: list[Row]) -> int:
         for asked, row in rows:
@@ -240,6 +260,9 @@ class _Fetch:
 
     def _respond_in_session(self, session: FetchSession, rows: list[Row]) -> FetchResponse:
         """Only what is news. Partitions that gave records go to the end of the order, so that each gets its turn."""
+        if session.epoch != self.epoch:
+            # The same client went on with the session while this request waited: it does not know what it is told.
+            return FetchResponse(error_code=ErrorCode.INVALID_FETCH_SESSION_EPOCH, session_id=session.id)
         uses_ids = self.version >= TOPIC_IDS_SINCE
         told: list[Row] = []
         for asked, row in rows:
@@ -248,9 +271,7 @@ class _Fetch:
             if is_news or has_records or row.diverging_epoch.epoch >= 0:
                 told.append((asked, row))
             if has_records:
-                key = (asked.topic_id if uses_ids else asked.topic, asked.index)
-                if key in session.partitions:
-                    session.partitions.move_to_end(key)
+                session.partitions.move_to_end((asked.topic_id if uses_ids else asked.topic, asked.index))
         return self._response(session.id, told)
 
     def _response(self, session_id: int, rows: list[Row]) -> FetchResponse:
@@ -262,7 +283,7 @@ class _Fetch:
                 last = asked
             topics[-1].partitions.append(row)
         response = FetchResponse(session_id=session_id, responses=topics)
-        if self.version >= LEADER_NAMED_SINCE:
+        if self.has_failed and self.version >= LEADER_NAMED_SINCE:
             self._name_leaders(response, rows)
         return response
 
