@@ -164,7 +164,8 @@ REFUSED: list[tuple[str, str, Any, int]] = [
     ("record of negative length", "plain", lambda: batch(payload=varint(-5) + A_RECORD[1:]), 87),
     ("bytes after the records", "plain", lambda: batch(payload=A_RECORD + b"left over"), 87),
     ("no records at all", "plain", lambda: batch(payload=b""), 87),
-    ("varint without an end", "plain", lambda: batch(payload=b"\xff" * 12), -1),
+    # Apache Kafka trips over this one: -1. Odradek says what is wrong.
+    ("varint without an end", "plain", lambda: batch(payload=b"\xff" * 12), (87, -1)),
     (
         "key longer than the record",
         "plain",
@@ -202,7 +203,9 @@ def bad_body(after_offset_delta: bytes) -> bytes:
 def test_a_bad_batch_is_refused_and_nothing_of_it_is_written(connection, topics, topic, records, code):
     name = topics[topic]
     before = end_offset(connection, name)
-    assert produce(connection, name, records()) == (code, NO_OFFSET)
+    answered, base_offset = produce(connection, name, records())
+    assert answered in (code if isinstance(code, tuple) else (code,))
+    assert base_offset == NO_OFFSET
     assert end_offset(connection, name) == before
     # The connection and the partition go on.
     good = batch([(b"k", b"v")])

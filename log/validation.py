@@ -262,8 +262,8 @@ def _check_each_record(
     code = ErrorCode.INVALID_RECORD
     max_timestamp, position, last_delta = NO_TIMESTAMP, 0, None
     for index in range(header.record_count):
-        length, start = read_varint(records, position)
         timestamp_delta, last_delta, has_key = check_record(records, position)
+        length, start = read_varint(records, position)
         timestamp = header.max_timestamp if client_set_type else header.base_timestamp + timestamp_delta
         position = start + length
         max_timestamp = max(max_timestamp, timestamp)
