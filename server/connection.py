@@ -33,6 +33,7 @@ Piece = bytes | bytearray | memoryview | FileRegionLike
 _pack_response_head: Final = struct.Struct(">ii").pack
 _pack_size_into: Final = struct.Struct(">i").pack_into
 _BACKLOG_LIMIT: Final = 16
+_BACKLOG_LIMIT_BYTES: Final = 1048576
 _CLIENT_ID_AT: Final = SIZE_BYTES + PREFIX_BYTES
 _NO_ID: Final = b"\0" * (2**15 + 1)
 """Longer than any client id, and so equal to none."""
@@ -73,7 +74,7 @@ class Connection:
                 if self._blocked:
                     self._backlog.extend(frames[number:])
                     break
-        if len(self._backlog) >= _BACKLOG_LIMIT and not self._paused:
+        if not self._paused and self._backlog and self._has_enough_to_do():
             self._paused = True
             self._transport.pause_reading()
 
@@ -117,9 +118,13 @@ class Connection:
                 self._request(self._backlog.popleft())
         finally:
             self._is_unblocking = False
-        if self._paused and len(self._backlog) < _BACKLOG_LIMIT and not self._blocked:
+        if self._paused and not self._blocked and not self._has_enough_to_do():
             self._paused = False
             self._transport.resume_reading()
+
+    def _has_enough_to_do(self) -> bool:
+        backlog = self._backlog
+        return len(backlog) >= _BACKLOG_LIMIT or sum(map(len, backlog)) >= _BACKLOG_LIMIT_BYTES
 
     def _request(self, frame: bytes | memoryview) -> None:
         """Decode one request, let its handler answer, and send the answer if it is there already."""
@@ -203,18 +208,30 @@ class Connection:
             self._in_progress = None
             if response is not NO_RESPONSE:
                 self._respond(api, correlation_id, response)
-            if self._transport.writer.is_idle and not self._lost:
-                self._unblock()
+            self._done_waiting()
 
         def failed(failure: "Failure") -> None:
             self._in_progress = None
             if self._lost:
                 return
             self._answer_failure(api, correlation_id, request, failure.value or RuntimeError("no reason given"))
-            if self._transport.writer.is_idle and not self._lost:
-                self._unblock()
+            self._done_waiting()
 
         deferred.addCallbacks(answered, failed)
+
+    def _done_waiting(self) -> None:
+        """Go on with the requests that came meanwhile.
+
+        Not at once: what ended the wait may be another connection's append, whose own work is not done yet.
+        """
+        if self._backlog:
+            self._transport.next_turn(self._go_on)
+        else:
+            self._go_on()
+
+    def _go_on(self) -> None:
+        if self._in_progress is None and self._transport.writer.is_idle and not self._lost:
+            self._unblock()
 
     def _answer_failure(self, api: BoundApi, correlation_id: int, request: Any, error: BaseException) -> None:
         if isinstance(error, CloseConnection):

@@ -237,6 +237,11 @@ class KafkaTransport(Protocol):
         else:
             transport.abortConnection()
 
+    def next_turn(self, work: Callable[[], None]) -> None:
+        """Do it when everything that is going on now is done."""
+        transport: Any = self.transport
+        transport.reactor.callLater(0, work)
+
     def pause_reading(self) -> None:
         """Take no more requests in until `resume_reading`."""
         transport: Any = self.transport

@@ -33,9 +33,18 @@ class Transport:
         self.writer = Writer()
         self.closed = False
         self.reading = True
+        self.put_off = []
 
     def close(self):
         self.closed = True
+
+    def next_turn(self, work):
+        self.put_off.append(work)
+
+    def turn(self):
+        work, self.put_off = self.put_off, []
+        for one in work:
+            one()
 
     def pause_reading(self):
         self.reading = False
@@ -83,6 +92,26 @@ def test_answers_come_in_order_and_the_next_request_waits(setting):
     connection.frames_received([frame(3)])
     assert transport.answers() == []
     first.callback(HeartbeatResponse(error_code=27))
+    transport.turn()
+    assert transport.answers() == [(1, 27), (2, 0), (3, 0)]
+
+
+def test_what_ends_a_wait_does_not_begin_the_next_request_within_it(setting):
+    transport, connection, results, _ = setting
+    first, third = Deferred(), Deferred()
+    results.append(first)
+    connection.frames_received([frame(1), frame(2), frame(3), frame(4)])
+    first.callback(HeartbeatResponse(error_code=27))
+    assert transport.answers() == [(1, 27)]
+    results.extend([HeartbeatResponse(), third])
+    connection.output_drained()
+    assert transport.answers() == [(1, 27), (2, 0)]
+    # Put off from the first time, when the third is in progress by now.
+    transport.turn()
+    assert transport.answers() == [(1, 27), (2, 0)]
+    third.callback(HeartbeatResponse())
+    connection.connection_lost()
+    transport.turn()
     assert transport.answers() == [(1, 27), (2, 0), (3, 0)]
 
 
@@ -103,6 +132,7 @@ def test_too_many_waiting_requests_stop_the_reading(setting):
     connection.frames_received([frame(n) for n in range(40)])
     assert not transport.reading
     first.callback(HeartbeatResponse())
+    transport.turn()
     assert transport.reading
     assert [correlation_id for correlation_id, _ in transport.answers()] == list(range(40))
 
@@ -115,12 +145,25 @@ def test_kafka_errors_are_answered_and_unforeseen_ones_counted(setting):
     assert dispatch.unexpected_errors == {"Heartbeat": 1}
 
 
+def test_large_requests_that_wait_stop_the_reading_sooner(setting):
+    transport, connection, results, _ = setting
+    first = Deferred()
+    results.append(first)
+    large = frame(2, body=codec.encode(HeartbeatRequest(group_id="g" * 30_000, member_id="m"), 1) + bytes(2_000_000))
+    connection.frames_received([frame(1), large])
+    assert not transport.reading
+    first.callback(HeartbeatResponse())
+    transport.turn()
+    assert transport.reading
+
+
 def test_a_failed_deferred_is_answered_too(setting):
     transport, connection, results, _ = setting
     waiting = Deferred()
     results.append(waiting)
     connection.frames_received([frame(1), frame(2)])
     waiting.errback(KafkaError(ErrorCode.ILLEGAL_GENERATION))
+    transport.turn()
     assert transport.answers() == [(1, 22), (2, 0)]
 
 
