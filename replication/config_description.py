@@ -82,9 +82,10 @@ class ConfigDescriber:
         if topic not in self._image.topics:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         config = self._configs.topic(topic)
+        explicit = self._image.topic_configs.get(topic, {})
         entries = []
         for name, prop in LogConfig.declared().items():
-            is_explicit = name in config.explicit
+            is_explicit = name in explicit
             if (prop.internal and not is_explicit) or (wanted and name not in wanted):
                 continue
             text = config.text(name)
