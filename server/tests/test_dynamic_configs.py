@@ -1,0 +1,359 @@
+"""Configurations changed by a client: in force at once, described with their sources, kept over a restart."""
+
+import itertools
+import time
+
+import pytest
+
+from odradek.protocol.compression import Codec
+from odradek.protocol.errors import ErrorCode
+from odradek.protocol.messages.alter_configs import (
+    AlterConfigsRequest,
+    AlterConfigsRequestAlterableConfig,
+    AlterConfigsRequestAlterConfigsResource,
+)
+from odradek.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsRequestDeleteTopicState
+from odradek.protocol.messages.describe_configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsRequestDescribeConfigsResource,
+)
+from odradek.protocol.messages.incremental_alter_configs import (
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsRequestAlterableConfig,
+    IncrementalAlterConfigsRequestAlterConfigsResource,
+)
+from odradek.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from odradek.protocol.records import build_batch, iter_records, read_header
+from odradek.server.tests.wire import EARLIEST, LATEST, Wire, until
+from odradek.testing import OdradekBroker
+
+TOPIC, BROKER = 2, 4
+SET, DELETE, APPEND, SUBTRACT = range(4)
+TOPIC_CONFIG, DYNAMIC_BROKER, DYNAMIC_DEFAULT, STATIC, DEFAULT = range(1, 6)
+INT_TYPE = 3
+numbers = itertools.count()
+
+
+class Admin:
+    """Alters and describes configurations over a connection of its own for each request."""
+
+    def __init__(self, broker):
+        self.broker = broker
+
+    def _ask(self, request):
+        with Wire(self.broker.port) as wire:
+            return wire.ask(request)
+
+    def alter(self, kind, name, *operations, validate_only=False):
+        """Operations as (property, operation, value). Returns the error's code."""
+        configs = [
+            IncrementalAlterConfigsRequestAlterableConfig(name=key, config_operation=operation, value=value)
+            for key, operation, value in operations
+        ]
+        resource = IncrementalAlterConfigsRequestAlterConfigsResource(
+            resource_type=kind, resource_name=name, configs=configs
+        )
+        request = IncrementalAlterConfigsRequest(resources=[resource], validate_only=validate_only)
+        (answer,) = self._ask(request).responses
+        return answer.error_code
+
+    def set(self, kind, name, **values):
+        """Properties with _ for the dots; None takes one away."""
+        operations = [
+            (key.replace("_", "."), *((DELETE, None) if value is None else (SET, str(value))))
+            for key, value in values.items()
+        ]
+        assert self.alter(kind, name, *operations) == 0
+
+    def describe(self, kind, name):
+        """All that is described, by name."""
+        resource = DescribeConfigsRequestDescribeConfigsResource(resource_type=kind, resource_name=name)
+        request = DescribeConfigsRequest(
+            resources=[resource], include_synonyms=True, include_documentation=True
+        )
+        (answer,) = self._ask(request).results
+        assert answer.error_code == 0
+        return {entry.name: entry for entry in answer.configs}
+
+    def value(self, kind, name, key):
+        """A value and its source."""
+        entry = self.describe(kind, name)[key]
+        return entry.value, entry.config_source
+
+
+@pytest.fixture(scope="module")
+def broker():
+    properties = {
+        "log.retention.check.interval.ms": "50",
+        "log.initial.task.delay.ms": "0",
+        "message.max.bytes": "50000",
+        "log.segment.delete.delay.ms": "0",
+    }
+    with OdradekBroker(properties) as broker:
+        yield broker
+
+
+@pytest.fixture(scope="module")
+def admin(broker):
+    return Admin(broker)
+
+
+@pytest.fixture
+def wire(broker):
+    with Wire(broker.port) as wire:
+        yield wire
+
+
+@pytest.fixture
+def topic(wire):
+    name = f"topic-{next(numbers)}"
+    wire.create_topic(name)
+    return name
+
+
+def last_batch(wire, topic):
+    """The header of the last batch of a topic's only partition, and its records."""
+    data = memoryview(bytes(wire.fetch(topic, wire.offset(topic, LATEST) - 1).records))
+    return read_header(data), list(iter_records(data))
+
+
+# Topics
+
+
+def test_the_largest_batch_of_a_topic(admin, wire, topic):
+    assert wire.produce(topic, b"x" * 3000).error_code == 0
+    admin.set(TOPIC, topic, max_message_bytes=1000)
+    assert wire.produce(topic, b"x" * 3000).error_code == ErrorCode.MESSAGE_TOO_LARGE
+    admin.set(TOPIC, topic, max_message_bytes=100_000)
+    assert wire.produce(topic, b"x" * 60_000).error_code == 0
+    admin.set(TOPIC, topic, max_message_bytes=None)
+    assert wire.produce(topic, b"x" * 60_000).error_code == ErrorCode.MESSAGE_TOO_LARGE
+
+
+def test_the_kind_of_a_topics_timestamps(admin, wire, topic):
+    long_ago_ms = int(time.time() * 1000) - 3_600_000
+    wire.produce(topic, b"v", timestamp_ms=long_ago_ms)
+    assert last_batch(wire, topic)[0].max_timestamp == long_ago_ms
+    admin.set(TOPIC, topic, message_timestamp_type="LogAppendTime")
+    before_ms = int(time.time() * 1000)
+    answer = wire.produce(topic, b"v", timestamp_ms=long_ago_ms)
+    header, (record,) = last_batch(wire, topic)
+    assert header.is_log_append_time
+    assert answer.log_append_time_ms == header.max_timestamp == record.timestamp >= before_ms
+    admin.set(TOPIC, topic, message_timestamp_type="CreateTime", message_timestamp_before_max_ms=1000)
+    assert wire.produce(topic, b"v", timestamp_ms=long_ago_ms).error_code == ErrorCode.INVALID_TIMESTAMP
+
+
+@pytest.mark.parametrize("sent", [Codec.NONE, Codec.LZ4], ids=lambda codec: codec.name)
+def test_a_topics_compression(admin, wire, topic, sent):
+    batch = build_batch([(int(time.time() * 1000), b"k", b"value" * 50, (("h", b"1"),))] * 3, codec=sent)
+    expected = {"gzip": Codec.GZIP, "snappy": Codec.SNAPPY, "zstd": Codec.ZSTD, "uncompressed": Codec.NONE}
+    for name, codec in {**expected, "lz4": Codec.LZ4, "producer": sent}.items():
+        admin.set(TOPIC, topic, compression_type=name)
+        assert wire.produce(topic, batch=batch).error_code == 0
+        header, records = last_batch(wire, topic)
+        assert header.codec == codec
+        assert [(record.key, record.value, record.headers) for record in records] == [
+            (b"k", b"value" * 50, (("h", b"1"),))
+        ] * 3
+
+
+def test_a_compacted_topic_refuses_records_without_a_key(admin, wire, topic):
+    assert wire.produce(topic, b"v", key=None).error_code == 0
+    admin.set(TOPIC, topic, cleanup_policy="compact")
+    answer = wire.produce(topic, b"v", key=None)
+    assert answer.error_code == ErrorCode.INVALID_RECORD
+    assert [error.batch_index for error in answer.record_errors] == [0]
+    assert wire.produce(topic, b"v").error_code == 0
+    assert wire.offset(topic, LATEST) == 2
+    admin.set(TOPIC, topic, cleanup_policy="delete")
+    assert wire.produce(topic, b"v", key=None).error_code == 0
+
+
+def test_no_more_replicas_need_to_be_in_sync_than_there_are(admin, wire, topic):
+    """As in Kafka: on a single broker min.insync.replicas is kept, and has no effect."""
+    admin.set(TOPIC, topic, min_insync_replicas=2)
+    assert admin.value(TOPIC, topic, "min.insync.replicas") == ("2", TOPIC_CONFIG)
+    for acks in (-1, 1):
+        assert wire.produce(topic, b"v", acks=acks).error_code == 0
+    assert admin.alter(TOPIC, topic, ("min.insync.replicas", SET, "0")) == ErrorCode.INVALID_CONFIG
+
+
+def test_retention_and_roll_times_of_a_topic(broker, admin, wire, topic):
+    def segments():
+        return len(list((broker.data_dir / f"{topic}-0").glob("*.log")))
+
+    now_ms = int(time.time() * 1000)
+    wire.produce(topic, b"old", timestamp_ms=now_ms - 3_600_000)
+    admin.set(TOPIC, topic, segment_ms=1)
+    # Segments roll by the time of records: the next one is an hour later than the first.
+    wire.produce(topic, b"new", timestamp_ms=now_ms)
+    assert segments() == 2 and wire.offset(topic, EARLIEST) == 0
+    admin.set(TOPIC, topic, retention_ms=600_000)
+    until(lambda: wire.offset(topic, EARLIEST) == 1)
+    until(lambda: segments() == 1)
+    admin.set(TOPIC, topic, retention_ms=1)
+    until(lambda: wire.offset(topic, EARLIEST) == 2)
+
+
+def test_appending_to_and_subtracting_from_a_list(admin, topic):
+    def policy():
+        return admin.value(TOPIC, topic, "cleanup.policy")
+
+    assert admin.alter(TOPIC, topic, ("cleanup.policy", APPEND, "compact")) == 0
+    assert policy() == ("delete,compact", TOPIC_CONFIG)
+    assert admin.alter(TOPIC, topic, ("cleanup.policy", APPEND, "compact")) == 0
+    assert admin.alter(TOPIC, topic, ("cleanup.policy", SUBTRACT, "delete")) == 0
+    assert policy() == ("compact", TOPIC_CONFIG)
+    assert admin.alter(TOPIC, topic, ("cleanup.policy", APPEND, "burn")) == ErrorCode.INVALID_CONFIG
+    assert admin.alter(TOPIC, topic, ("retention.ms", APPEND, "1")) == ErrorCode.INVALID_CONFIG
+    assert policy() == ("compact", TOPIC_CONFIG)
+    assert admin.alter(TOPIC, topic, ("cleanup.policy", DELETE, "")) == 0
+    assert policy() == ("delete", DEFAULT)
+
+
+def test_validating_changes_nothing(admin, wire, topic):
+    def ask(**change):
+        operations = [(name.replace("_", "."), SET, value) for name, value in change.items()]
+        return admin.alter(TOPIC, topic, *operations, validate_only=True)
+
+    assert ask(max_message_bytes="1") == 0
+    assert ask(max_message_bytes="many") == ErrorCode.INVALID_CONFIG
+    assert ask(retention_ms="1", segment_ms="0") == ErrorCode.INVALID_CONFIG
+    assert ask(no_such_thing="1") == ErrorCode.INVALID_CONFIG
+    assert admin.value(TOPIC, topic, "max.message.bytes")[1] == STATIC
+    assert wire.produce(topic, b"v").error_code == 0
+    assert admin.alter(BROKER, "", ("message.max.bytes", SET, "1"), validate_only=True) == 0
+    assert not admin.describe(BROKER, "")
+
+
+def test_a_change_is_made_whole_or_not_at_all(admin, topic):
+    changes = (("retention.ms", SET, "5"), ("segment.ms", SET, "never"))
+    assert admin.alter(TOPIC, topic, *changes) == ErrorCode.INVALID_CONFIG
+    assert admin.value(TOPIC, topic, "retention.ms")[1] == DEFAULT
+    assert admin.alter(TOPIC, "no-such-topic", changes[0]) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def test_the_old_way_replaces_everything(admin, wire, topic):
+    admin.set(TOPIC, topic, retention_ms=5_000_000, segment_ms=6_000_000)
+    configs = [AlterConfigsRequestAlterableConfig(name="segment.ms", value="7000000")]
+    resource = AlterConfigsRequestAlterConfigsResource(resource_type=2, resource_name=topic, configs=configs)
+    for validate_only, expected in ((True, "6000000"), (False, "7000000")):
+        (answer,) = wire.ask(AlterConfigsRequest(resources=[resource], validate_only=validate_only)).responses
+        assert answer.error_code == 0
+        assert admin.value(TOPIC, topic, "segment.ms") == (expected, TOPIC_CONFIG)
+    assert admin.value(TOPIC, topic, "retention.ms")[1] == DEFAULT
+
+
+# The broker
+
+
+@pytest.fixture
+def own():
+    with OdradekBroker({"message.max.bytes": "50000", "log.retention.hours": "5"}) as broker:
+        yield broker
+
+
+def test_where_a_value_comes_from_and_its_synonyms(own):
+    admin = Admin(own)
+    with Wire(own.port) as wire:
+        wire.create_topic("t", max_message_bytes=10_000)
+        wire.create_topic("plain")
+    admin.set(BROKER, "", message_max_bytes=20_000)
+    admin.set(BROKER, "1", message_max_bytes=30_000)
+    entry = admin.describe(TOPIC, "t")["max.message.bytes"]
+    assert (entry.value, entry.config_source) == ("10000", TOPIC_CONFIG)
+    assert entry.documentation and entry.config_type == INT_TYPE
+    assert [(one.name, one.value, one.source) for one in entry.synonyms] == [
+        ("max.message.bytes", "10000", TOPIC_CONFIG),
+        ("message.max.bytes", "30000", DYNAMIC_BROKER),
+        ("message.max.bytes", "20000", DYNAMIC_DEFAULT),
+        ("message.max.bytes", "50000", STATIC),
+        ("message.max.bytes", "1048588", DEFAULT),
+    ]
+    assert admin.value(TOPIC, "plain", "max.message.bytes") == ("30000", DYNAMIC_BROKER)
+    assert admin.value(BROKER, "1", "message.max.bytes") == ("30000", DYNAMIC_BROKER)
+    assert admin.value(BROKER, "", "message.max.bytes") == ("20000", DYNAMIC_DEFAULT)
+    assert admin.value(BROKER, "1", "log.retention.hours") == ("5", STATIC)
+    # Kafka, too, finds no source for a value that was given in other units.
+    assert admin.value(TOPIC, "t", "retention.ms") == ("18000000", DEFAULT)
+    assert admin.value(BROKER, "1", "num.partitions") == ("1", DEFAULT)
+    assert admin.value(TOPIC, "t", "segment.bytes") == ("1073741824", DEFAULT)
+
+
+def test_broker_values_are_in_force_at_once_and_outlive_restarts(own):
+    admin = Admin(own)
+
+    def takes(size):
+        with Wire(own.port) as wire:
+            code = wire.produce("t", b"x" * size).error_code
+        assert code in (0, ErrorCode.MESSAGE_TOO_LARGE)
+        return code == 0
+
+    with Wire(own.port) as wire:
+        wire.create_topic("t")
+    assert takes(40_000) and not takes(60_000)
+    admin.set(BROKER, "", message_max_bytes=20_000)
+    assert not takes(40_000) and takes(15_000)
+    admin.set(BROKER, "1", message_max_bytes=70_000)
+    assert takes(60_000)
+    for clean in (True, False):
+        own.restart(clean=clean)
+        assert takes(60_000) and not takes(80_000)
+    admin = Admin(own)
+    admin.set(BROKER, "1", message_max_bytes=None)
+    assert not takes(40_000) and takes(15_000)
+    admin.set(BROKER, "", message_max_bytes=None)
+    assert takes(40_000) and not takes(60_000)
+
+
+def test_a_dynamic_value_takes_the_place_of_its_synonym_in_other_units(own):
+    admin = Admin(own)
+    with Wire(own.port) as wire:
+        wire.create_topic("t")
+        wire.produce("t", b"v", timestamp_ms=int(time.time() * 1000) - 3_600_000)
+    admin.set(BROKER, "", log_retention_ms=1000)
+    assert admin.value(TOPIC, "t", "retention.ms") == ("1000", DYNAMIC_DEFAULT)
+    own.restart()
+    assert Admin(own).value(TOPIC, "t", "retention.ms") == ("1000", DYNAMIC_DEFAULT)
+
+
+def test_what_a_broker_may_not_change(admin):
+    assert admin.alter(BROKER, "1", ("log.dirs", SET, "/nowhere")) == ErrorCode.INVALID_REQUEST
+    assert admin.alter(BROKER, "1", ("num.partitions", SET, "3")) == ErrorCode.INVALID_REQUEST
+    assert admin.alter(BROKER, "7", ("message.max.bytes", SET, "3")) == ErrorCode.INVALID_REQUEST
+    assert admin.alter(BROKER, "1", ("message.max.bytes", SET, "-5")) == ErrorCode.INVALID_REQUEST
+    entries = admin.describe(BROKER, "1")
+    assert entries["log.dirs"].read_only and not entries["message.max.bytes"].read_only
+
+
+# Switches
+
+
+def test_auto_creation_and_its_switches():
+    def asked(wire, name, allow):
+        topic = MetadataRequestTopic(name=name)
+        return wire.ask(MetadataRequest(topics=[topic], allow_auto_topic_creation=allow), 9).topics[0].error_code
+
+    unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    with OdradekBroker({"num.partitions": "3"}) as broker, Wire(broker.port) as wire:
+        assert asked(wire, "made", allow=False) == unknown
+        asked(wire, "made", allow=True)
+        until(lambda: asked(wire, "made", allow=False) == 0)
+        assert len(wire.metadata("made").topics[0].partitions) == 3
+        assert asked(wire, "no topic", allow=True) == ErrorCode.INVALID_TOPIC_EXCEPTION
+    with OdradekBroker({"auto.create.topics.enable": "false"}) as broker, Wire(broker.port) as wire:
+        assert asked(wire, "made", allow=True) == unknown
+        assert asked(wire, "made", allow=False) == unknown
+
+
+def test_topics_that_may_not_be_deleted():
+    state = DeleteTopicsRequestDeleteTopicState(name="t")
+    with OdradekBroker({"delete.topic.enable": "false"}) as broker, Wire(broker.port) as wire:
+        wire.create_topic("t")
+        (answer,) = wire.ask(DeleteTopicsRequest(topics=[state], timeout_ms=5000)).responses
+        assert answer.error_code == ErrorCode.TOPIC_DELETION_DISABLED
+        request = DeleteTopicsRequest(topic_names=["t"], timeout_ms=5000)
+        (answer,) = wire.ask(request, 2).responses
+        assert answer.error_code == ErrorCode.INVALID_REQUEST
+        assert wire.produce("t", b"v").error_code == 0

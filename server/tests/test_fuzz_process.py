@@ -1,0 +1,214 @@
+"""Mutated requests against a broker process: it answers, or closes that one connection with one logged line.
+
+The requests name topics and groups that exist, so that mutants get beyond the handlers' first checks.
+`ODRADEK_FUZZ_REQUESTS` and `ODRADEK_FUZZ_SEED` set how many and which; what breaks is named by its bytes.
+"""
+
+import asyncio
+import os
+import random
+import re
+import struct
+import time
+from collections import Counter
+
+import pytest
+
+from odradek.protocol.codec import MALFORMED
+from odradek.protocol.framing import SIZE_BYTES
+from odradek.protocol.headers import API_VERSIONS_KEY, read_request_prefix, split_api_code
+from odradek.protocol.messages import API_NAMES, request_class
+from odradek.protocol.messages.find_coordinator import FindCoordinatorRequest
+from odradek.protocol.records import build_batch
+from odradek.protocol.tests.test_fuzz import frame_of, mutate, read_request
+from odradek.protocol.tests.values import AS_USUAL, RandomSource, make
+from odradek.protocol.types import RECORDS, DecodeError
+from odradek.server.apis import APIS
+from odradek.server.tests.wire import Wire, until
+from odradek.testing import OdradekBroker
+
+REQUESTS = int(os.environ.get("ODRADEK_FUZZ_REQUESTS", "5000"))
+SEED = int(os.environ.get("ODRADEK_FUZZ_SEED", "21"))
+AT_ONCE = 32
+PARKED_AFTER_S = 1.0
+GROWTH_LIMIT_KB = 64 * 1024
+PROMPT_S = 1.0
+SHORT_MS = 20
+
+TOPICS = ("one", "two")
+GROUPS = ("readers", "writers")
+PROPERTIES = {"group.min.session.timeout.ms": "100", "num.partitions": "2", "log.dirs.failure.timeout.ms": "1000"}
+
+
+@pytest.fixture
+def broker():
+    with OdradekBroker(PROPERTIES) as broker:
+        yield broker
+
+
+def corpus(rng, topic_ids):
+    """Sound frames of every API and version served, about things that mostly exist."""
+
+    def likely(cls, item, source):
+        name = item.name
+        if rng.random() < 0.1:
+            return AS_USUAL
+        if item.wire is RECORDS:
+            return build_batch([(int(time.time() * 1000), b"k", b"v", ((b"h".decode(), b"1"),))] * rng.randint(1, 3))
+        if name == "topic_id":
+            return rng.choice(topic_ids)
+        if name in ("topic", "topic_name", "name") or (name == "resource_name" and rng.random() < 0.7):
+            return rng.choice(TOPICS)
+        if name in ("group_id", "group", "key"):
+            return rng.choice(GROUPS)
+        if name in ("partition", "partition_index", "index"):
+            return rng.randint(0, 2)
+        if name == "resource_type":
+            return rng.choice((2, 2, 4, 8, 16, 32))
+        if name.endswith(("timeout_ms", "wait_ms")):
+            return SHORT_MS if "wait" in name else 500
+        if name in ("partition_max_bytes", "max_bytes"):
+            return 1 << 20
+        if name == "count":
+            return rng.randint(-1, 4)
+        return AS_USUAL
+
+    frames = []
+    for api in APIS.values():
+        cls = request_class(api.key)
+        for version in range(api.first_version, api.last_version + 1):
+            for _ in range(3):
+                message = make(cls, version, RandomSource(rng), likely)
+                frames.append(frame_of(message, version, rng.choice((b"fuzz", b"", None))))
+    return frames
+
+
+def one_frame(stream):
+    """The stream without what follows its first frame, so that an answer ends what there is to expect."""
+    if len(stream) < SIZE_BYTES:
+        return stream
+    (size,) = struct.unpack_from(">i", stream)
+    return stream[: SIZE_BYTES + size] if size >= 0 else stream
+
+
+def expectation(stream):
+    """What the broker has to do with the bytes: `wait` for more, `close`, or `answer`, and the API's name."""
+    if len(stream) < SIZE_BYTES:
+        return "wait", "none"
+    (size,) = struct.unpack_from(">i", stream)
+    if size < 0 or size > 100 << 20:
+        return "close", "none"
+    if len(stream) < SIZE_BYTES + size:
+        return "wait", "none"
+    try:
+        key, version = split_api_code(read_request_prefix(stream, SIZE_BYTES)[0])
+    except MALFORMED:
+        return "close", "none"
+    api = APIS.get(key)
+    if api is None:
+        return "close", "none"
+    if not api.first_version <= version <= api.last_version:
+        # ApiVersions of a later version is answered; anything after the header is not looked at.
+        return ("either" if key == API_VERSIONS_KEY and version > api.last_version else "close"), api.name
+    try:
+        read_request(stream)
+    except DecodeError as error:
+        # Bytes left over after a request are no error for a broker.
+        return ("answer" if "left over" in str(error) else "close"), api.name
+    return "answer", api.name
+
+
+class Fuzz:
+    """Sends streams over connections of their own and counts what comes back."""
+
+    def __init__(self, port):
+        self.port = port
+        self.closed = 0
+        self.wrong = []
+        self.outcomes = Counter()
+        self.answered = Counter()
+
+    async def one(self, stream):
+        expected, api_name = expectation(stream)
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+        try:
+            writer.write(stream)
+            outcome = await self.outcome(reader, expected)
+        finally:
+            writer.transport.abort()
+        self.outcomes[outcome] += 1
+        if outcome == "answer":
+            self.answered[api_name] += 1
+        if outcome == "close":
+            self.closed += 1
+        # A Produce with acks=0 has no answer, and closes where it fails.
+        if expected in ("answer", "close") and outcome not in (expected, "silence") and api_name != "Produce":
+            self.wrong.append((expected, outcome, stream.hex()))
+        if expected == "close" and outcome == "silence":
+            self.wrong.append((expected, outcome, stream.hex()))
+
+    async def outcome(self, reader, expected):
+        if expected == "wait":
+            return "incomplete"
+        try:
+            async with asyncio.timeout(PARKED_AFTER_S if expected == "answer" else 10):
+                (size,) = struct.unpack(">i", await reader.readexactly(4))
+                await reader.readexactly(size)
+                return "answer"
+        except (asyncio.IncompleteReadError, ConnectionResetError):
+            return "close"
+        except TimeoutError:
+            return "silence"
+
+    async def all(self, streams):
+        waiting = iter(streams)
+
+        async def worker():
+            for stream in waiting:
+                await self.one(stream)
+
+        await asyncio.gather(*(worker() for _ in range(AT_ONCE)))
+
+
+def resident_kb(pid):
+    with open(f"/proc/{pid}/status") as status:
+        return int(re.search(r"VmRSS:\s+(\d+)", status.read())[1])
+
+
+def refusals(broker):
+    return broker.log_text().count("closing connection ")
+
+
+def topic_ids(wire):
+    return [wire.create_topic(name, partitions=2).topic_id for name in TOPICS]
+
+
+def test_the_broker_outlives_mutated_requests(broker):
+    rng = random.Random(SEED)
+    with Wire(broker.port) as bystander:
+        frames = corpus(rng, topic_ids(bystander))
+        bystander.create_topic("untouched")
+        bystander.ask(FindCoordinatorRequest(key_type=0, coordinator_keys=["readers"]), 4)
+        # Every handler loaded, every codec compiled: what is needed once does not count.
+        asyncio.run(Fuzz(broker.port).all(frames))
+        before_kb, before_lines, refused = resident_kb(broker.pid), len(broker.log_text()), refusals(broker)
+
+        fuzz = Fuzz(broker.port)
+        asyncio.run(fuzz.all(one_frame(mutate(rng.choice(frames), frames, rng)) for _ in range(REQUESTS)))
+
+        started = time.monotonic()
+        assert bystander.metadata("untouched").topics[0].error_code == 0
+        assert time.monotonic() - started < PROMPT_S
+        assert bystander.produce("untouched", b"still here").error_code == 0
+    log = broker.log_text()
+    assert "unexpected error" not in log and "Traceback" not in log and "please report" not in log
+    assert not fuzz.wrong, f"{len(fuzz.wrong)} of seed {SEED}, first: {fuzz.wrong[:3]}"
+    until(lambda: refusals(broker) - refused >= fuzz.closed, 5, f"{fuzz.closed} lines on closed connections")
+    assert refusals(broker) - refused == fuzz.closed
+    assert len(broker.log_text()) - before_lines < 500 * REQUESTS
+    assert resident_kb(broker.pid) - before_kb < GROWTH_LIMIT_KB
+    # Mutants that are all refused, or none, would prove little.
+    assert fuzz.outcomes["answer"] > REQUESTS / 20 and fuzz.outcomes["close"] > REQUESTS / 20
+    if REQUESTS >= 5000:
+        assert set(fuzz.answered) == {API_NAMES[key] for key in APIS}
+    assert broker.restart().is_running
