@@ -12,7 +12,7 @@ def run(coroutine):
 
 
 def test_ids_go_on_from_block_to_block():
-    blocks = iter([range(0, 2), range(5, 7)])
+    blocks = iter([range(2), range(5, 7)])
 
     async def allocate():
         return next(blocks)
