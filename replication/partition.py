@@ -247,7 +247,7 @@ class Partition:
 
         Raises KafkaError: E74 for an older epoch, E75 for a newer one, E6 if another broker leads, E56 when offline.
         """
-        if current_leader_epoch >= 0 and current_leader_epoch != self.leader_epoch:
+        if current_leader_epoch not in (NO_EPOCH, self.leader_epoch):
             self._raise_epoch_error(current_leader_epoch)
         log = self._leader_log
         if log is None:

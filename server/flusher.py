@@ -5,17 +5,15 @@ disk is asked once for all of them (group commit).
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from twisted.internet.defer import Deferred
-
-from odradek.protocol.errors import ErrorCode
 
 if TYPE_CHECKING:
     from odradek.log.log_manager import LogManager
     from odradek.replication.partition import Partition
 
-_Waiting = list[tuple["Deferred[None]", Any]]
+_Waiting = list["Deferred[bool]"]
 
 
 class Flusher:
@@ -26,14 +24,14 @@ class Flusher:
         self._now_ms = now_ms
         self._waiting: dict[Partition, _Waiting] = {}
 
-    def flush(self, partition: "Partition", row: Any) -> "Deferred[None]":
-        """Fires when everything appended so far is on the disk; if it cannot be, `row` gets KAFKA_STORAGE_ERROR."""
-        deferred: Deferred[None] = Deferred()
+    def flush(self, partition: "Partition") -> "Deferred[bool]":
+        """Fires when everything appended so far is on the disk (True), or cannot be written to it (False)."""
+        deferred: Deferred[bool] = Deferred()
         waiting = self._waiting.get(partition)
         if waiting is not None:
-            waiting.append((deferred, row))
+            waiting.append(deferred)
         else:
-            self._waiting[partition] = [(deferred, row)]
+            self._waiting[partition] = [deferred]
             self._sync(partition)
         return deferred
 
@@ -42,18 +40,15 @@ class Flusher:
         self._waiting[partition] = []
         log = partition.log
         if log is None:
-            self._served(partition, served, failed=True)
+            self._served(partition, served, False)
             return
-        self._logs.flush(log, self._now_ms(), lambda error: self._served(partition, served, failed=error is not None))
+        self._logs.flush(log, self._now_ms(), lambda error: self._served(partition, served, error is None))
 
-    def _served(self, partition: "Partition", served: _Waiting, *, failed: bool) -> None:
+    def _served(self, partition: "Partition", served: _Waiting, is_synced: bool) -> None:
         """Answer those who waited for this sync, and begin the next if others came meanwhile."""
         if self._waiting[partition]:
             self._sync(partition)
         else:
             del self._waiting[partition]
-        for deferred, row in served:
-            if failed:
-                row.error_code = ErrorCode.KAFKA_STORAGE_ERROR
-                row.base_offset = -1
-            deferred.callback(None)
+        for deferred in served:
+            deferred.callback(is_synced)

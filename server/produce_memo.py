@@ -113,6 +113,7 @@ class ProduceMemo:
                 required_acks=known.acks,
                 now_ms=self._services.now_ms(),
                 produce_version=self._version,
+                is_verified=False,
             )
         except KafkaError:
             return None

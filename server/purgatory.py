@@ -30,11 +30,11 @@ class DelayedOperation:
         self._timer: Any = None
 
     def wait(self, clock: Any, timeout_ms: int, partitions: "Iterable[Partition]") -> "Deferred[Any]":
-        """Begin to wait, at most `timeout_ms`."""
+        """Begin to wait, at most `timeout_ms`; what is not positive ends in the next reactor turn."""
         for partition in partitions:
             partition.watchers[self] = None
             self._watching.append(partition)
-        self._timer = clock.callLater(timeout_ms / 1000, self._timed_out)
+        self._timer = clock.callLater(max(0, timeout_ms) / 1000, self._timed_out)
         return self.deferred
 
     def wake(self) -> None:

@@ -316,7 +316,8 @@ def _partitions_of(request: FetchRequest, version: int) -> dict[PartitionKey, Fe
             partition = FetchPartition(topic.topic, topic.topic_id, asked.partition)
             partition.fetch_offset = asked.fetch_offset
             partition.max_bytes = asked.partition_max_bytes
-            partition.current_leader_epoch = asked.current_leader_epoch
+            if asked.current_leader_epoch >= 0:
+                partition.current_leader_epoch = asked.current_leader_epoch
             partition.last_fetched_epoch = asked.last_fetched_epoch
             partition.fetcher_log_start_offset = asked.log_start_offset
             found[name, asked.partition] = partition

@@ -42,15 +42,15 @@ def list_offsets(
     named = Counter((topic.name, asked.partition_index) for topic in request.topics for asked in topic.partitions)
     topics = []
     for topic in request.topics:
-        rows = []
+        rows = {}
         for asked in topic.partitions:
             try:
                 if named[topic.name, asked.partition_index] > 1:
                     raise KafkaError(ErrorCode.INVALID_REQUEST)
-                rows.append(_look_up(services, topic.name, asked, version, isolation_level))
+                rows[asked.partition_index] = _look_up(services, topic.name, asked, version, isolation_level)
             except KafkaError as error:
-                rows.append(_failed_row(asked.partition_index, error, version))
-        topics.append(ListOffsetsResponseListOffsetsTopicResponse(name=topic.name, partitions=rows))
+                rows[asked.partition_index] = _failed_row(asked.partition_index, error, version)
+        topics.append(ListOffsetsResponseListOffsetsTopicResponse(name=topic.name, partitions=list(rows.values())))
     return ListOffsetsResponse(topics=topics)
 
 

@@ -36,6 +36,10 @@ TOPIC_IDS_SINCE: Final = 13
 ADMIN_CLIENT_ID: Final = "__admin_client"
 """The one client that may write to internal topics, as in Kafka."""
 
+_ATTRIBUTES_AT: Final = 22
+_TRANSACTIONAL: Final = 0x10
+"""In the lower byte of a batch's attributes."""
+
 _VALID_ACKS: Final = (-1, 1, 0)
 _Unfinished = tuple["Partition", int, ProduceResponsePartitionProduceResponse]
 _EMPTY_RECORDS: Final = memoryview(b"")
@@ -45,6 +49,8 @@ def produce(services: "Services", context: "RequestContext", request: ProduceReq
     """Append what each partition was sent; wait for replicas and for the disk where that was asked for."""
     version = context.api_version
     acks = request.acks
+    if request.transactional_id is None and _is_transactional(request):
+        raise KafkaError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
     now_ms = services.now_ms()
     topics = []
     unfinished: list[_Unfinished] | None = None
@@ -66,6 +72,7 @@ def produce(services: "Services", context: "RequestContext", request: ProduceReq
                     required_acks=acks,
                     now_ms=now_ms,
                     produce_version=version,
+                    is_verified=False,
                 )
             except KafkaError as error:
                 failed = True
@@ -78,7 +85,7 @@ def produce(services: "Services", context: "RequestContext", request: ProduceReq
                 unfinished.append((partition, info.last_offset + 1, row))
             if info.flush_due:
                 flushes = flushes or []
-                flushes.append(services.flusher.flush(partition, row))
+                flushes.append(_flush(services, partition, row))
         topics.append(
             ProduceResponseTopicProduceResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=rows)
         )
@@ -92,6 +99,16 @@ def produce(services: "Services", context: "RequestContext", request: ProduceReq
     if flushes is None and unfinished is None:
         return response
     return _when_done(services, request, response, unfinished or [], flushes or [])
+
+
+def _is_transactional(request: ProduceRequest) -> bool:
+    """Whether any batch says that it belongs to a transaction."""
+    for topic in request.topic_data:
+        for data in topic.partition_data:
+            records: Any = data.records
+            if records and len(records) > _ATTRIBUTES_AT and records[_ATTRIBUTES_AT] & _TRANSACTIONAL:
+                return True
+    return False
 
 
 def find_partition(
@@ -118,7 +135,7 @@ def finish_one(
         ]
     )
     unfinished = [(partition, info.last_offset + 1, row)] if request.acks == -1 else []
-    flushes = [services.flusher.flush(partition, row)] if info.flush_due else []
+    flushes = [_flush(services, partition, row)] if info.flush_due else []
     return _when_done(services, request, response, unfinished, flushes)
 
 
@@ -218,6 +235,16 @@ def _when_done(
             operation.wait(services.reactor, request.timeout_ms, dict.fromkeys(entry[0] for entry in unfinished))
         )
     return gatherResults(waits, consumeErrors=True).addCallback(lambda _: response)
+
+
+def _flush(
+    services: "Services", partition: "Partition", row: ProduceResponsePartitionProduceResponse
+) -> "Deferred[None]":
+    def synced(is_synced: bool) -> None:
+        if not is_synced:
+            _fail_row(row, KafkaError(ErrorCode.KAFKA_STORAGE_ERROR))
+
+    return services.flusher.flush(partition).addCallback(synced)
 
 
 def _fail_row(row: ProduceResponsePartitionProduceResponse, error: KafkaError) -> None:

@@ -65,3 +65,11 @@ def test_an_error_while_looking_is_the_answer(setting):
     partitions[0].happen()
     assert answers[0].check(ZeroDivisionError)
     assert clock.getDelayedCalls() == []
+
+
+@pytest.mark.parametrize("timeout_ms", [0, -1, -(2**31)])
+def test_a_timeout_that_is_not_positive_is_over_at_once(timeout_ms):
+    clock, answers = Clock(), []
+    DelayedOperation(lambda: None, lambda: "late").wait(clock, timeout_ms, [Partition()]).addBoth(answers.append)
+    clock.advance(0)
+    assert answers == ["late"]
