@@ -296,7 +296,7 @@ CASES = [
         ("join, no protocol type", join(protocol_type="")),
         ("join, unknown member", join(member_id="nobody")),
         ("join, empty instance id", join(group_instance_id="")),
-        ("join, impossible instance id", join(group_instance_id="a/b")),
+        ("join, impossible instance id", join("other", group_instance_id="a/b")),
     ),
     *cases(
         5,
