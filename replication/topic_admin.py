@@ -37,6 +37,7 @@ from odradek.replication.broker_configs import BrokerConfigs
 from odradek.replication.cluster_metadata import TopicMetadata
 from odradek.replication.config_sources import topic_config_source
 from odradek.replication.controller import Controller, NewTopic, new_partition
+from odradek.replication.topic_ids import random_topic_id
 from odradek.replication.topic_names import (
     CLUSTER_METADATA_TOPIC,
     GROUP_METADATA_TOPIC,
@@ -58,16 +59,6 @@ _INTERNAL_DEFAULTS = {
         {"cleanup.policy": "compact", "compression.type": "uncompressed", "unclean.leader.election.enable": "false"},
     ),
 }
-
-
-def random_topic_id(random: RandomSource) -> bytes:
-    """A version 4 UUID that is none of Kafka's reserved ones and, printed, does not begin with a dash."""
-    while True:
-        bits = random.getrandbits(128)
-        bits = bits & ~(0xF << 76) & ~(0x3 << 62) | 0x4 << 76 | 0x2 << 62
-        topic_id = bits.to_bytes(16, "big")
-        if topic_id[0] >> 2 != 62:
-            return topic_id
 
 
 def check_topic_configs(configs: Mapping[str, str], defaults: LogConfig) -> None:

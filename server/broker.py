@@ -12,7 +12,6 @@ import os
 import random
 import socket
 import time
-import uuid
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -22,7 +21,6 @@ from twisted.internet.threads import deferToThreadPool
 
 from odradek import __version__
 from odradek.coordinator.producer_ids import ProducerIdManager
-from odradek.coordinator.settings import GroupSettings
 from odradek.log.checkpoints import read_meta_properties
 from odradek.log.filesystem import LockedError, OsFileSystem
 from odradek.log.log_directory import InconsistentMetaError
@@ -32,20 +30,17 @@ from odradek.replication import znodes
 from odradek.replication.adoption import FoundLog, adopt_topics
 from odradek.replication.broker_configs import BrokerConfigs
 from odradek.replication.cluster_metadata import BrokerMetadata, ClusterMetadata, Endpoint, MetadataDelta
-from odradek.replication.config_admin import ConfigAdmin
-from odradek.replication.config_description import ConfigDescriber
 from odradek.replication.controller import Controller, StartError
 from odradek.replication.metadata_loader import load_image
 from odradek.replication.metadata_store import MetadataStore, MetadataStoreError
 from odradek.replication.producer_id_blocks import allocate_block
 from odradek.replication.replica_manager import ReplicaManager
-from odradek.replication.topic_admin import TopicAdmin, random_topic_id
+from odradek.replication.topic_ids import random_topic_id
 from odradek.replication.topic_names import GROUP_METADATA_TOPIC
 from odradek.server.apis import Dispatch
 from odradek.server.config import BrokerConfig, Listener
 from odradek.server.connection import Connection
 from odradek.server.connections import ConnectionRegistry
-from odradek.server.coordinator_runtime import GroupCoordinatorRuntime
 from odradek.server.fetch_sessions import FetchSessionCache
 from odradek.server.flusher import Flusher
 from odradek.server.reactor import install as install_reactor
@@ -79,11 +74,11 @@ class Broker:
         random_source: random.Random | None = None,
     ) -> None:
         self.config = config
-        self.services = Services(config, reactor, now_ms)
+        self._random = random_source or random.SystemRandom()
+        self.services = Services(config, reactor, now_ms, self._random)
         self.ports: list[Any] = []
         self._reactor = reactor
         self._now_ms = now_ms
-        self._random = random_source or random.SystemRandom()
         self._store: MetadataStore | None = None
         self._fs = OsFileSystem()
         self._dispatch = Dispatch(self.services)
@@ -123,8 +118,8 @@ class Broker:
         self._connections.stop()
         if self._background is not None and self._background.active():
             self._background.cancel()
-        if hasattr(self.services, "groups"):
-            self.services.groups.stop()
+        if self.services.groups_in_use is not None:
+            self.services.groups_in_use.stop()
         if hasattr(self.services, "logs"):
             self.services.logs.close(self._now_ms(), self._epoch())
         if self._store is not None:
@@ -186,14 +181,10 @@ class Broker:
             self.config.node_id, image, configs, services.logs, self._now_ms
         )
         services.flusher = Flusher(services.logs, self._now_ms)
-        services.topics = TopicAdmin(controller, configs, self._random)
-        services.config_admin = ConfigAdmin(controller, configs)
-        services.config_describer = ConfigDescriber(self.config.node_id, image, configs)
         services.producer_ids = ProducerIdManager(lambda: allocate_block(store, self.config.node_id))
         services.fetch_sessions = FetchSessionCache(
             self.config.max_incremental_fetch_session_cache_slots, lambda: self._random.randrange(1, 1 << 31)
         )
-        services.groups = self._make_groups()
         image.listeners.append(self._on_metadata)
         was_clean = all(directory.was_clean for directory in services.logs.directories.values())
         await controller.start(self._registration(), new_leader_epochs=not was_clean)
@@ -249,29 +240,6 @@ class Broker:
     def _topic_config(self, topic: str) -> Any:
         return None if self._topic_configs is None else self._topic_configs.topic(topic)
 
-    def _make_groups(self) -> GroupCoordinatorRuntime:
-        config = self.config
-        settings = GroupSettings(
-            min_session_timeout_ms=config.group_min_session_timeout_ms,
-            max_session_timeout_ms=config.group_max_session_timeout_ms,
-            initial_rebalance_delay_ms=config.group_initial_rebalance_delay_ms,
-            max_group_size=config.group_max_size,
-            offset_metadata_max_length=config.offset_metadata_max_bytes,
-            offsets_retention_ms=config.offsets_retention_minutes * 60_000,
-            offsets_retention_check_interval_ms=config.offsets_retention_check_interval_ms,
-        )
-        return GroupCoordinatorRuntime(
-            settings,
-            reactor=self._reactor,
-            now_ms=self._now_ms,
-            random_uuid=lambda: str(uuid.UUID(int=self._random.getrandbits(128), version=4)),
-            partition_count=self._group_partition_count,
-        )
-
-    def _group_partition_count(self) -> int:
-        topic = self.services.metadata.topics.get(GROUP_METADATA_TOPIC)
-        return 0 if topic is None else len(topic.partitions)
-
     def _registration(self) -> BrokerMetadata:
         endpoints = tuple(Endpoint(one.name, one.protocol, one.host, one.port) for one in self._advertised)
         return BrokerMetadata(self.config.node_id, endpoints, self.config.broker_rack)
@@ -292,7 +260,7 @@ class Broker:
             services.metadata,
             found,
             lambda: random_topic_id(self._random),
-            services.topics.default_configs,
+            lambda topic: services.topics.default_configs(topic),
         )
         if adopted:
             logger.info("took on topics found on disk count=%d", len(adopted))
@@ -310,8 +278,8 @@ class Broker:
                 else:
                     services.groups.resign(partition.index)
         deleted = [(topic.name, topic.topic_id) for topic in delta.deleted_topics]
-        if deleted:
-            services.groups.topics_deleted(deleted)
+        if deleted and services.groups_in_use is not None:
+            services.groups_in_use.topics_deleted(deleted)
 
     def _on_config(self, old: PropertySet, new: PropertySet) -> None:
         assert isinstance(new, BrokerConfig)

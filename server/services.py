@@ -1,13 +1,20 @@
-"""What handlers work with: the parts of a running broker, wired by `broker`."""
+"""What handlers work with: the parts of a running broker, wired by `broker`.
+
+The parts that a broker can start without are made, and their modules imported, when they are first asked for.
+"""
 
 from collections.abc import Callable
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from twisted.internet.defer import Deferred
 
 from odradek.protocol.types import ZERO_UUID
+from odradek.replication.topic_names import GROUP_METADATA_TOPIC
 
 if TYPE_CHECKING:
+    import random
+
     from odradek.coordinator.producer_ids import ProducerIdManager
     from odradek.log.log_manager import LogManager
     from odradek.replication.broker_configs import BrokerConfigs
@@ -36,40 +43,77 @@ class LeaderNode(NamedTuple):
 class Services:
     """Plain references; a handler takes what it needs. `config` is the configuration now in force."""
 
-    __slots__ = (
-        "config",
-        "config_admin",
-        "config_describer",
-        "configs",
-        "controller",
-        "fetch_sessions",
-        "flusher",
-        "groups",
-        "logs",
-        "metadata",
-        "now_ms",
-        "producer_ids",
-        "reactor",
-        "replicas",
-        "topics",
-    )
-
-    def __init__(self, config: "BrokerConfig", reactor: Any, now_ms: Callable[[], int]) -> None:
+    def __init__(
+        self, config: "BrokerConfig", reactor: Any, now_ms: Callable[[], int], random_source: "random.Random"
+    ) -> None:
         self.config = config
         self.reactor = reactor
         self.now_ms = now_ms
+        self.random_source = random_source
         self.configs: BrokerConfigs
-        self.config_admin: ConfigAdmin
-        self.config_describer: ConfigDescriber
         self.controller: Controller
         self.fetch_sessions: FetchSessionCache
         self.flusher: Flusher
-        self.groups: GroupCoordinatorRuntime
         self.logs: LogManager
         self.metadata: ClusterMetadata
         self.producer_ids: ProducerIdManager
         self.replicas: ReplicaManager
-        self.topics: TopicAdmin
+
+    @cached_property
+    def topics(self) -> "TopicAdmin":
+        """Creates, grows and deletes topics."""
+        from odradek.replication.topic_admin import TopicAdmin
+
+        return TopicAdmin(self.controller, self.configs, self.random_source)
+
+    @cached_property
+    def config_admin(self) -> "ConfigAdmin":
+        """Changes configurations."""
+        from odradek.replication.config_admin import ConfigAdmin
+
+        return ConfigAdmin(self.controller, self.configs)
+
+    @cached_property
+    def config_describer(self) -> "ConfigDescriber":
+        """Describes configurations."""
+        from odradek.replication.config_description import ConfigDescriber
+
+        return ConfigDescriber(self.config.node_id, self.metadata, self.configs)
+
+    @cached_property
+    def groups(self) -> "GroupCoordinatorRuntime":
+        """The group coordinators."""
+        import uuid
+
+        from odradek.coordinator.settings import GroupSettings
+        from odradek.server.coordinator_runtime import GroupCoordinatorRuntime
+
+        config = self.config
+        settings = GroupSettings(
+            min_session_timeout_ms=config.group_min_session_timeout_ms,
+            max_session_timeout_ms=config.group_max_session_timeout_ms,
+            initial_rebalance_delay_ms=config.group_initial_rebalance_delay_ms,
+            max_group_size=config.group_max_size,
+            offset_metadata_max_length=config.offset_metadata_max_bytes,
+            offsets_retention_ms=config.offsets_retention_minutes * 60_000,
+            offsets_retention_check_interval_ms=config.offsets_retention_check_interval_ms,
+        )
+        return GroupCoordinatorRuntime(
+            settings,
+            reactor=self.reactor,
+            now_ms=self.now_ms,
+            random_uuid=lambda: str(uuid.UUID(int=self.random_source.getrandbits(128), version=4)),
+            partition_count=self._group_partition_count,
+        )
+
+    @property
+    def groups_in_use(self) -> "GroupCoordinatorRuntime | None":
+        """The group coordinators, if anybody has asked for them yet."""
+        return self.__dict__.get("groups")
+
+    def _group_partition_count(self) -> int:
+        topic = self.metadata.topics.get(GROUP_METADATA_TOPIC)
+        return 0 if topic is None else len(topic.partitions)
 
     def current_leader(self, topic: str, topic_id: bytes, index: int, listener: str) -> LeaderNode | None:
         """Who leads a partition, given by name or by id, as far as is known (KIP-951)."""

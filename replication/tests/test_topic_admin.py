@@ -19,7 +19,7 @@ from odradek.replication.cluster_metadata import ClusterMetadata
 from odradek.replication.metadata_loader import load_image
 from odradek.replication.metadata_store import run_now
 from odradek.replication.tests.support import Cluster, log_keys
-from odradek.replication.topic_admin import random_topic_id
+from odradek.replication.topic_ids import random_topic_id
 
 E = ErrorCode
 
