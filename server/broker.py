@@ -63,6 +63,8 @@ class BrokerStartError(Exception):
 class Broker:
     """One broker. `start` it before or while the reactor runs; `stop` it while it still does.
 
+    has_failed: whether it stopped the reactor by itself, because nothing was left to work with
+
     `reactor`, `now_ms` and `random_source` are passed in, so that a test decides about time and chance.
     """
 
@@ -77,6 +79,7 @@ class Broker:
         self._random = random_source or random.SystemRandom()
         self.services = Services(config, reactor, now_ms, self._random)
         self.ports: list[Any] = []
+        self.has_failed = False
         self._reactor = reactor
         self._now_ms = now_ms
         self._store: MetadataStore | None = None
@@ -289,8 +292,9 @@ class Broker:
     def _on_directory_failure(self, path: str, partitions: list[tuple[str, int]]) -> None:
         if hasattr(self.services, "replicas"):
             self.services.replicas.directory_failed(path)
-        if self._is_running and not self.services.logs.online_directories:
+        if self._is_running and not self.has_failed and not self.services.logs.online_directories:
             logger.error("no log directory is left; stopping; check the disks and start again")
+            self.has_failed = True
             self._reactor.stop()
 
     def _run_in_thread(self, work: Callable[[], None], done: Callable[[Exception | None], None]) -> None:
@@ -317,7 +321,6 @@ def run(config: BrokerConfig, started_s: float) -> int:
     reactor = install_reactor()
     _log_through_stdlib()
     broker = Broker(config, reactor)
-    exit_codes: list[int] = []
 
     def started(advertised: tuple[Listener, ...]) -> None:
         # What was made up to here stays: the collector need not look at it again, nor hold up requests for it.
@@ -337,7 +340,7 @@ def run(config: BrokerConfig, started_s: float) -> int:
             logger.error("cannot start: %s", failure.value)
         else:
             logger.error("cannot start; please report it", exc_info=failure.value)
-        exit_codes.append(EXIT_FAILED)
+        broker.has_failed = True
         if reactor.running:
             reactor.stop()
 
@@ -348,7 +351,7 @@ def run(config: BrokerConfig, started_s: float) -> int:
     reactor.callWhenRunning(begin)
     reactor.run()
     logger.info("odradek stopped")
-    return exit_codes[0] if exit_codes else 0
+    return EXIT_FAILED if broker.has_failed else 0
 
 
 def _log_through_stdlib() -> None:
