@@ -233,7 +233,7 @@ class Partition:
         E74/E75/E6 as `leading_log`, E1 outside of the log, E56.
         """
         log = self._leader_log
-        if log is None or current_leader_epoch != self.leader_epoch:
+        if log is None or current_leader_epoch not in (NO_EPOCH, self.leader_epoch):
             log = self.leading_log(current_leader_epoch)
         upper_offset = log.last_stable_offset if isolation_level else log.high_watermark
         try:
