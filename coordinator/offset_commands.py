@@ -17,6 +17,7 @@ from odradek.coordinator.record_types import (
 from odradek.coordinator.responses import INVALID_OFFSET, offset_commit_error, offset_delete_error
 from odradek.coordinator.result import Effects, ReplyWhenWritten, Token
 from odradek.coordinator.shard_state import EXPIRY_KEY, RequestContext, ShardState
+from odradek.properties import INT64_MAX
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages.offset_commit import (
     OffsetCommitRequest,
@@ -58,7 +59,9 @@ def commit_offsets(
     except KafkaError as error:
         effects.reply(token, offset_commit_error(request, error.code))
         return effects
-    expire_ms = -1 if request.retention_time_ms == NO_RETENTION else now_ms + request.retention_time_ms
+    expire_ms = -1
+    if request.retention_time_ms != NO_RETENTION:
+        expire_ms = min(now_ms + request.retention_time_ms, INT64_MAX)
     response = OffsetCommitResponse(topics=[])
     written: list[tuple[str, int]] = []
     for topic in request.topics:
