@@ -247,41 +247,27 @@ def test_a_crash_in_the_middle_of_a_rebalance(broker):
 
 
 def assert_joined_together(*members):
-    """All of them, joining at the same time, end up in one generation."""
-    codes = {}
+    """All of them, each at its own pace, end up in one generation."""
+    stable_in = {}
+    together = threading.Event()
 
     def run(member):
-        for _ in range(20):
-            code = member.join()
-            if code == ErrorCode.UNKNOWN_MEMBER_ID:
-                member.id = ""
+        while not together.wait(0.01):
+            if stable_in.get(member) == member.generation and member.heartbeat() == 0:
                 continue
-            if code != 0:
-                break
-            code = member.sync()[0]
-            if code != ErrorCode.REBALANCE_IN_PROGRESS and member.heartbeat() == 0:
-                break
-        codes[member] = code
+            if member.join() == ErrorCode.UNKNOWN_MEMBER_ID:
+                member.id = ""
+            elif member.sync()[0] == 0:
+                stable_in[member] = member.generation
 
     threads = [threading.Thread(target=run, args=(member,), daemon=True) for member in members]
     for thread in threads:
         thread.start()
+    until(lambda: len(stable_in) == len(members) and len(set(stable_in.values())) == 1)
+    together.set()
     for thread in threads:
         thread.join(15)
         assert not thread.is_alive()
-    assert set(codes.values()) == {0}
-    # The last to come made the others join once more.
-    for _ in range(3):
-        behind = [member for member in members if member.heartbeat() != 0]
-        if not behind:
-            break
-        threads = [threading.Thread(target=run, args=(member,), daemon=True) for member in behind]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(15)
-            assert not thread.is_alive()
-    assert len({member.generation for member in members}) == 1
 
 
 class Committer(threading.Thread):
