@@ -107,6 +107,8 @@ class ProduceMemo:
         if records is None:
             return None
         partition = known.partition
+        # Whom the append wakes may find the disk broken, and then the partition has no log any more.
+        log: Any = partition.log
         try:
             info = partition.append_as_leader(
                 records,
@@ -117,7 +119,7 @@ class ProduceMemo:
             )
         except KafkaError:
             return None
-        if info.flush_due or (known.acks == -1 and partition.log.high_watermark <= info.last_offset):  # type: ignore[union-attr]
+        if info.flush_due or (known.acks == -1 and log.high_watermark <= info.last_offset):
             request = ProduceRequest(acks=known.acks, timeout_ms=known.timeout_ms)
             return produce.finish_one(self._services, partition, known.topic, request, info)
         out = bytearray(known.response)

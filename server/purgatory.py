@@ -41,15 +41,19 @@ class DelayedOperation:
         """Something changed; complete if that was what was missing."""
         if self.deferred.called:
             return
+        response, error = None, None
         try:
             response = self._try_complete()
-        except Exception as error:
-            self._finish()
-            self.deferred.errback(error)
+        except Exception as failure:
+            error = failure
+        # To look may be to find a disk broken, which wakes whoever watches it, this operation included.
+        if self.deferred.called or (response is None and error is None):
             return
-        if response is not None:
-            self._finish()
+        self._finish()
+        if error is None:
             self.deferred.callback(response)
+        else:
+            self.deferred.errback(error)
 
     def _timed_out(self) -> None:
         self._timer = None

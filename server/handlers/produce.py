@@ -16,6 +16,7 @@ from odradek.log.validation import RejectedRecordsError
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages.produce import (
     ProduceRequest,
+    ProduceRequestPartitionProduceData,
     ProduceRequestTopicProduceData,
     ProduceResponse,
     ProduceResponseBatchIndexAndErrorMessage,
@@ -28,6 +29,7 @@ from odradek.server.purgatory import DelayedOperation
 from odradek.server.request import NO_RESPONSE, CloseConnection
 
 if TYPE_CHECKING:
+    from odradek.log.partition_log import PartitionLog
     from odradek.replication.partition import Partition
     from odradek.server.request import RequestContext
     from odradek.server.services import Services
@@ -60,27 +62,14 @@ def produce(services: "Services", context: "RequestContext", request: ProduceReq
         rows = []
         for data in topic.partition_data:
             try:
-                partition = find_partition(services, topic, data.index, version)
-                if acks not in _VALID_ACKS:
-                    raise KafkaError(ErrorCode.INVALID_REQUIRED_ACKS)
-                if partition.is_internal and context.client_id != ADMIN_CLIENT_ID:
-                    raise KafkaError(
-                        ErrorCode.INVALID_TOPIC_EXCEPTION, f"Cannot append to internal topic {partition.topic}"
-                    )
-                info = partition.append_as_leader(
-                    data.records or _EMPTY_RECORDS,  # type: ignore[arg-type] # decoded: a view of the frame
-                    required_acks=acks,
-                    now_ms=now_ms,
-                    produce_version=version,
-                    is_verified=False,
-                )
+                partition, log, info = _append(services, context, request, topic, data, now_ms)
             except KafkaError as error:
                 failed = True
                 rows.append(_failed_row(data.index, error))
                 continue
             row = _row(data.index, info)
             rows.append(row)
-            if acks == -1 and partition.log.high_watermark <= info.last_offset:  # type: ignore[union-attr]
+            if acks == -1 and log.high_watermark <= info.last_offset:
                 unfinished = unfinished or []
                 unfinished.append((partition, info.last_offset + 1, row))
             if info.flush_due:
@@ -99,6 +88,31 @@ def produce(services: "Services", context: "RequestContext", request: ProduceReq
     if flushes is None and unfinished is None:
         return response
     return _when_done(services, request, response, unfinished or [], flushes or [])
+
+
+def _append(
+    services: "Services",
+    context: "RequestContext",
+    request: ProduceRequest,
+    topic: ProduceRequestTopicProduceData,
+    data: ProduceRequestPartitionProduceData,
+    now_ms: int,
+) -> "tuple[Partition, PartitionLog, AppendInfo]":
+    """Append one partition's batch. The log is what it was then: whom the append wakes may find its disk broken."""
+    partition = find_partition(services, topic, data.index, context.api_version)
+    if request.acks not in _VALID_ACKS:
+        raise KafkaError(ErrorCode.INVALID_REQUIRED_ACKS)
+    if partition.is_internal and context.client_id != ADMIN_CLIENT_ID:
+        raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Cannot append to internal topic {partition.topic}")
+    log: Any = partition.log
+    info = partition.append_as_leader(
+        data.records or _EMPTY_RECORDS,  # type: ignore[arg-type] # decoded: a view of the frame
+        required_acks=request.acks,
+        now_ms=now_ms,
+        produce_version=context.api_version,
+        is_verified=False,
+    )
+    return partition, log, info
 
 
 def _is_transactional(request: ProduceRequest) -> bool:

@@ -73,3 +73,22 @@ def test_a_timeout_that_is_not_positive_is_over_at_once(timeout_ms):
     DelayedOperation(lambda: None, lambda: "late").wait(clock, timeout_ms, [Partition()]).addBoth(answers.append)
     clock.advance(0)
     assert answers == ["late"]
+
+
+@pytest.mark.parametrize("outcome", ["data", None, ZeroDivisionError()])
+def test_an_operation_that_is_woken_by_its_own_look_is_completed_once(outcome):
+    partition, answers, looks = Partition(), [], []
+
+    def look():
+        looks.append(1)
+        if len(looks) > 1:
+            return "the first"
+        partition.happen()
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    DelayedOperation(look, lambda: "late").wait(Clock(), 500, [partition]).addBoth(answers.append)
+    partition.happen()
+    assert answers == ["the first"]
+    assert partition.watchers == {}
