@@ -28,6 +28,7 @@ from odradek.replication.topic_names import check_topic_name, is_internal
 from odradek.server.authorized_operations import CLUSTER_OPERATIONS, NOT_REQUESTED, TOPIC_OPERATIONS
 
 if TYPE_CHECKING:
+    from odradek.replication.cluster_metadata import BrokerMetadata, ClusterMetadata, Endpoint
     from odradek.server.request import RequestContext
     from odradek.server.services import Services
 
@@ -111,15 +112,10 @@ def _respond(
     if request.include_topic_authorized_operations:
         for row in topics:
             row.topic_authorized_operations = TOPIC_OPERATIONS
-    brokers = []
-    for broker in image.brokers.values():
-        endpoint = broker.endpoint(context.listener_name)
-        if endpoint is not None:
-            brokers.append(
-                MetadataResponseBroker(
-                    node_id=broker.broker_id, host=endpoint.host, port=endpoint.port, rack=broker.rack
-                )
-            )
+    brokers = [
+        MetadataResponseBroker(node_id=broker.broker_id, host=endpoint.host, port=endpoint.port, rack=broker.rack)
+        for broker, endpoint in _reachable_brokers(image, context)
+    ]
     return MetadataResponse(
         brokers=brokers,
         cluster_id=image.cluster_id,
@@ -129,6 +125,14 @@ def _respond(
             CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else NOT_REQUESTED
         ),
     )
+
+
+def _reachable_brokers(
+    image: "ClusterMetadata", context: "RequestContext"
+) -> "list[tuple[BrokerMetadata, Endpoint]]":
+    """The brokers that have an endpoint on the listener that was asked."""
+    found = ((broker, broker.endpoint(context.listener_name)) for broker in image.brokers.values())
+    return [(broker, endpoint) for broker, endpoint in found if endpoint is not None]
 
 
 def missing_topic_error(name: str) -> ErrorCode:
@@ -191,15 +195,12 @@ def describe_cluster(
             f"This is a broker; endpoint type {request.endpoint_type} cannot be asked for here.",
         )
     image = services.metadata
-    brokers = []
-    for broker in image.brokers.values():
-        endpoint = broker.endpoint(context.listener_name)
-        if endpoint is not None:
-            brokers.append(
-                DescribeClusterResponseDescribeClusterBroker(
-                    broker_id=broker.broker_id, host=endpoint.host, port=endpoint.port, rack=broker.rack
-                )
-            )
+    brokers = [
+        DescribeClusterResponseDescribeClusterBroker(
+            broker_id=broker.broker_id, host=endpoint.host, port=endpoint.port, rack=broker.rack
+        )
+        for broker, endpoint in _reachable_brokers(image, context)
+    ]
     return DescribeClusterResponse(
         cluster_id=image.cluster_id,
         controller_id=image.controller_id,
