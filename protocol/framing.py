@@ -14,7 +14,14 @@ _COPY_LIMIT_BYTES = 65536
 
 
 class FrameError(DecodeError):
-    """The stream cannot be cut into frames any more; the connection has to be closed."""
+    """The stream cannot be cut into frames any more; the connection has to be closed.
+
+    frames: those that the same piece of the stream had before; they are sound.
+    """
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.frames: list[bytes | memoryview] = []
 
 
 class FrameSplitter:
@@ -58,7 +65,11 @@ class FrameSplitter:
         frames: list[bytes | memoryview] = []
         start = 0
         while size - start >= SIZE_BYTES:
-            end = self._frame_end(data, start)
+            try:
+                end = self._frame_end(data, start)
+            except FrameError as error:
+                error.frames = frames
+                raise
             if end > size:
                 break
             frames.append(data[start:end] if end - start <= _COPY_LIMIT_BYTES else memoryview(data)[start:end])

@@ -56,6 +56,7 @@ class Connection:
         self._is_unblocking = False
         self._paused = False
         self._lost = False
+        self._refusal: str | None = None
 
     def frame_received(self, frame: bytes) -> None:
         """One frame that came alone, as most do."""
@@ -108,6 +109,13 @@ class Connection:
         self._backlog.clear()
         self._transport.close()
 
+    def refuse_in_turn(self, why: str) -> None:
+        """Close because of what the client sent, once what it sent before is answered."""
+        if self._blocked:
+            self._refusal = why
+        elif not self._lost:
+            self.refuse(why)
+
     def _unblock(self) -> None:
         self._blocked = False
         if self._is_unblocking:
@@ -118,6 +126,9 @@ class Connection:
                 self._request(self._backlog.popleft())
         finally:
             self._is_unblocking = False
+        if self._refusal is not None and not self._blocked and not self._lost:
+            self.refuse(self._refusal)
+            return
         if self._paused and not self._blocked and not self._has_enough_to_do():
             self._paused = False
             self._transport.resume_reading()

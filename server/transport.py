@@ -16,8 +16,7 @@ from twisted.internet.protocol import Factory, Protocol, connectionDone
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
-from odradek.protocol.framing import FrameSplitter
-from odradek.protocol.types import DecodeError
+from odradek.protocol.framing import FrameError, FrameSplitter
 from odradek.server.connection import Connection, Piece
 from odradek.server.connections import ConnectionRegistry
 from odradek.server.turn import Turn
@@ -216,8 +215,10 @@ class KafkaTransport(Protocol):
             return
         try:
             frames = self._splitter.feed(data)
-        except DecodeError as error:
-            self.connection.refuse(str(error))
+        except FrameError as error:
+            self._closing = True
+            self.connection.frames_received(error.frames)
+            self.connection.refuse_in_turn(str(error))
             return
         if frames:
             self.connection.frames_received(frames)

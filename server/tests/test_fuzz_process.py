@@ -19,6 +19,7 @@ from odradek.protocol.framing import SIZE_BYTES
 from odradek.protocol.headers import API_VERSIONS_KEY, read_request_prefix, split_api_code
 from odradek.protocol.messages import API_NAMES, request_class
 from odradek.protocol.messages.find_coordinator import FindCoordinatorRequest
+from odradek.protocol.messages.metadata import MetadataRequest
 from odradek.protocol.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
@@ -29,7 +30,7 @@ from odradek.protocol.tests.test_fuzz import frame_of, mutate, read_request
 from odradek.protocol.tests.values import AS_USUAL, RandomSource, make
 from odradek.protocol.types import RECORDS, DecodeError
 from odradek.server.apis import APIS
-from odradek.server.tests.wire import Wire, until
+from odradek.server.tests.wire import Wire, request_frame, until
 from odradek.testing import OdradekBroker
 
 REQUESTS = int(os.environ.get("ODRADEK_FUZZ_REQUESTS", "5000"))
@@ -230,3 +231,21 @@ def test_an_offset_kept_for_as_long_as_can_be_said(broker):
         find = FindCoordinatorRequest(key_type=0, coordinator_keys=["readers"])
         until(lambda: wire.ask(find, 4).coordinators[0].error_code == 0)
         until(lambda: wire.ask(request, 2).topics[0].partitions[0].error_code == 0)
+
+
+@pytest.mark.parametrize("length", [-1, 2**31 - 1], ids=["negative", "oversized"])
+def test_what_came_before_a_bad_length_is_answered(broker, length):
+    """A request that waits holds back what follows it, the end of the connection included, as in Kafka."""
+    with Wire(broker.port) as wire:
+        wire.create_topic("one")
+        waits = Wire.fetch_request("one", 0, max_wait_ms=100, min_bytes=1)
+        for requests in ([MetadataRequest(topics=[])], [waits], [waits, waits]):
+            refused = refusals(broker)
+            with Wire(broker.port) as other:
+                stream = b"".join(request_frame(request, 9, 7) for request in requests)
+                other.socket.sendall(stream + struct.pack(">i", length))
+                other._correlation_id = 7
+                for request in requests:
+                    other.receive(request, 9)
+                assert other.socket.recv(1) == b""
+            until(lambda refused=refused: refusals(broker) == refused + 1)
