@@ -4,7 +4,7 @@ import itertools
 import struct
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pytest
@@ -75,12 +75,17 @@ def topics(broker: Any) -> dict[str, str]:
     with load("kafka_python").Admin(broker.bootstrap_servers) as admin:
         for kind, configs in wanted.items():
             admin.create_topic(names[kind], configs=configs)
+    wait_for_topics(broker, names.values())
+    return names
+
+
+def wait_for_topics(broker: Any, names: Iterable[str]) -> None:
+    """Apache Kafka answers a creation before its brokers have heard of it."""
     with Connection(broker.port) as probe:
-        for name in names.values():
+        for name in names:
             give_up_at = time.monotonic() + 10
             while metadata(probe, name)[0] and time.monotonic() < give_up_at:
                 time.sleep(0.05)
-    return names
 
 
 def metadata(connection: Connection, topic: str) -> tuple[int, uuid.UUID | None]:
@@ -352,7 +357,7 @@ def test_producer_state_outlives_restarts(start_broker, unique):
     broker = start_broker()
     with load("kafka_python").Admin(broker.bootstrap_servers) as admin:
         admin.create_topic(unique)
-    time.sleep(0.5)
+    wait_for_topics(broker, [unique])
     with Connection(broker.port) as connection:
         assert produce(connection, unique, numbered(4000, 0, 2)) == (0, 0)
     for number, clean in enumerate((True, False), start=1):
