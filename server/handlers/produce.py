@@ -39,6 +39,7 @@ ADMIN_CLIENT_ID: Final = "__admin_client"
 """The one client that may write to internal topics, as in Kafka."""
 
 _ATTRIBUTES_AT: Final = 22
+_MAGIC_AT: Final = 16
 _TRANSACTIONAL: Final = 0x10
 """In the lower byte of a batch's attributes."""
 
@@ -120,7 +121,12 @@ def _is_transactional(request: ProduceRequest) -> bool:
     for topic in request.topic_data:
         for data in topic.partition_data:
             records: Any = data.records
-            if records and len(records) > _ATTRIBUTES_AT and records[_ATTRIBUTES_AT] & _TRANSACTIONAL:
+            if (
+                records
+                and len(records) > _ATTRIBUTES_AT
+                and records[_MAGIC_AT] == 2
+                and records[_ATTRIBUTES_AT] & _TRANSACTIONAL
+            ):
                 return True
     return False
 
