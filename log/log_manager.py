@@ -113,6 +113,7 @@ class LogManager(LogUpkeep):
         self._random_bytes = random_bytes
         self._choose_jitter_ms = choose_jitter_ms
         self._topic_ids: dict[Key, bytes] = {}
+        self._untidy: set[str] = set()
 
     # Open
 
@@ -367,11 +368,22 @@ class LogManager(LogUpkeep):
         del self._logs[key]
         self.cleaner.forget(key)
         self._topic_ids.pop(key, None)
-        directory = self.directories[parent]
-        self._run(parent, lambda: self.fs.sync_directory(parent))
-        for file_name in ALL_CHECKPOINTS:
-            self._checkpoint(directory, file_name)
+        self._tidy_later(self.directories[parent])
         return log
+
+    def _tidy_later(self, directory: LogDirectory) -> None:
+        """Sync a directory that logs were taken out of, and drop them from its checkpoints: once for all of them."""
+        if directory.path in self._untidy:
+            return
+        self._untidy.add(directory.path)
+
+        def tidy() -> None:
+            self._untidy.discard(directory.path)
+            self._run(directory.path, lambda: self.fs.sync_directory(directory.path))
+            for file_name in ALL_CHECKPOINTS:
+                self._checkpoint(directory, file_name)
+
+        self.schedule.once(0, tidy)
 
     def truncate_to(self, topic: str, partition: int, offset: int, now_ms: int) -> None:
         """Cut the log, and its checkpoints with it, before anything new is appended. Blocks; raises LogDirFailure."""
