@@ -35,6 +35,11 @@ class FrameSplitter:
         self._held_bytes = 0
         self._wanted_bytes = SIZE_BYTES
 
+    @property
+    def missing_bytes(self) -> int:
+        """How much of the frame that has begun is still to come; 0 if none has, or its size is not known yet."""
+        return self._wanted_bytes - self._held_bytes if self._held_bytes >= SIZE_BYTES else 0
+
     def is_whole_frame(self, data: bytes) -> bool:
         """Whether `data`, read next, is exactly one frame, so that `feed` would give it back as it is."""
         content_bytes = len(data) - SIZE_BYTES

@@ -23,10 +23,12 @@ from odradek.server.turn import Turn
 
 logger = logging.getLogger(__name__)
 
-SMALL_READ_BYTES: Final = 65536
-LARGE_READ_BYTES: Final = 1048576
-"""A read that fills its buffer is followed by larger ones; small ones stay cheap to allocate."""
+READ_BYTES: Final = 122_880
+LARGE_READ_BYTES: Final = 1_048_576
+"""What is asked of the socket at once; the larger only while much of a frame is still to come. The smaller stays below
+the 128 KiB from which on the C library maps and unmaps memory anew for each read, which costs more than the read."""
 
+_MUCH_BYTES: Final = 262_144
 _TURN_LIMIT_BYTES: Final = 4194304
 """What one connection may send in one reactor turn, so that a fast reader does not starve the others."""
 
@@ -183,7 +185,7 @@ class KafkaTransport(Protocol):
     ) -> None:
         self._make_connection = make_connection
         self._splitter = FrameSplitter(max_frame_bytes)
-        self._read_bytes = SMALL_READ_BYTES
+        self._read_bytes = READ_BYTES
         self._closing = False
         self._registry = registry
         self.was_active = True
@@ -191,7 +193,7 @@ class KafkaTransport(Protocol):
     def connectionMade(self) -> None:
         transport: Any = self.transport
         transport.setTcpNoDelay(True)
-        transport.bufferSize = SMALL_READ_BYTES
+        transport.bufferSize = READ_BYTES
         self.connection = self._make_connection(self)
         turn = getattr(transport.reactor, "turn", None)
         self.writer = SocketWriter(
@@ -203,15 +205,8 @@ class KafkaTransport(Protocol):
         if self._closing:
             return
         self.was_active = True
-        size = len(data)
-        if size == self._read_bytes:
-            self._set_read_size(LARGE_READ_BYTES)
-        elif size < SMALL_READ_BYTES and self._read_bytes != SMALL_READ_BYTES:
-            self._set_read_size(SMALL_READ_BYTES)
         if self._splitter.is_whole_frame(data):
             self.connection.frame_received(data)
-            if size > SMALL_READ_BYTES:
-                self.writer.flush()
             return
         try:
             frames = self._splitter.feed(data)
@@ -220,8 +215,14 @@ class KafkaTransport(Protocol):
             self.connection.frames_received(error.frames)
             self.connection.refuse_in_turn(str(error))
             return
+        read_bytes = LARGE_READ_BYTES if self._splitter.missing_bytes > _MUCH_BYTES else READ_BYTES
+        if read_bytes != self._read_bytes:
+            self._set_read_size(read_bytes)
         if frames:
             self.connection.frames_received(frames)
+            if len(frames[-1]) > READ_BYTES:
+                # One of this size takes a while; those before it should not wait for the next.
+                self.writer.flush()
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         self._closing = True
