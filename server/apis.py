@@ -132,7 +132,7 @@ class Dispatch:
 
         Raises `DecodeError` if it is not served: Kafka closes such a connection.
 
-        ApiVersions in a version from the future is the exception: it is answered in version 0, which says what there
+        ApiVersions in a version that there is not is the exception: it is answered in version 0, which says what there
         is, so that the client can ask again (KIP-511).
         """
         found = self.bound.get(code)
@@ -149,6 +149,6 @@ class Dispatch:
         if api.first_version <= version <= api.last_version:
             bound = self.bound[api_code(key, version)] = BoundApi(api, version)
             return bound
-        if key == API_VERSIONS_KEY and version > api.last_version:
+        if key == API_VERSIONS_KEY:
             return BoundApi(api, 0, unsupported_version=True)
         raise DecodeError(f"{api.name} has no version {version}")

@@ -63,6 +63,19 @@ def test_what_is_advertised_is_the_table(broker):
     assert advertised == {api.key: (advertised_first_version(api), api.last_version) for api in APIS.values()}
 
 
+@pytest.mark.parametrize("version", [-1, 5, 32767])
+def test_api_versions_in_an_unknown_version_is_answered_in_version_0(broker, version):
+    with socket.create_connection(("127.0.0.1", broker.port), timeout=10) as connection:
+        content = struct.pack(">hhih", 18, version, 7, 4) + b"test" + b"whatever"
+        connection.sendall(struct.pack(">i", len(content)) + content)
+        stream = connection.makefile("rb")
+        size, correlation_id = struct.unpack(">ii", stream.read(8))
+        response = codec.decode(response_class(18), 0, stream.read(size - 4))
+    assert correlation_id == 7
+    assert response.error_code == 35
+    assert [(row.api_key, row.min_version, row.max_version) for row in response.api_keys] == [(18, 0, 4)]
+
+
 def test_the_compatibility_page_is_up_to_date():
     page = Path(__file__).resolve().parents[2] / "docs" / "compatibility.md"
     assert page.read_text() == compatibility.markdown()
