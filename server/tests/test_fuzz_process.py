@@ -114,8 +114,8 @@ def expectation(stream):
     if api is None:
         return "close", "none"
     if not api.first_version <= version <= api.last_version:
-        # ApiVersions of a later version is answered; anything after the header is not looked at.
-        return ("either" if key == API_VERSIONS_KEY and version > api.last_version else "close"), api.name
+        # ApiVersions of an unknown version is answered; anything after the header is not looked at.
+        return ("either" if key == API_VERSIONS_KEY else "close"), api.name
     try:
         read_request(stream)
     except DecodeError as error:
