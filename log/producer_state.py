@@ -111,6 +111,7 @@ class ProducerState:
         self._ongoing: dict[int, int] = {}
         self._unreplicated: dict[int, int] = {}
         self._snapshots = self._list_snapshots()
+        self._spared_snapshot = NO_OFFSET
 
     # Deciding and taking note of an append
 
@@ -272,19 +273,44 @@ class ProducerState:
         """Write the state at `end_offset` unless a snapshot is as new; the offset it is named by."""
         if self.end_offset <= self.last_snapshot_offset:
             return None
-        file = self._fs.open(self.snapshot_path(self.end_offset), create=True)
+        data = encode_snapshot(self.producers.values())
+        path = self.snapshot_path(self.end_offset)
+        if self.end_offset == self._spared_snapshot and self._fs.read_bytes(path) == data:
+            self._spared_snapshot = NO_OFFSET
+            if sync:
+                self._fs.sync_path(path)
+        else:
+            self._write_snapshot(path, data, sync=sync)
+        if self.end_offset not in self._snapshots:
+            self._snapshots.append(self.end_offset)
+        self.last_snapshot_offset = self.end_offset
+        return self.end_offset
+
+    def _write_snapshot(self, path: str, data: bytes, *, sync: bool) -> None:
+        file = self._fs.open(path, create=True)
         try:
-            data = encode_snapshot(self.producers.values())
             file.truncate(0)
             file.write_pieces(0, [data], len(data))
             if sync:
                 file.sync()
         finally:
             file.close()
-        if self.end_offset not in self._snapshots:
-            self._snapshots.append(self.end_offset)
-        self.last_snapshot_offset = self.end_offset
-        return self.end_offset
+
+    def spare_latest_snapshot(self, offset: int) -> None:
+        """Recovery begins at `offset`: count on no snapshot behind it, but keep the newest one's file for now.
+
+        Most often it turns out to be right, and to write it anew for each partition is what such a start waits for.
+        Follow with `settle_latest_snapshot`.
+        """
+        if self._snapshots and self._snapshots[-1] > offset:
+            self._spared_snapshot = self._snapshots.pop()
+
+    def settle_latest_snapshot(self) -> None:
+        """Recovery reached `end_offset`: have a synced snapshot there, and none that was spared and is not it."""
+        self.take_snapshot(sync=True)
+        spared, self._spared_snapshot = self._spared_snapshot, NO_OFFSET
+        if spared >= 0 and spared != self.end_offset:
+            remove_if_exists(self._fs, self.snapshot_path(spared))
 
     def remove_stray_snapshots(self, segment_base_offsets: list[int]) -> None:
         """Remove those that belong to no segment, but keep the newest if it is behind all segments' bases."""

@@ -214,6 +214,7 @@ class _Loader:
     def _recover(self, segment: Segment, log_start_offset: int, before: list[Segment] | None = None) -> int:
         """Read a segment whole and rebuild all that follows from it; how many bytes were cut off its end."""
         producers = self._producer_state()
+        producers.spare_latest_snapshot(segment.base_offset)
         earlier = self.segments if before is None else before
         producer_replay.rebuild(
             producers, earlier, log_start_offset, segment.base_offset, self.now_ms, is_clean=False
@@ -227,7 +228,7 @@ class _Loader:
             producers.end_offset = header.next_offset
             end = position + header.size_bytes
         removed_bytes = segment.rebuild_end(end)
-        producers.take_snapshot(sync=True)
+        producers.settle_latest_snapshot()
         return removed_bytes
 
     def _lost_its_end(self, segment: Segment, later: list[Segment]) -> bool:

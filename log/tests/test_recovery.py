@@ -8,6 +8,7 @@ import pytest
 from odradek.log import checkpoints
 from odradek.log.filesystem import LogDirFailure, MemoryFileSystem, OsFileSystem, SimulatedCrash
 from odradek.log.partition_log import Origin
+from odradek.log.producer_state import ProducerState, encode_snapshot
 from odradek.log.tests.support import (
     DIRECTORY,
     LOG_DIRECTORY,
@@ -226,3 +227,34 @@ def test_torn_epoch_checkpoint_is_found_again_in_the_batches():
         open_log(fs, SMALL, is_clean=True)
     log = open_log(fs, SMALL, is_clean=False, recovery_point=log.segments[-1].base_offset)
     assert log.leader_epochs.entries == entries
+
+
+def test_recovery_leaves_a_snapshot_that_is_right_alone():
+    fs = MemoryFileSystem(now_ms=NOW_MS)
+    log = open_log(fs)
+    append(log, idempotent(0, 3))
+    open_log(fs, is_clean=False)
+    path = log.producer_state.snapshot_path(3)
+    content = fs.read_bytes(path)
+    fs.fail("write", path_contains=".snapshot")
+    fs.fail("remove", path_contains=".snapshot")
+    log = open_log(fs, is_clean=False)
+    assert log.producer_state.producers[7].last_sequence == 2
+    assert fs.read_bytes(path) == content
+    fs.heal()
+
+
+@pytest.mark.parametrize("is_end", [True, False])
+def test_recovery_replaces_a_snapshot_that_is_wrong(is_end):
+    """At the log's end it may tell of batches that were cut off and written anew; elsewhere nobody can check it."""
+    fs = MemoryFileSystem(now_ms=NOW_MS)
+    log = open_log(fs)
+    append(log, idempotent(0, 3))
+    other = ProducerState(fs, DIRECTORY, expiration_ms=1)
+    other.end_offset = 3 if is_end else 2
+    other.add_data(8, 0, 5, 0, other.end_offset - 1, NOW_MS, False)
+    other.take_snapshot(sync=True)
+    log = open_log(fs, is_clean=False)
+    assert list(log.producer_state.producers) == [7]
+    assert [name for name in fs.list_names(DIRECTORY) if name.endswith(".snapshot")] == [f"{3:020d}.snapshot"]
+    assert fs.read_bytes(log.producer_state.snapshot_path(3)) == encode_snapshot(log.producer_state.producers.values())
