@@ -151,6 +151,8 @@ def read_meta_properties(fs: FileSystem, log_directory: str) -> MetaProperties |
         return None
     except UnicodeDecodeError:
         raise MalformedFileError(path, "not text") from None
+    except ValueError as error:
+        raise MalformedFileError(path, f"malformed \\u escape: {error}") from None
     version = _integer(path, values.pop("version", "absent"))
     if version not in (0, 1):
         raise MalformedFileError(path, f"unknown version {version}")
@@ -181,10 +183,14 @@ _ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 
 def parse_java_properties(text: str) -> dict[str, str]:
-    """Java's .properties format: comments, `=`, `:` or blank as separator, continued lines, backslash escapes."""
+    """Java's .properties format: comments, `=`, `:` or blank as separator, continued lines, backslash escapes.
+
+    Raises ValueError for a \\u without four hexadecimal digits.
+    """
     values: dict[str, str] = {}
     logical = ""
-    for raw in text.splitlines():
+    # Not splitlines(): that knows more line ends than Java does.
+    for raw in text.replace("\r\n", "\n").replace("\r", "\n").split("\n"):
         line = raw.lstrip(" \t\f")
         if not logical and (not line or line[0] in "#!"):
             continue
@@ -221,7 +227,10 @@ def _unescape(text: str) -> str:
             character = text[position]
             position += 1
             if character == "u":
-                character = chr(int(text[position : position + 4], 16))
+                digits = text[position : position + 4]
+                if len(digits) < 4:
+                    raise ValueError(f"cut off: {digits!r}")
+                character = chr(int(digits, 16))
                 position += 4
             else:
                 character = _ESCAPES.get(character, character)
@@ -230,10 +239,17 @@ def _unescape(text: str) -> str:
 
 
 def format_java_properties(values: Mapping[str, str]) -> str:
-    def escape(text: str, specials: str) -> str:
-        return "".join(f"\\{character}" if character in specials else character for character in text)
+    """The text that `parse_java_properties`, and Java, reads these values from."""
+    letters = {character: letter for letter, character in _ESCAPES.items()}
 
-    lines = [f"{escape(key, chr(92) + '=: #!')}={escape(value, chr(92))}" for key, value in values.items()]
+    def escape(text: str, specials: str) -> str:
+        return "".join(f"\\{letters.get(c, c)}" if c in specials or c in letters else c for c in text)
+
+    lines = []
+    for key, value in values.items():
+        text = escape(value, "\\")
+        # A blank at the beginning of a value would be taken for a part of the separator.
+        lines.append(f"{escape(key, chr(92) + '=: #!')}={chr(92) + text if text.startswith(' ') else text}")
     return "\n".join([*lines, ""])
 
 
