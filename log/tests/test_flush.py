@@ -1,0 +1,131 @@
+"""When a log is flushed, what is durable then, and which recovery point a checkpoint gets."""
+
+import errno
+
+import pytest
+
+from odradek.log.filesystem import LogDirFailure
+from odradek.log.tests.support import NOW_MS, append, config, open_log, read_all
+
+
+def crashed(log):
+    log.fs.crash(lose_names=True)
+    return open_log(log.fs, log.config, is_clean=False, recovery_point=log.recovery_point)
+
+
+def test_nothing_to_do():
+    log = open_log()
+    assert log.flush_due_offset(NOW_MS + 10**9) is None
+    assert log.prepare_flush() is None
+
+
+def test_by_messages():
+    log = open_log(cfg=config(flush_messages=3))
+    assert [append(log, [b"x"]).flush_due for _ in range(3)] == [False, False, True]
+    assert log.flush_due_offset(NOW_MS) == 3
+    log.flush(NOW_MS)
+    assert log.flushed_offset == 3
+    assert log.flush_due_offset(NOW_MS) is None
+    assert append(log, [b"x"] * 5).flush_due
+    log.update_config(config(flush_messages=100))
+    assert log.flush_due_offset(NOW_MS) is None
+
+
+def test_by_time():
+    log = open_log(cfg=config(flush_ms=1000))
+    append(log, [b"x"])
+    assert log.flush_due_offset(NOW_MS + 999) is None
+    assert log.flush_due_offset(NOW_MS + 1000) == 1
+    log.flush(NOW_MS + 1000)
+    append(log, [b"x"])
+    assert log.flush_due_offset(NOW_MS + 1999) is None
+    assert log.flush_due_offset(NOW_MS + 2000) == 2
+
+
+def test_a_roll_wants_the_old_segment_flushed():
+    log = open_log()
+    append(log, [b"a"])
+    log.roll(NOW_MS)
+    append(log, [b"b"])
+    assert log.flush_due_offset(NOW_MS) == 1
+    assert (log.flushed_offset, log.recovery_point) == (0, 0)
+    log.flush(NOW_MS, 1)
+    assert (log.flushed_offset, log.recovery_point) == (1, 1)
+    assert log.flush_due_offset(NOW_MS) is None
+    assert read_all(crashed(log)) == [(0, b"a")]
+
+
+def test_what_was_flushed_survives_and_the_recovery_point_names_its_segment():
+    log = open_log()
+    append(log, [b"a"])
+    log.roll(NOW_MS)
+    append(log, [b"b"])
+    log.flush(NOW_MS)
+    append(log, [b"c"])
+    assert (log.flushed_offset, log.recovery_point) == (2, 1), "the active segment's indexes are not on the disk"
+    log = crashed(log)
+    assert read_all(log) == [(0, b"a"), (1, b"b")]
+
+
+def test_the_log_goes_on_between_the_steps():
+    log = open_log()
+    append(log, [b"a"])
+    task = log.prepare_flush()
+    append(log, [b"b"])
+    log.roll(NOW_MS)
+    append(log, [b"c"])
+    task.run()
+    log.finish_flush(task, NOW_MS)
+    assert log.flushed_offset == 1
+    assert log.recovery_point == 0, "the segment rolled meanwhile is not flushed"
+    assert log.flush_due_offset(NOW_MS) == 2
+
+
+def test_truncation_between_the_steps():
+    log = open_log()
+    append(log, [b"a"])
+    append(log, [b"b"])
+    task = log.prepare_flush()
+    log.truncate_to(1, NOW_MS)
+    task.run()
+    log.finish_flush(task, NOW_MS)
+    assert log.flushed_offset == 1
+
+
+def test_deletion_between_the_steps():
+    log = open_log(cfg=config(retention_ms=1))
+    append(log, [b"a"])
+    log.roll(NOW_MS)
+    append(log, [b"b"], timestamp=NOW_MS + 500)
+    task = log.prepare_flush()
+    log.remove_deleted(log.delete_old_segments(NOW_MS + 100))
+    task.run()
+    log.finish_flush(task, NOW_MS)
+    assert (log.flushed_offset, log.log_start_offset) == (2, 1)
+
+
+@pytest.mark.parametrize("operation", ["sync", "sync_directory"])
+def test_failure(operation):
+    log = open_log()
+    append(log, [b"a"])
+    log.fs.fail(operation, error=errno.EIO)
+    with pytest.raises(LogDirFailure) as raised:
+        log.flush(NOW_MS)
+    assert log.failure is raised.value
+    assert log.flushed_offset == 0
+    with pytest.raises(LogDirFailure):
+        log.flush(NOW_MS)
+    log.close(NOW_MS)
+
+
+def test_close_flushes_everything():
+    log = open_log()
+    append(log, [b"a"])
+    log.roll(NOW_MS)
+    append(log, [b"b"])
+    log.close(NOW_MS)
+    assert log.recovery_point == 2
+    log.fs.crash(lose_names=True)
+    log = open_log(log.fs, recovery_point=2)
+    assert read_all(log) == [(0, b"a"), (1, b"b")]
+    assert log.fs.size_bytes(log.active_segment.path(".index")) == 0, "trimmed"

@@ -1,0 +1,199 @@
+"""One segment: where batches lie, what its indexes note, and what a failed append leaves."""
+
+import errno
+
+import pytest
+
+from odradek.log.filesystem import MemoryFileSystem
+from odradek.log.segment import CorruptSegmentError, Segment
+from odradek.log.tests.support import config
+from odradek.protocol.records import build_batch
+
+BASE = 100
+
+
+@pytest.fixture
+def fs():
+    result = MemoryFileSystem(now_ms=5000)
+    result.make_directory("/d")
+    return result
+
+
+def make(fs, *, interval_bytes=200, index_bytes=12000, fresh=True):
+    properties = config(index_interval_bytes=interval_bytes, segment_index_bytes=index_bytes)
+    return Segment(fs, "/d", BASE, properties, now_ms=0, fresh=fresh)
+
+
+def data(offset, count=1, timestamp=10, value=b"v" * 30):
+    return build_batch([(timestamp, None, value, ())] * count, base_offset=offset)
+
+
+def put(segment, offset, count=1, timestamp=10):
+    one = data(offset, count, timestamp)
+    segment.append([one[:20], one[20:]], len(one), offset + count - 1, timestamp)
+    return len(one)
+
+
+def test_entries_are_sparse_and_name_last_offsets(fs):
+    segment = make(fs, interval_bytes=150)
+    size = put(segment, BASE, 1, 50)
+    assert 75 < size < 150
+    for number in range(1, 7):
+        put(segment, BASE + number, 1, 50 if number < 5 else 60)
+    # An entry when more than 150 bytes came since the last one, for the batch that comes then.
+    assert segment.offset_index.entries() == [(2, 2 * size), (4, 4 * size), (6, 6 * size)]
+    assert segment.time_index.entries() == [(50, 0), (60, 5)]
+    put(segment, BASE + 7, 1, 70)
+    segment.seal()
+    assert segment.time_index.entries() == [(50, 0), (60, 5), (70, 7)], "the last one is made when it ends"
+    assert fs.size_bytes("/d/00000000000000000100.index") == 24
+    assert fs.size_bytes("/d/00000000000000000100.timeindex") == 36
+
+
+def test_append_of_several_makes_the_same_entries(fs):
+    one = make(fs)
+    batches = [data(BASE + number, 1, 10 + number) for number in range(9)]
+    for number, piece in enumerate(batches):
+        one.append([piece], len(piece), BASE + number, 10 + number)
+    expected = (one.offset_index.entries(), one.time_index.entries(), one.size_bytes, one.max_timestamp)
+    other = MemoryFileSystem()
+    other.make_directory("/d")
+    several = make(other)
+    several.append_batches(batches, [(len(piece), BASE + n, 10 + n) for n, piece in enumerate(batches)])
+    found = (several.offset_index.entries(), several.time_index.entries(), several.size_bytes, several.max_timestamp)
+    assert found == expected
+    assert several.first_timestamp == one.first_timestamp == 10
+
+
+@pytest.mark.parametrize("interval_bytes", [0, 200, 100_000])
+def test_locate(fs, interval_bytes):
+    segment = make(fs, interval_bytes=interval_bytes)
+    positions, offset = {}, BASE
+    for count in (3, 1, 2, 5, 1, 1, 4):
+        position = segment.size_bytes
+        # Compaction leaves holes: who asks for one gets the batch behind it.
+        positions |= dict.fromkeys(range(offset, offset + count + 2), position)
+        put(segment, offset + 2, count)
+        offset += count + 2
+    for _ in range(2):
+        assert {o: segment.locate(o) for o in positions} == positions
+        assert segment.locate(BASE - 5) == 0
+        assert segment.locate(offset) == -1
+        assert segment.next_offset() == offset
+        segment.seal()
+        segment = make(fs, interval_bytes=interval_bytes, fresh=False)
+
+
+def test_hints_are_used_and_few(fs):
+    segment = make(fs)
+    size = put(segment, BASE)
+    segment.add_hint(BASE + 1, size)
+    assert segment.locate(BASE + 1) == -1, "nothing there yet"
+    put(segment, BASE + 1)
+    assert segment.locate(BASE + 1) == size
+    segment.add_hint(BASE + 1, 0)
+    assert segment.locate(BASE + 1) == 0, "it is believed"
+    for number in range(100):
+        segment.add_hint(BASE + number, 0)
+    assert len(segment.hints) == 32
+
+
+def test_hints_go_with_what_they_point_at(fs):
+    segment = make(fs)
+    size = put(segment, BASE, 5)
+    segment.add_hint(BASE + 5, size)
+    segment.truncate_to(BASE + 3, 0)
+    put(segment, BASE, 2)
+    put(segment, BASE + 2, 9)
+    assert segment.locate(BASE + 5) == len(data(BASE, 2))
+
+
+def test_bytes_that_are_no_batch(fs):
+    segment = make(fs)
+    put(segment, BASE)
+    put(segment, BASE + 1)
+    segment.file.write_pieces(8, [b"\0\0\0\x05"], 4)
+    with pytest.raises(CorruptSegmentError, match=r"00000000000000000100\.log"):
+        segment.locate(BASE + 1)
+
+
+@pytest.mark.parametrize("failing", [".log", ".index", ".timeindex"])
+def test_failed_append_is_cut_back(fs, failing):
+    """Whichever file fails: size, indexes and times are as before, and the next append makes up for it."""
+    segment = make(fs, interval_bytes=0)
+    for number in range(256):
+        put(segment, BASE + number, 1, 10 + number)
+    before = segment.size_bytes
+    # The 257th entry is the first to be written to the index files together with 255 others.
+    assert segment.offset_index.count == 255
+    fs.fail("write", error=errno.ENOSPC, path_contains=failing)
+    with pytest.raises(OSError, match="No space"):
+        for number in range(256, 520):
+            put(segment, BASE + number, 1, 10 + number)
+            before = segment.size_bytes
+    end = segment.next_offset()
+    assert segment.size_bytes == segment.file.size_bytes() == before
+    assert segment.max_timestamp == 10 + end - 1 - BASE
+    assert segment.offset_index.last_offset == end - 1
+    assert segment.locate(end) == -1
+    put(segment, end, 1, 7777)
+    assert segment.locate(end) == before
+    assert segment.max_timestamp == 7777
+    segment.seal()
+    again = make(fs, fresh=False)
+    assert (again.next_offset(), again.max_timestamp) == (end + 1, 7777)
+
+
+def test_full_indexes(fs):
+    for index_bytes, entries in ((8 * 5, 2), (12 * 9, 8)):
+        # A time entry takes 12 bytes and one slot is reserved, so it is full first if every batch is later.
+        segment = make(fs, interval_bytes=0, index_bytes=index_bytes)
+        number = 0
+        while not segment.indexes_full:
+            put(segment, BASE + number, 1, 10 + number)
+            number += 1
+        assert segment.time_index.count == entries
+        segment.seal()
+        assert segment.time_index.count == entries, "the last batch is in it already"
+        fs.remove_tree("/d")
+        fs.make_directory("/d")
+
+
+def test_age(fs):
+    segment = make(fs)
+    assert (segment.first_timestamp, segment.max_timestamp) == (-1, -1)
+    put(segment, BASE, 1, 30)
+    put(segment, BASE + 1, 1, 20)
+    assert (segment.first_timestamp, segment.largest_timestamp_ms) == (30, 30)
+    segment.seal()
+    again = make(fs, fresh=False)
+    assert (again.first_timestamp, again.largest_timestamp_ms) == (30, 30)
+    again.truncate_to(BASE, 99)
+    assert (again.first_timestamp, again.max_timestamp, again.created_ms) == (-1, -1, 99)
+    put(again, BASE, 1, -1)
+    assert again.largest_timestamp_ms == 5000, "the file's time where no record has one"
+
+
+@pytest.mark.parametrize("offset", [BASE, BASE + 1, BASE + 4, BASE + 5, BASE + 19, BASE + 20, BASE + 99])
+def test_truncate_drops_batches_that_reach_the_offset(fs, offset):
+    segment = make(fs, interval_bytes=0)
+    sizes = [put(segment, BASE + number * 5, 5, 10 + number) for number in range(4)]
+    kept = min(4, (offset - BASE) // 5)
+    assert segment.truncate_to(offset, 0) == sum(sizes[kept:])
+    assert segment.file.size_bytes() == segment.size_bytes == sum(sizes[:kept])
+    assert segment.max_timestamp == (9 + kept if kept else -1)
+    assert segment.next_offset() == BASE + kept * 5
+    put(segment, BASE + 30, 1, 5)
+    assert segment.locate(BASE + 20 if kept == 4 else BASE + kept * 5) == sum(sizes[:kept])
+
+
+def test_names_of_a_deleted_segment(fs):
+    segment = make(fs)
+    size = put(segment, BASE)
+    segment.write_pending()
+    deleted = segment.mark_deleted()
+    assert (deleted.base_offset, deleted.size_bytes) == (BASE, size)
+    stem = "00000000000000000100"
+    assert fs.list_names("/d") == [f"{stem}.{kind}.deleted" for kind in ("index", "log", "timeindex")]
+    assert set(fs.list_names("/d")) <= set(deleted.names)
+    assert segment.file.pread(0, size) == data(BASE), "a region that was read can still be sent"
