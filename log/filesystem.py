@@ -551,8 +551,9 @@ class MemoryFileSystem:
             for names in (self._nodes, self._durable_names):
                 for path in [path for path in names if path.startswith(old + "/")]:
                     names[new + path[len(old) :]] = names.pop(path)
-            self._directories.discard(old)
-            self._directories.add(new)
+            moved = {path for path in self._directories if path == old or path.startswith(old + "/")}
+            self._directories -= moved
+            self._directories |= {new + path[len(old) :] for path in moved}
             return
         if old not in self._nodes:
             raise FileNotFoundError(errno.ENOENT, "no such file", old)

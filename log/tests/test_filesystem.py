@@ -1,0 +1,211 @@
+"""The real file system against its twin in memory, and the ways in which the twin loses, tears and fails."""
+
+import errno
+import os
+from random import Random
+
+import pytest
+
+from odradek.log import filesystem
+from odradek.log.filesystem import (
+    LockedError,
+    MemoryFileSystem,
+    OsFileSystem,
+    SimulatedCrash,
+    remove_if_exists,
+    write_atomically,
+)
+
+
+@pytest.fixture(params=["os", "memory"])
+def place(request, tmp_path):
+    """A file system and an empty directory in it."""
+    if request.param == "os":
+        return OsFileSystem(), str(tmp_path)
+    fs = MemoryFileSystem()
+    fs.make_directory("/d")
+    return fs, "/d"
+
+
+def put(fs, path, data):
+    file = fs.open(path, create=True)
+    file.write_pieces(0, [data], len(data))
+    return file
+
+
+def test_files(place):
+    fs, directory = place
+    path = f"{directory}/a"
+    with pytest.raises(FileNotFoundError):
+        fs.open(path)
+    file = fs.open(path, create=True)
+    file.write_pieces(0, [b"abc", bytearray(b"def"), memoryview(b"gh")], 8)
+    file.write_pieces(10, [b"xy"], 2)
+    assert fs.read_bytes(path) == b"abcdefgh\0\0xy"
+    assert (file.pread(6, 4), file.pread(10, 99), file.pread(50, 5)) == (b"gh\0\0", b"xy", b"")
+    file.truncate(3)
+    file.truncate(6)
+    assert fs.read_bytes(path) == b"abc\0\0\0"
+    assert file.size_bytes() == fs.size_bytes(path) == 6
+    file.sync()
+    fs.set_modified_ms(path, 1_700_000_000_123)
+    assert fs.modified_ms(path) == 1_700_000_000_123
+    file.close()
+
+
+def test_names(place):
+    fs, directory = place
+    put(fs, f"{directory}/b", b"b")
+    kept = put(fs, f"{directory}/a", b"a")
+    fs.rename(f"{directory}/b", f"{directory}/a")
+    assert fs.list_names(directory) == ["a"]
+    assert kept.pread(0, 9) == b"a", "an open file outlives its name"
+    fs.make_directory(f"{directory}/x/y")
+    put(fs, f"{directory}/x/y/f", b"f")
+    fs.rename(f"{directory}/x", f"{directory}/z")
+    assert fs.read_bytes(f"{directory}/z/y/f") == b"f"
+    assert fs.is_directory(f"{directory}/z/y") and not fs.exists(f"{directory}/x")
+    fs.remove_tree(f"{directory}/z")
+    assert fs.list_names(directory) == ["a"]
+    assert remove_if_exists(fs, f"{directory}/a")
+    assert not remove_if_exists(fs, f"{directory}/a")
+    for operation in (fs.remove, fs.size_bytes, fs.read_bytes, fs.list_names, fs.modified_ms, fs.remove_tree):
+        with pytest.raises(FileNotFoundError):
+            operation(f"{directory}/gone")
+    fs.sync_path(f"{directory}/gone")
+    fs.sync_directory(directory)
+    total, free = fs.space_bytes(directory)
+    assert 0 < free <= total
+
+
+def test_lock(place):
+    fs, directory = place
+    lock = fs.lock(f"{directory}/.lock")
+    with pytest.raises(LockedError):
+        fs.lock(f"{directory}/.lock")
+    lock.release()
+    lock.release()
+    fs.lock(f"{directory}/.lock").release()
+
+
+def test_write_atomically(place):
+    fs, directory = place
+    for data in (b"first, longer", b"second"):
+        write_atomically(fs, f"{directory}/a", data)
+        assert fs.read_bytes(f"{directory}/a") == data
+    assert fs.list_names(directory) == ["a"]
+
+
+@pytest.mark.parametrize("limit", [1, 2, 5, 7])
+def test_short_writes_and_reads_go_on(tmp_path, monkeypatch, limit):
+    pwrite, pread = os.pwrite, os.pread
+    monkeypatch.setattr(
+        filesystem.os, "pwritev", lambda fd, pieces, position: pwrite(fd, b"".join(pieces)[:limit], position)
+    )
+    monkeypatch.setattr(filesystem.os, "pwrite", lambda fd, data, position: pwrite(fd, data[:limit], position))
+    monkeypatch.setattr(filesystem.os, "pread", lambda fd, size, position: pread(fd, min(size, limit), position))
+    file = OsFileSystem().open(f"{tmp_path}/a", create=True)
+    file.write_pieces(2, [b"abc", b"", bytearray(b"de"), memoryview(b"fgh")], 8)
+    assert file.pread(0, 10) == b"\0\0abcdefgh"
+    assert file.pread(4, 100) == b"cdefgh"
+
+
+def test_a_write_without_progress_fails(tmp_path, monkeypatch):
+    monkeypatch.setattr(filesystem.os, "pwritev", lambda fd, pieces, position: 1)
+    monkeypatch.setattr(filesystem.os, "pwrite", lambda fd, data, position: 0)
+    file = OsFileSystem().open(f"{tmp_path}/a", create=True)
+    with pytest.raises(OSError, match="no progress"):
+        file.write_pieces(0, [b"abc"], 3)
+
+
+def test_a_file_closes_with_its_last_reference(tmp_path):
+    file = put(OsFileSystem(), f"{tmp_path}/a", b"a")
+    fd = file.fd
+    del file
+    with pytest.raises(OSError, match="descriptor"):
+        os.fstat(fd)
+
+
+@pytest.fixture
+def memory():
+    fs = MemoryFileSystem()
+    fs.make_directory("/d")
+    return fs
+
+
+def test_crash_loses_what_was_not_synced(memory):
+    file = put(memory, "/d/a", b"safe")
+    file.sync()
+    file.write_pieces(2, [b"LOST"], 4)
+    file.truncate(5)
+    memory.lock("/d/.lock")
+    memory.crash()
+    assert memory.read_bytes("/d/a") == b"safe"
+    memory.lock("/d/.lock")
+
+
+def test_names_survive_a_crash_unless_they_are_to_be_lost(memory):
+    put(memory, "/d/old", b"old").sync()
+    memory.sync_directory("/d")
+    put(memory, "/d/new", b"new").sync()
+    memory.rename("/d/old", "/d/other")
+    memory.crash()
+    assert memory.list_names("/d") == ["new", "other"]
+    memory.remove("/d/new")
+    memory.crash(lose_names=True)
+    assert memory.list_names("/d") == ["new", "other"]
+
+
+def test_crash_tears(memory):
+    """With a Random, any part of the unsynced changes may survive, and synced bytes always do."""
+    found = set()
+    for seed in range(200):
+        fs = MemoryFileSystem()
+        fs.make_directory("/d")
+        file = put(fs, "/d/a", b"safe")
+        file.sync()
+        file.write_pieces(4, [b"12"], 2)
+        file.write_pieces(6, [b"34"], 2)
+        fs.crash(Random(seed))
+        found.add(fs.read_bytes("/d/a"))
+    assert all(data.startswith(b"safe") for data in found)
+    assert {b"safe", b"safe12", b"safe1234", b"safe1", b"safe\0\x0034"} <= found
+
+
+def test_failure_on_command(memory):
+    memory.fail("write", after=2, error=errno.ENOSPC, path_contains="a")
+    put(memory, "/d/b", b"b")
+    put(memory, "/d/a", b"1234")
+    with pytest.raises(OSError, match="No space") as raised:
+        put(memory, "/d/a", b"abcd")
+    assert raised.value.errno == errno.ENOSPC
+    assert memory.read_bytes("/d/a") == b"ab34", "half of it is written"
+    put(memory, "/d/a", b"wxyz")
+    memory.fail("sync")
+    memory.heal()
+    memory.sync_path("/d/a")
+    for operation, act in [
+        ("create", lambda: put(memory, "/d/c", b"")),
+        ("rename", lambda: memory.rename("/d/a", "/d/c")),
+        ("remove", lambda: memory.remove("/d/a")),
+        ("truncate", lambda: memory.open("/d/a").truncate(0)),
+        ("sync", lambda: memory.sync_path("/d/a")),
+        ("sync_directory", lambda: memory.sync_directory("/d")),
+    ]:
+        memory.fail(operation)
+        with pytest.raises(OSError, match="Input/output"):
+            act()
+    assert memory.list_names("/d") == ["a", "b"]
+    assert memory.read_bytes("/d/a") == b"wxyz"
+
+
+def test_crash_on_command(memory):
+    memory.crash_at(3)
+    put(memory, "/d/a", b"1234")
+    with pytest.raises(SimulatedCrash):
+        put(memory, "/d/a", b"abcd")
+    with pytest.raises(SimulatedCrash):
+        memory.remove("/d/a")
+    memory.crash()
+    assert memory.read_bytes("/d/a") == b""
+    put(memory, "/d/a", b"again")
