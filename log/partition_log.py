@@ -84,9 +84,12 @@ class PartitionLog(LogAppend):
         if available <= 0:
             return None
         if available > max_bytes:
-            first_batch_bytes = segment.batch_size_at(position)
-            if max_bytes < first_batch_bytes:
-                return FileRegion(segment.file, position, min(first_batch_bytes, available)) if at_least_one else None
+            first_batch_bytes, last_offset = segment.batch_at(position)
+            if max_bytes < first_batch_bytes and not at_least_one:
+                return None
+            if max_bytes <= first_batch_bytes:
+                segment.move_hint(offset, last_offset + 1, position + first_batch_bytes)
+                return FileRegion(segment.file, position, min(first_batch_bytes, available))
             return FileRegion(segment.file, position, max_bytes)
         if segment is self._active:
             segment.add_hint(upper_offset, end)

@@ -219,6 +219,14 @@ class Segment:
             del hints[next(iter(hints))]
         hints[offset] = position
 
+    def move_hint(self, offset: int, next_offset: int, position: int) -> None:
+        """A reader came from `offset` to `next_offset`, of which `position` is as in `add_hint`.
+
+        The hint it came by goes, so that one that reads a long way does not push out those of all others.
+        """
+        self.hints.pop(offset, None)
+        self.add_hint(next_offset, position)
+
     def _scan(self, offset: int, position: int) -> int:
         end, pread, unpack_from, head_bytes = self.size_bytes, self.file.pread, _HEAD.unpack_from, _HEAD.size
         chunk, chunk_start = b"", position
@@ -236,9 +244,13 @@ class Segment:
             position += _LENGTH_END + length
         return -1
 
-    def batch_size_at(self, position: int) -> int:
-        """Size in bytes of the batch at `position`, from its header."""
-        return _LENGTH_END + int.from_bytes(self.file.pread(position + 8, 4), "big", signed=True)
+    def batch_at(self, position: int) -> tuple[int, int]:
+        """Size in bytes and last offset of the batch at `position`, from its header."""
+        head = self.file.pread(position, _HEAD.size)
+        if len(head) < _HEAD.size:
+            raise CorruptSegmentError(f"{self.path(LOG_SUFFIX)} ends before position {position + _HEAD.size}")
+        base_offset, length, _, _, _, _, last_delta = _HEAD.unpack(head)
+        return _LENGTH_END + length, base_offset + last_delta
 
     def headers(self, position: int = 0, end: int | None = None) -> Iterator[tuple[int, BatchHeader]]:
         """(position, header) of each whole batch from `position`, which must be a batch's, up to `end`."""

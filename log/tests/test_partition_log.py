@@ -161,6 +161,19 @@ def test_reads_after_one_another_find_their_way():
     assert read_all(log, 0, 75)[-4:] == [(log.log_end_offset - 4 + n, b"other") for n in range(4)]
 
 
+def test_reading_batch_by_batch_searches_once(filled):
+    size = len(batch([b"2"]))
+    for at_least_one, max_bytes in ((True, 1), (True, size), (False, size)):
+        segment = filled.segments[0]
+        segment.hints.clear()
+        for offset in range(4):
+            region(filled, offset, max_bytes, at_least_one=at_least_one)
+            assert segment.hints == {offset + 1: (offset + 1) * size}
+    assert read_header(region(filled, 4, 1)).base_offset == 4
+    assert read_header(region(filled, 5, 1)).base_offset == 5
+    assert region(filled, 0, size - 1, at_least_one=False) is None
+
+
 # Cuts
 
 

@@ -197,3 +197,21 @@ def test_names_of_a_deleted_segment(fs):
     assert fs.list_names("/d") == [f"{stem}.{kind}.deleted" for kind in ("index", "log", "timeindex")]
     assert set(fs.list_names("/d")) <= set(deleted.names)
     assert segment.file.pread(0, size) == data(BASE), "a region that was read can still be sent"
+
+
+def test_a_moved_hint_leaves_room_for_others(fs):
+    segment = make(fs)
+    segment.add_hint(BASE, 7)
+    for number in range(100):
+        segment.move_hint(BASE + 50 + number, BASE + 51 + number, number)
+    assert segment.hints == {BASE: 7, BASE + 150: 99}
+
+
+def test_batch_at(fs):
+    segment = make(fs)
+    sizes = [put(segment, BASE, 3), put(segment, BASE + 3, 2)]
+    assert segment.batch_at(0) == (sizes[0], BASE + 2)
+    assert segment.batch_at(sizes[0]) == (sizes[1], BASE + 4)
+    segment.file.truncate(sizes[0] + 20)
+    with pytest.raises(CorruptSegmentError, match="ends before"):
+        segment.batch_at(sizes[0])
