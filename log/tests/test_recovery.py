@@ -258,3 +258,29 @@ def test_recovery_replaces_a_snapshot_that_is_wrong(is_end):
     assert list(log.producer_state.producers) == [7]
     assert [name for name in fs.list_names(DIRECTORY) if name.endswith(".snapshot")] == [f"{3:020d}.snapshot"]
     assert fs.read_bytes(log.producer_state.snapshot_path(3)) == encode_snapshot(log.producer_state.producers.values())
+
+
+@pytest.mark.parametrize("seed", [None, 1, 2])
+def test_crash_at_every_change_of_a_recovery(seed):
+    """Recovery that does not come to its end is followed by one that does, and finds the same."""
+    change, is_done = 0, False
+    while not is_done:
+        change += 1
+        fs = MemoryFileSystem(now_ms=NOW_MS)
+        life(fs, {"written": {}, "durable": 0})
+        # Snapshots that are none, at the log's end and inside of its last segment.
+        for offset in (23, 24):
+            path = f"{DIRECTORY}/{offset:020d}.snapshot"
+            fs.open(path, create=True).write_pieces(0, [b"other"], 5)
+        fs.crash_at(change)
+        try:
+            open_log(fs, SMALL, is_clean=False, log_start_offset=5)
+            is_done = True
+        except SimulatedCrash:
+            pass
+        fs.crash(None if seed is None else Random(seed * 1000 + change))
+        log = open_log(fs, SMALL, is_clean=False, log_start_offset=5)
+        assert [offset for offset, _ in read_all(log)] == list(range(5, 24))
+        assert log.producer_state.producers[7].last_sequence == 23
+        assert log.producer_state.find_duplicate(7, 0, 22, 23).last_offset == 23
+    assert change > 5
