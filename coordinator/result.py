@@ -5,7 +5,7 @@ waits until they are replicated and tells the shard, which replays them and hand
 Kafka's CoordinatorResult.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from odradek.protocol.errors import ErrorCode
@@ -78,32 +78,62 @@ class ReplyWhenWritten(Completion):
         effects.reply(self.token, self.on_error(error))
 
 
+class TransactionalProducer(NamedTuple):
+    """In whose transaction records are written."""
+
+    producer_id: int
+    producer_epoch: int
+
+
+class TransactionOutcome(NamedTuple):
+    """A decided transaction whose markers are to be written to `partitions`, (topic, index) each.
+
+    Every partition is answered for, one by one, by the shard's `marker_written`. `coordinator_epoch` is the leader epoch
+    of the transaction's partition of `__transaction_state`; a marker of an older one is refused.
+    """
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    coordinator_epoch: int
+    is_commit: bool
+    transaction_version: int
+    partitions: tuple[tuple[str, int], ...]
+
+
 class Result(NamedTuple):
     """One decision.
 
-    `records` empty: send `replies`. Otherwise write the records (as one batch if `is_atomic`, else in as many as suit),
-    then call the shard's `on_written` or `on_write_failed` with this result and go on with what that returns.
+    `records` empty: send `replies` and have `outcomes` written to their partitions. Otherwise write the records (as one
+    batch if `is_atomic`, else in as many as suit; within the transaction of `producer` if there is one), then call the
+    shard's `on_written` or `on_write_failed` with this result and go on with what that returns.
     """
 
     records: list[CoordinatorRecord]
     replies: list[Reply]
     completions: list[Completion]
     is_atomic: bool = True
+    producer: TransactionalProducer | None = None
+    outcomes: Sequence[TransactionOutcome] = ()
 
 
 class Effects:
     """Collects what a decision wants done."""
 
-    __slots__ = ("completions", "is_atomic", "records", "replies")
+    __slots__ = ("completions", "is_atomic", "outcomes", "producer", "records", "replies")
 
     def __init__(self) -> None:
         self.records: list[CoordinatorRecord] = []
         self.replies: list[Reply] = []
         self.completions: list[Completion] = []
         self.is_atomic = True
+        self.producer: TransactionalProducer | None = None
+        self.outcomes: list[TransactionOutcome] = []
 
     def reply(self, token: Token, response: Response) -> None:
         self.replies.append(Reply(token, response))
 
     def result(self) -> Result:
-        return Result(self.records, self.replies, self.completions, self.is_atomic)
+        return Result(
+            self.records, self.replies, self.completions, self.is_atomic, self.producer, self.outcomes
+        )

@@ -150,11 +150,14 @@ class KioLimits:
 
     def __init__(self, root: type[Struct], kio_root: Any) -> None:
         self._kinds: dict[tuple[type[Struct], str], str] = {}
+        self._always_timed: set[tuple[type[Struct], str]] = set()
         self._collect(root, kio_root)
 
     def _collect(self, cls: type[Struct], kio_cls: Any) -> None:
         for name, kio_field in pairs(cls, kio_cls).items():
             self._kinds[cls, name] = kafka_type(kio_field)
+            if type(None) not in get_args(kio_field.type):
+                self._always_timed.add((cls, name))
             wire = next(item.wire for item in cls.fields if item.name == name)
             element = wire.element if isinstance(wire, ArrayType) else wire
             if isinstance(element, StructType):
@@ -167,7 +170,8 @@ class KioLimits:
         if kind == "error_code":
             return KIO_ERROR_CODES[source.integer(0, len(KIO_ERROR_CODES) - 1)]
         if kind == "datetime_i64":
-            return NO_TIME if source.truth() else 1000 * source.integer(0, LAST_YEAR_9999_S)
+            may_be_none = (cls, item.name) not in self._always_timed
+            return NO_TIME if may_be_none and source.truth() else 1000 * source.integer(0, LAST_YEAR_9999_S)
         if kind == "timedelta_i64":
             return source.integer(-(2**53), 2**53)
         return AS_USUAL
