@@ -88,8 +88,8 @@ class TransactionalProducer(NamedTuple):
 class TransactionOutcome(NamedTuple):
     """A decided transaction whose markers are to be written to `partitions`, (topic, index) each.
 
-    Every partition is answered for, one by one, by the shard's `marker_written`. `coordinator_epoch` is the leader epoch
-    of the transaction's partition of `__transaction_state`; a marker of an older one is refused.
+    Every partition is answered for, one by one, by the shard's `marker_written`. `coordinator_epoch` is the leader
+    epoch of the transaction's partition of `__transaction_state`; a marker of an older one is refused.
     """
 
     transactional_id: str
