@@ -5,12 +5,15 @@ The owner of the clock calls `run_due(now_ms)` and comes again at the time it re
 """
 
 import heapq
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Generic, TypeVar
 
 Done = Callable[[Exception | None], None]
 RunInThread = Callable[[Callable[[], None], Done], None]
 """Run the first anywhere, then call the second in the caller's thread with the exception it raised, or None."""
+
+RunAll = Callable[[Sequence[Callable[[], None]], int], None]
+"""Do all of them, in up to so many threads, and return when all is done (`parallel.run_all`)."""
 
 Item = TypeVar("Item")
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from odradek.log import checkpoints, parallel
-from odradek.log.background import RunInThread, run_inline
+from odradek.log.background import RunAll, RunInThread, run_inline
 from odradek.log.checkpoints import (
     CLEANER_OFFSETS_FILE,
     HIGH_WATERMARKS_FILE,
@@ -72,8 +72,8 @@ class _Loaded(NamedTuple):
 class LogManager(LogUpkeep):
     """Made, then `open`ed; `run_due` from time to time; `close`d.
 
-    Everything is called in one thread. What blocks is given to `run_in_thread`, except for loading at `open`, which
-    uses threads of its own where it pays, and for `close`.
+    Everything is called in one thread. What blocks is given to `run_in_thread`, except for loading at `open` and
+    `close`, which wait for what `run_all` does.
 
     `directories` are absolute paths. `topic_config` gives a topic's properties, None for a topic it does not know,
     which then has `default_config`. `random_bytes(n)` is the source of ids. `on_directory_failure(path, partitions)`
@@ -92,6 +92,7 @@ class LogManager(LogUpkeep):
         cluster_id: str | None = None,
         settings: LogManagerSettings | None = None,
         run_in_thread: RunInThread = run_inline,
+        run_all: RunAll = parallel.run_all,
         choose_jitter_ms: Callable[[int], int] = lambda most_ms: 0,
         on_directory_failure: Callable[[str, list[Key]], None] = lambda path, partitions: None,
         monotonic: Callable[[], float] = lambda: 0.0,
@@ -109,6 +110,7 @@ class LogManager(LogUpkeep):
         )
         self.node_id = node_id
         self.cluster_id = cluster_id
+        self._run_all = run_all
         self._topic_config = topic_config
         self._random_bytes = random_bytes
         self._choose_jitter_ms = choose_jitter_ms
@@ -191,7 +193,7 @@ class LogManager(LogUpkeep):
                 else:
                     loads.append(self._loading(directory, entry, offsets, now_ms, loaded))
         threads = 1 if is_clean else self.settings.num_recovery_threads_per_data_dir * len(self.directories)
-        parallel.run_all(loads, threads)
+        self._run_all(loads, threads)
         for result in loaded:
             self._take_in(result)
         logger.info("loaded logs count=%d clean=%s", len(self._logs), is_clean)
@@ -441,7 +443,7 @@ class LogManager(LogUpkeep):
         self.cleaner.cancel()
         failures: list[tuple[str, LogDirFailure]] = []
         closings = [_closing(log, now_ms, failures) for log in self._logs.values()]
-        parallel.run_all(closings, self.settings.num_recovery_threads_per_data_dir * len(self.directories))
+        self._run_all(closings, self.settings.num_recovery_threads_per_data_dir * len(self.directories))
         for path, failure in failures:
             self.fail_directory(path, failure)
         for directory in self._online():

@@ -9,20 +9,17 @@ import errno
 import gc
 import logging
 import os
-import random
-import socket
 import time
 from collections.abc import Callable
 from typing import Any, Final
 
 from twisted.internet.defer import Deferred
 from twisted.internet.error import CannotListenError
-from twisted.internet.threads import deferToThreadPool
 
 from odradek import __version__
 from odradek.coordinator.producer_ids import ProducerIdManager
 from odradek.log.checkpoints import read_meta_properties
-from odradek.log.filesystem import LockedError, OsFileSystem
+from odradek.log.filesystem import LockedError
 from odradek.log.log_directory import InconsistentMetaError
 from odradek.log.log_manager import AllLogDirsFailed, DuplicateLogError, LogManager, LogManagerSettings
 from odradek.properties import PropertySet
@@ -46,7 +43,7 @@ from odradek.server.flusher import Flusher
 from odradek.server.reactor import install as install_reactor
 from odradek.server.request import RequestContext
 from odradek.server.services import Services
-from odradek.server.stores.sqlite import SqliteMetadataStore
+from odradek.server.surroundings import Surroundings
 from odradek.server.transport import KafkaTransport, KafkaTransportFactory
 
 logger = logging.getLogger(__name__)
@@ -65,27 +62,22 @@ class Broker:
 
     has_failed: whether it stopped the reactor by itself, because nothing was left to work with
 
-    `reactor`, `now_ms` and `random_source` are passed in, so that a test decides about time and chance.
+    `surroundings` is all that it has to do with: reactor, clock, chance, files.
     """
 
-    def __init__(
-        self,
-        config: BrokerConfig,
-        reactor: Any,
-        now_ms: Callable[[], int] = lambda: int(time.time() * 1000),
-        random_source: random.Random | None = None,
-    ) -> None:
+    def __init__(self, config: BrokerConfig, surroundings: Surroundings) -> None:
         self.config = config
-        self._random = random_source or random.SystemRandom()
-        self.services = Services(config, reactor, now_ms, self._random)
         self.ports: list[Any] = []
         self.has_failed = False
-        self._reactor = reactor
-        self._now_ms = now_ms
+        self._surroundings = surroundings
+        self._reactor = surroundings.reactor
+        self._now_ms = surroundings.now_ms
+        self._random = surroundings.random_source
+        self.services = Services(config, self._reactor, self._now_ms, self._random)
         self._store: MetadataStore | None = None
-        self._fs = OsFileSystem()
+        self._fs = surroundings.fs
         self._dispatch = Dispatch(self.services)
-        self._connections = ConnectionRegistry(reactor, config.connections_max_idle_ms)
+        self._connections = ConnectionRegistry(self._reactor, config.connections_max_idle_ms)
         self._background: Any = None
         self._topic_configs: BrokerConfigs | None = None
         self._is_running = False
@@ -93,7 +85,7 @@ class Broker:
     @property
     def directories(self) -> list[str]:
         """The log directories, absolute."""
-        return [os.path.abspath(directory) for directory in self.config.data_dirs]
+        return [self._surroundings.absolute_path(directory) for directory in self.config.data_dirs]
 
     async def start(self) -> tuple[Listener, ...]:
         """Start everything; the advertised listeners. Raises `BrokerStartError`, with nothing left open."""
@@ -136,13 +128,16 @@ class Broker:
         bound_ports = {}
         for listener in self.config.endpoints:
             factory = KafkaTransportFactory(
-                self._connection_maker(listener.name), self.config.socket_request_max_bytes, self._connections
+                self._connection_maker(listener.name),
+                self.config.socket_request_max_bytes,
+                self._connections,
+                self._surroundings.send_file,
             )
             port = self._listen(listener, factory)
             port.stopReading()
             self.ports.append(port)
             bound_ports[listener.name] = port.getHost().port
-        self._advertised = self.config.advertise(bound_ports, socket.gethostname())
+        self._advertised = self.config.advertise(bound_ports, self._surroundings.host_name())
 
     def _listen(self, listener: Listener, factory: KafkaTransportFactory) -> Any:
         backlog = self.config.socket_listen_backlog_size
@@ -174,7 +169,7 @@ class Broker:
         services = self.services
         image = services.metadata = ClusterMetadata()
         self._make_first_directory()
-        store = self._store = SqliteMetadataStore(self.directories[0], self._now_ms)
+        store = self._store = self._surroundings.open_metadata_store(self.directories[0])
         controller = services.controller = Controller(store, image, self.config.node_id, self._now_ms)
         cluster_id = await controller.prepare(await self._cluster_id(store))
         await self._load_logs(store, cluster_id)
@@ -196,12 +191,12 @@ class Broker:
 
     def _make_first_directory(self) -> None:
         try:
-            os.makedirs(self.directories[0], exist_ok=True)
+            self._fs.make_directory(self.directories[0])
         except OSError as error:
             raise BrokerStartError(
                 f"cannot make the data directory {self.directories[0]}: {error.strerror}; check log.dirs"
             ) from error
-        if not os.access(self.directories[0], os.W_OK | os.X_OK):
+        if not self._surroundings.is_writable(self.directories[0]):
             raise BrokerStartError(f"the data directory {self.directories[0]} is not writable; check log.dirs")
 
     async def _cluster_id(self, store: MetadataStore) -> str:
@@ -231,11 +226,12 @@ class Broker:
             random_bytes=self._random.randbytes,
             cluster_id=cluster_id,
             settings=LogManagerSettings.of(self.config),
-            run_in_thread=self._run_in_thread,
+            run_in_thread=self._surroundings.run_in_thread,
+            run_all=self._surroundings.run_all,
             choose_jitter_ms=lambda most_ms: self._random.randrange(most_ms + 1),
             on_directory_failure=self._on_directory_failure,
-            monotonic=time.monotonic,
-            sleep=time.sleep,
+            monotonic=self._surroundings.monotonic,
+            sleep=self._surroundings.sleep,
         )
         logs.open(self._now_ms())
         self.services.logs = logs
@@ -297,10 +293,6 @@ class Broker:
             self.has_failed = True
             self._reactor.stop()
 
-    def _run_in_thread(self, work: Callable[[], None], done: Callable[[Exception | None], None]) -> None:
-        deferred = deferToThreadPool(self._reactor, self._reactor.getThreadPool(), work)
-        deferred.addCallbacks(lambda _: done(None), lambda failure: done(failure.value))
-
     def _run_background(self) -> None:
         now_ms = self._now_ms()
         try:
@@ -320,7 +312,7 @@ def run(config: BrokerConfig, started_s: float) -> int:
     """Run a broker until SIGTERM or SIGINT; the exit code. `started_s` is when the process began (monotonic)."""
     reactor = install_reactor()
     _log_through_stdlib()
-    broker = Broker(config, reactor)
+    broker = Broker(config, Surroundings(reactor))
 
     def started(advertised: tuple[Listener, ...]) -> None:
         # What was made up to here stays: the collector need not look at it again, nor hold up requests for it.

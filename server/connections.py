@@ -17,7 +17,7 @@ class ConnectionRegistry:
     def __init__(self, reactor: Any, max_idle_ms: int) -> None:
         self._reactor = reactor
         self._interval_s = max_idle_ms / 2000
-        self._open: set[KafkaTransport] = set()
+        self._open: dict[KafkaTransport, None] = {}
         self._call: Any = None
 
     def __len__(self) -> int:
@@ -25,11 +25,11 @@ class ConnectionRegistry:
 
     def add(self, connection: "KafkaTransport") -> None:
         """A client has connected."""
-        self._open.add(connection)
+        self._open[connection] = None
 
     def remove(self, connection: "KafkaTransport") -> None:
         """A client is gone."""
-        self._open.discard(connection)
+        self._open.pop(connection, None)
 
     def start(self) -> None:
         """Begin to look for idle connections."""

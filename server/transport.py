@@ -5,7 +5,6 @@ turn, and queues only what the socket does not take; record bytes go from file t
 """
 
 import logging
-import os
 import socket
 from collections import deque
 from collections.abc import Callable
@@ -16,12 +15,16 @@ from twisted.internet.protocol import Factory, Protocol, connectionDone
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
+from odradek.log.filesystem import File
 from odradek.protocol.framing import FrameError, FrameSplitter
 from odradek.server.connection import Connection, Piece
 from odradek.server.connections import ConnectionRegistry
 from odradek.server.turn import Turn
 
 logger = logging.getLogger(__name__)
+
+SendFile = Callable[[socket.socket, File, int, int], int]
+"""Send a piece of a file, position and size, to a socket; how many bytes it took (`Surroundings.send_file`)."""
 
 READ_BYTES: Final = 122_880
 LARGE_READ_BYTES: Final = 1_048_576
@@ -47,11 +50,13 @@ class SocketWriter:
         self,
         transport: Any,
         turn: Turn | None,
+        send_file: SendFile,
         on_held_back: Callable[[], None],
         on_drained: Callable[[], None],
     ) -> None:
         self._transport = transport
         self._turn = turn
+        self._send_file = send_file
         self._pending: bytearray | None = None
         self._on_held_back = on_held_back
         self._socket: socket.socket = transport.getHandle()
@@ -156,9 +161,7 @@ class SocketWriter:
     def _send_region(self, region: Any) -> int:
         """One `sendfile` of what is left of the region at the head of the queue."""
         already = self._region_sent_bytes
-        sent = os.sendfile(
-            self._socket.fileno(), region.file.fd, region.position + already, region.size_bytes - already
-        )
+        sent = self._send_file(self._socket, region.file, region.position + already, region.size_bytes - already)
         if sent == 0:
             raise OSError(f"segment ended {region.size_bytes - already} bytes before the promised end")
         self._region_sent_bytes += sent
@@ -182,8 +185,10 @@ class KafkaTransport(Protocol):
         make_connection: Callable[["KafkaTransport"], Connection],
         max_frame_bytes: int,
         registry: ConnectionRegistry,
+        send_file: SendFile,
     ) -> None:
         self._make_connection = make_connection
+        self._send_file = send_file
         self._splitter = FrameSplitter(max_frame_bytes)
         self._read_bytes = READ_BYTES
         self._closing = False
@@ -197,7 +202,7 @@ class KafkaTransport(Protocol):
         self.connection = self._make_connection(self)
         turn = getattr(transport.reactor, "turn", None)
         self.writer = SocketWriter(
-            transport, turn, self.connection.output_held_back, self.connection.output_drained
+            transport, turn, self._send_file, self.connection.output_held_back, self.connection.output_drained
         )
         self._registry.add(self)
 
@@ -271,10 +276,12 @@ class KafkaTransportFactory(Factory):
         make_connection: Callable[[KafkaTransport], Connection],
         max_frame_bytes: int,
         registry: ConnectionRegistry,
+        send_file: SendFile,
     ) -> None:
         self._make_connection = make_connection
+        self._send_file = send_file
         self._max_frame_bytes = max_frame_bytes
         self._registry = registry
 
     def buildProtocol(self, addr: IAddress | None) -> KafkaTransport:
-        return KafkaTransport(self._make_connection, self._max_frame_bytes, self._registry)
+        return KafkaTransport(self._make_connection, self._max_frame_bytes, self._registry, self._send_file)

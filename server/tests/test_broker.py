@@ -4,11 +4,12 @@ from types import SimpleNamespace
 
 from odradek.server.broker import Broker
 from odradek.server.config import BrokerConfig
+from odradek.server.surroundings import Surroundings
 
 
 def test_without_any_log_directory_it_stops_once_and_has_failed():
     stops = []
-    broker = Broker(BrokerConfig({}), SimpleNamespace(stop=lambda: stops.append(1)))
+    broker = Broker(BrokerConfig({}), Surroundings(SimpleNamespace(stop=lambda: stops.append(1))))
     broker.services.logs = SimpleNamespace(online_directories=["/other"])
     broker._is_running = True
     broker._on_directory_failure("/data", [])

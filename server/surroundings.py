@@ -1,0 +1,74 @@
+"""What a broker has around it: time, chance, files, threads, the metadata store, the host's name.
+
+A broker reaches the world outside through these alone, so that a test or the simulation can put its own in their place.
+"""
+
+import os
+import random
+import socket
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from odradek.log import parallel
+from odradek.log.background import Done
+from odradek.log.filesystem import File, FileSystem, OsFileSystem
+from odradek.replication.metadata_store import MetadataStore
+
+
+class Surroundings:
+    """The real ones: an operating system, and Twisted's `reactor`. A twin overrides what it has its own of.
+
+    fs: where the logs lie
+    random_source: for ids, jitter and whatever else must not repeat itself
+    """
+
+    def __init__(self, reactor: Any, random_source: random.Random | None = None) -> None:
+        self.reactor = reactor
+        self.random_source: random.Random = random_source or random.SystemRandom()
+        self.fs: FileSystem = OsFileSystem()
+
+    def now_ms(self) -> int:
+        """The wall clock, ms since 1970."""
+        return int(time.time() * 1000)
+
+    def monotonic(self) -> float:
+        """Seconds since some moment; never goes back."""
+        return time.monotonic()
+
+    def sleep(self, seconds: float) -> None:
+        """Hold up a thread; never called in the reactor's."""
+        time.sleep(seconds)
+
+    def run_in_thread(self, work: Callable[[], None], done: Done) -> None:
+        """Do `work` in a thread, then call `done` in the reactor's with the exception it raised, or None."""
+        from twisted.internet.threads import deferToThreadPool
+
+        deferred = deferToThreadPool(self.reactor, self.reactor.getThreadPool(), work)
+        deferred.addCallbacks(lambda _: done(None), lambda failure: done(failure.value))
+
+    def run_all(self, actions: Sequence[Callable[[], None]], thread_count: int) -> None:
+        """Do all of them in up to `thread_count` threads, and wait; for start and stop (`log.parallel`)."""
+        parallel.run_all(actions, thread_count)
+
+    def open_metadata_store(self, directory: str) -> MetadataStore:
+        """The store of a broker whose first log directory is `directory`. Raises MetadataStoreError."""
+        from odradek.server.stores.sqlite import SqliteMetadataStore
+
+        return SqliteMetadataStore(directory, self.now_ms)
+
+    def absolute_path(self, path: str) -> str:
+        """`path` seen from the working directory."""
+        return os.path.abspath(path)
+
+    def is_writable(self, directory: str) -> bool:
+        """Whether files can be made in it."""
+        return os.access(directory, os.W_OK | os.X_OK)
+
+    def host_name(self) -> str:
+        """What clients are told where a listener does not say it."""
+        return socket.gethostname()
+
+    def send_file(self, connection: socket.socket, file: File, position: int, size_bytes: int) -> int:
+        """Send a piece of a file; how many bytes the socket took. Raises as `os.sendfile`."""
+        return os.sendfile(connection.fileno(), file.fd, position, size_bytes)
