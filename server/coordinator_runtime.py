@@ -1,21 +1,21 @@
-"""Runs the group coordinators: one shard for each partition of `__consumer_offsets` that this broker leads.
+"""Runs coordinators: one shard for each partition, led by this broker, of the internal topic that holds their state.
 
 A shard decides; here its records are appended, waited for until they are replicated, given back to be replayed, and
 only then are its answers sent. Results of one shard are written in the order in which they were decided. A shard is
-loaded in small steps, so that a long log does not hold up everybody else; meanwhile its groups are told so.
+loaded in small steps, so that a long log does not hold up everybody else; meanwhile whoever asks it is told so.
 """
 
 import logging
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
 from twisted.internet.defer import Deferred
 
-from odradek.coordinator.group_shard import GroupShard, Phase
+from odradek.coordinator.group_shard import Phase
 from odradek.coordinator.partitioning import partition_for
 from odradek.coordinator.result import CoordinatorRecord, Result
-from odradek.coordinator.settings import GroupSettings
 from odradek.log.validation import Origin
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.records import (
@@ -26,18 +26,41 @@ from odradek.protocol.records import (
     parse_control_record,
     read_header,
 )
-from odradek.replication.topic_names import GROUP_METADATA_TOPIC
 
 if TYPE_CHECKING:
     from odradek.replication.partition import Partition
 
 logger = logging.getLogger(__name__)
 
-R = TypeVar("R")
 _LOAD_CHUNK_BYTES: Final = 1048576
 _MAX_TIMER_S: Final = 3600.0
 _RECORDS_PER_BATCH: Final = 1000
 """Of records that need not be written together, such as the tombstones of many expired offsets."""
+
+
+class Shard(Protocol):
+    """What the runtime needs of a shard, whatever it coordinates."""
+
+    @property
+    def phase(self) -> Phase: ...
+
+    def replay(self, key: bytes, value: bytes | None, offset: int = -1, producer_id: int = -1) -> None: ...
+
+    def finish_loading(self, now_ms: int) -> Result: ...
+
+    def resign(self, now_ms: int) -> Result: ...
+
+    def on_written(self, result: Result, base_offset: int, now_ms: int) -> Result: ...
+
+    def on_write_failed(self, result: Result, error: ErrorCode, now_ms: int) -> Result: ...
+
+    def next_deadline_ms(self) -> int | None: ...
+
+    def tick(self, now_ms: int) -> Result: ...
+
+
+S = TypeVar("S", bound=Shard)
+"""The kind of shard."""
 
 
 class PendingReply:
@@ -64,18 +87,23 @@ class PendingReply:
         return self._deferred
 
 
-class _Led:
-    """A shard that is led here, with the results that wait for replication and its alarm."""
+class Led(Generic[S]):
+    """A shard that is led here, with what waits for replication, in the order of its offsets, and its alarm.
 
-    __slots__ = ("alarm", "alarm_ms", "on_wake", "partition", "shard", "waiting")
+    What waits is the last offset that must be replicated, and what to call with NONE then, or with an error when that
+    will not happen here any more.
+    """
 
-    def __init__(self, partition: "Partition", shard: GroupShard, on_wake: "Callable[[_Led], None]") -> None:
+    __slots__ = ("alarm", "alarm_ms", "leader_epoch", "on_wake", "partition", "shard", "waiting")
+
+    def __init__(self, partition: "Partition", shard: S, on_wake: "Callable[[Led[S]], None]") -> None:
         self.on_wake = on_wake
         self.partition = partition
+        self.leader_epoch = partition.leader_epoch
         self.shard = shard
         self.alarm: Any = None
         self.alarm_ms = 0
-        self.waiting: deque[tuple[Result, int, int]] = deque()
+        self.waiting: deque[tuple[int, Callable[[ErrorCode], None]]] = deque()
 
     def wake(self) -> None:
         """The partition calls this when its high watermark has moved."""
@@ -83,76 +111,81 @@ class _Led:
             self.on_wake(self)
 
 
-class GroupCoordinatorRuntime:
-    """The group coordinators of this broker.
+class CoordinatorRuntime(ABC, Generic[S]):
+    """The coordinators of one kind on this broker.
 
-    `partition_count` says how many partitions `__consumer_offsets` has, or 0 while it does not exist.
+    `partition_count` says how many partitions their topic has, or 0 while it does not exist.
     """
 
     def __init__(
-        self,
-        settings: GroupSettings,
-        *,
-        reactor: Any,
-        now_ms: Callable[[], int],
-        random_uuid: Callable[[], str],
-        partition_count: Callable[[], int],
+        self, topic: str, *, reactor: Any, now_ms: Callable[[], int], partition_count: Callable[[], int]
     ) -> None:
-        self._settings = settings
+        self.topic = topic
         self._reactor = reactor
         self._now_ms = now_ms
-        self._random_uuid = random_uuid
         self._partition_count = partition_count
-        self._led: dict[int, _Led] = {}
-        self._absent = GroupShard.absent(settings)
+        self._led: dict[int, Led[S]] = {}
+        self._absent = self._make_absent()
+
+    @abstractmethod
+    def _make_absent(self) -> S:
+        """A shard that refuses everything, for partitions that are led elsewhere."""
+
+    @abstractmethod
+    def _make_shard(self, partition: "Partition") -> S:
+        """A shard that is still to be loaded."""
+
+    def _replay_marker(self, shard: S, producer_id: int, is_commit: bool) -> None:
+        """A marker in the partition's log that is being loaded."""
+
+    def _send(self, led: Led[S] | None, result: Result) -> None:
+        """Send what a result wants sent, now that nothing of it is left to write."""
+        for token, response in result.replies:
+            token.answer(response)
 
     # -- requests --------------------------------------------------------------------------------------------------
 
-    def index_of(self, group_id: str) -> int:
-        """The partition that coordinates a group; -1 while there is none at all."""
+    def index_of(self, key: str) -> int:
+        """The partition that coordinates a group or transactional id; -1 while there is none at all."""
         count = self._partition_count()
-        return partition_for(group_id, count) if count else -1
+        return partition_for(key, count) if count else -1
 
-    def shard(self, index: int) -> GroupShard:
+    def shard(self, index: int) -> S:
         """The shard of a partition; one that refuses everything if it is led elsewhere."""
         led = self._led.get(index)
         return self._absent if led is None else led.shard
 
-    def shards(self) -> list[GroupShard]:
+    def shards(self) -> list[S]:
         """All shards led here."""
         return [led.shard for led in self._led.values()]
 
-    def run(self, group_id: str, decide: Callable[[GroupShard, PendingReply, int], Result]) -> Any:
-        """Let the group's shard decide a request; its response, or a Deferred that will have it."""
-        return self.run_on(self.index_of(group_id), decide)
+    def run(self, key: str, decide: Callable[[S, PendingReply, int], Result]) -> Any:
+        """Let the shard of a group or transactional id decide a request; its response, or a Deferred of it."""
+        return self.run_on(self.index_of(key), decide)
 
-    def run_on(self, index: int, decide: Callable[[GroupShard, PendingReply, int], Result]) -> Any:
+    def run_on(self, index: int, decide: Callable[[S, PendingReply, int], Result]) -> Any:
         """`run` for a shard that is already known."""
         token = PendingReply()
         led = self._led.get(index)
         now_ms = self._now_ms()
         if led is None:
-            _send(decide(self._absent, token, now_ms))
+            self._send(None, decide(self._absent, token, now_ms))
         else:
             self._carry_out(led, decide(led.shard, token, now_ms))
         return token.outcome()
 
-    def topics_deleted(self, deleted: list[tuple[str, bytes]]) -> None:
-        """Topics, by name and id, are gone: forget their offsets."""
-        for led in list(self._led.values()):
-            self._carry_out(led, led.shard.topics_deleted(deleted))
-
     # -- leadership --------------------------------------------------------------------------------------------------
 
     def lead(self, partition: "Partition") -> None:
-        """This broker has become the leader of a partition of `__consumer_offsets`: load its shard."""
-        if partition.index in self._led:
-            return
-        led = self._led[partition.index] = _Led(
-            partition, GroupShard(self._settings, self._random_uuid), self._replicated
-        )
+        """This broker has become the leader of a partition of the topic, maybe once more: load its shard."""
+        led = self._led.get(partition.index)
+        if led is not None:
+            if led.leader_epoch == partition.leader_epoch:
+                return
+            self.resign(partition.index)
+        led = self._led[partition.index] = Led(partition, self._make_shard(partition), self._replicated)
         partition.watchers[led] = None
-        self._load(led, _replay_all(led))
+        self._load(led, self._replay_all(led))
 
     def resign(self, index: int) -> None:
         """Another broker leads the partition now."""
@@ -162,18 +195,17 @@ class GroupCoordinatorRuntime:
         led.partition.watchers.pop(led, None)
         if led.alarm is not None:
             led.alarm.cancel()
-        _send(led.shard.resign(self._now_ms()))
+        self._send(None, led.shard.resign(self._now_ms()))
         while led.waiting:
-            result = led.waiting.popleft()[0]
-            _send(led.shard.on_write_failed(result, ErrorCode.NOT_LEADER_OR_FOLLOWER, self._now_ms()))
+            led.waiting.popleft()[1](ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
     def stop(self) -> None:
         """Answer whoever still waits, and set no more alarms."""
         for index in list(self._led):
             self.resign(index)
 
-    def _load(self, led: _Led, steps: Iterator[None]) -> None:
-        if self._led.get(led.partition.index) is not led:
+    def _load(self, led: Led[S], steps: Iterator[None]) -> None:
+        if not self._is_led(led):
             return
         try:
             next(steps)
@@ -181,15 +213,40 @@ class GroupCoordinatorRuntime:
             self._carry_out(led, led.shard.finish_loading(self._now_ms()))
         except Exception:
             logger.exception(
-                "group coordinator cannot load; its groups stay unavailable; check the partition's log "
-                "partition=%s-%d", GROUP_METADATA_TOPIC, led.partition.index,
+                "coordinator cannot load; what it coordinates stays unavailable; check the partition's log "
+                "partition=%s-%d", self.topic, led.partition.index,
             )
         else:
             self._reactor.callLater(0, self._load, led, steps)
 
+    def _is_led(self, led: Led[S]) -> bool:
+        return self._led.get(led.partition.index) is led
+
+    def _replay_all(self, led: Led[S]) -> Iterator[None]:
+        """Replay the partition from start to end, a chunk of the log at each step."""
+        log = led.partition.leading_log()
+        shard = led.shard
+        offset = log.log_start_offset
+        while offset < log.log_end_offset:
+            region = log.read(offset, _LOAD_CHUNK_BYTES, upper_offset=log.log_end_offset, at_least_one=True)
+            if region is None:
+                break
+            for batch in iter_batches(region.read()):
+                header = read_header(batch)
+                offset = header.next_offset
+                if header.is_control:
+                    for is_commit in _markers(batch):
+                        self._replay_marker(shard, header.producer_id, is_commit)
+                    continue
+                producer_id = header.producer_id if header.is_transactional else -1
+                for record in iter_records(batch):
+                    if record.key is not None:
+                        shard.replay(record.key, record.value, record.offset, producer_id)
+            yield
+
     # -- carrying out ------------------------------------------------------------------------------------------------
 
-    def _carry_out(self, led: _Led, result: Result) -> None:
+    def _carry_out(self, led: Led[S], result: Result) -> None:
         """Write what the result wants written and send what it wants sent, and so on with what follows from it."""
         shard = led.shard
         while result.records:
@@ -198,23 +255,33 @@ class GroupCoordinatorRuntime:
                 first_offset, last_offset = _append(led.partition, result, now_ms)
             except KafkaError as error:
                 logger.warning(
-                    "coordinator records not written partition=%d error=%s", led.partition.index, error
+                    "coordinator records not written partition=%s-%d error=%s", self.topic, led.partition.index, error
                 )
                 result = shard.on_write_failed(result, error.code, now_ms)
                 continue
-            if led.waiting or not _is_replicated(led.partition, last_offset):
-                led.waiting.append((result, first_offset, last_offset))
+            if led.waiting or not is_replicated(led.partition, last_offset):
+                led.waiting.append((last_offset, self._when_written(led, result, first_offset)))
                 return
             result = shard.on_written(result, first_offset, now_ms)
-        _send(result)
-        self._set_alarm(led)
+        self._send(led, result)
+        if self._is_led(led):
+            self._set_alarm(led)
 
-    def _replicated(self, led: _Led) -> None:
-        while led.waiting and _is_replicated(led.partition, led.waiting[0][2]):
-            result, first_offset, _ = led.waiting.popleft()
-            self._carry_out(led, led.shard.on_written(result, first_offset, self._now_ms()))
+    def _when_written(self, led: Led[S], result: Result, first_offset: int) -> Callable[[ErrorCode], None]:
+        def written(error: ErrorCode) -> None:
+            now_ms = self._now_ms()
+            if error:
+                self._send(None, led.shard.on_write_failed(result, error, now_ms))
+            else:
+                self._carry_out(led, led.shard.on_written(result, first_offset, now_ms))
 
-    def _set_alarm(self, led: _Led) -> None:
+        return written
+
+    def _replicated(self, led: Led[S]) -> None:
+        while led.waiting and is_replicated(led.partition, led.waiting[0][0]):
+            led.waiting.popleft()[1](ErrorCode.NONE)
+
+    def _set_alarm(self, led: Led[S]) -> None:
         """Wake when the shard's next deadline is due; an alarm that is set too early does no harm."""
         deadline_ms = led.shard.next_deadline_ms()
         if deadline_ms is None or led.shard.phase is not Phase.ACTIVE:
@@ -227,21 +294,22 @@ class GroupCoordinatorRuntime:
         led.alarm_ms = deadline_ms
         led.alarm = self._reactor.callLater(delay_s, self._alarm_rings, led)
 
-    def _alarm_rings(self, led: _Led) -> None:
+    def _alarm_rings(self, led: Led[S]) -> None:
         led.alarm = None
-        while (deadline_ms := led.shard.next_deadline_ms()) is not None and deadline_ms <= self._now_ms():
+        while (
+            self._is_led(led)
+            and (deadline_ms := led.shard.next_deadline_ms()) is not None
+            and deadline_ms <= self._now_ms()
+        ):
             self._carry_out(led, led.shard.tick(self._now_ms()))
-        self._set_alarm(led)
+        if self._is_led(led):
+            self._set_alarm(led)
 
 
-def _is_replicated(partition: "Partition", offset: int) -> bool:
+def is_replicated(partition: "Partition", offset: int) -> bool:
+    """Whether a record is below the partition's high watermark."""
     log = partition.log
     return log is not None and log.high_watermark > offset
-
-
-def _send(result: Result) -> None:
-    for token, response in result.replies:
-        token.answer(response)
 
 
 def _append(partition: "Partition", result: Result, now_ms: int) -> tuple[int, int]:
@@ -251,7 +319,7 @@ def _append(partition: "Partition", result: Result, now_ms: int) -> tuple[int, i
     offsets: list[int] = []
     for start in range(0, len(records), size):
         info = partition.append_as_leader(
-            memoryview(_batch(records[start : start + size], now_ms)),
+            memoryview(_batch(records[start : start + size], result, now_ms)),
             required_acks=-1,
             now_ms=now_ms,
             origin=Origin.COORDINATOR,
@@ -260,33 +328,19 @@ def _append(partition: "Partition", result: Result, now_ms: int) -> tuple[int, i
     return offsets[0], offsets[-1]
 
 
-def _batch(records: list[CoordinatorRecord], now_ms: int) -> bytes:
-    return build_batch((now_ms, record.key, record.value, ()) for record in records)
+def _batch(records: list[CoordinatorRecord], result: Result, now_ms: int) -> bytes:
+    fields = ((now_ms, record.key, record.value, ()) for record in records)
+    producer = result.producer
+    if producer is None:
+        return build_batch(fields)
+    return build_batch(
+        fields, producer_id=producer.producer_id, producer_epoch=producer.producer_epoch, transactional=True
+    )
 
 
-def _replay_all(led: _Led) -> Iterator[None]:
-    """Replay the partition from start to end, a chunk of the log at each step."""
-    log = led.partition.leading_log()
-    offset = log.log_start_offset
-    while offset < log.log_end_offset:
-        region = log.read(offset, _LOAD_CHUNK_BYTES, upper_offset=log.log_end_offset, at_least_one=True)
-        if region is None:
-            break
-        for batch in iter_batches(region.read()):
-            header = read_header(batch)
-            offset = header.next_offset
-            if header.is_control:
-                _replay_marker(led.shard, batch, header.producer_id)
-                continue
-            producer_id = header.producer_id if header.is_transactional else -1
-            for record in iter_records(batch):
-                if record.key is not None:
-                    led.shard.replay(record.key, record.value, record.offset, producer_id)
-        yield
-
-
-def _replay_marker(shard: GroupShard, batch: memoryview, producer_id: int) -> None:
+def _markers(batch: memoryview) -> Iterator[bool]:
+    """The markers in a control batch: whether each is a commit."""
     for record in iter_records(batch):
         kind = parse_control_record(record).control_type
         if kind in (ControlType.ABORT, ControlType.COMMIT):
-            shard.replay_end_of_transaction(producer_id, kind is ControlType.COMMIT)
+            yield kind is ControlType.COMMIT

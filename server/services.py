@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from odradek.replication.replica_manager import ReplicaManager
     from odradek.replication.topic_admin import TopicAdmin
     from odradek.server.config import BrokerConfig
-    from odradek.server.coordinator_runtime import GroupCoordinatorRuntime
     from odradek.server.fetch_sessions import FetchSessionCache
     from odradek.server.flusher import Flusher
+    from odradek.server.group_coordinators import GroupCoordinatorRuntime
 
 
 class LeaderNode(NamedTuple):
@@ -86,7 +86,7 @@ class Services:
         import uuid
 
         from odradek.coordinator.settings import GroupSettings
-        from odradek.server.coordinator_runtime import GroupCoordinatorRuntime
+        from odradek.server.group_coordinators import GroupCoordinatorRuntime
 
         config = self.config
         settings = GroupSettings(
