@@ -39,7 +39,7 @@ class AppendInfo:
     """What became of an append.
 
     `log_append_time_ms` is -1 unless the topic has LogAppendTime. For a duplicate, offsets and time are those of the
-    first time. `flush_due`: flush.messages wants everything synced before this is acknowledged.
+    first time. `flush_due`: flush.messages or flush.before.acks wants this synced before it is acknowledged.
     """
 
     __slots__ = (
@@ -125,12 +125,12 @@ class LogAppend(LogState):
             if (
                 length + 12 == size_bytes <= self._max_message_bytes
                 and magic == 2
-                and not attributes & 0x3F
+                and not attributes & 0x2F
                 and count == last_delta + 1
                 and count > 0
                 and base_offset == 0
                 and max_timestamp - now_ms <= self._after_max_ms
-                and (producer_id < 0 or sequence >= 0)
+                and (sequence >= 0 if producer_id >= 0 else not attributes & 0x10)
                 and size_bytes <= self._segment_limit_bytes
                 and self.failure is None
                 and crc32c(records[21:]) == crc
@@ -152,10 +152,13 @@ class LogAppend(LogState):
                         segment = self._roll(offset, now_ms)
                     if producer_id >= 0:
                         entry = self.producer_state.producers.get(producer_id)
-                        if entry is not None and not (
-                            entry.last_sequence + 1 == sequence
-                            and entry.epoch == producer_epoch
-                            and entry.transaction_start < 0
+                        is_transactional = attributes & 0x10 != 0
+                        if (
+                            is_transactional
+                            if entry is None
+                            else entry.last_sequence + 1 != sequence
+                            or entry.epoch != producer_epoch
+                            or (entry.transaction_start >= 0) is not is_transactional
                         ):
                             duplicate = self._check_producer(
                                 BatchHeader._make(_unpack_header(records)), origin, is_verified
@@ -179,7 +182,7 @@ class LogAppend(LogState):
                         offset,
                         last_offset,
                         max_timestamp,
-                        False,
+                        is_transactional,
                     )
                 return AppendInfo(
                     offset,
@@ -296,9 +299,11 @@ class LogAppend(LogState):
         if origin == Origin.CLIENT:
             mark = state.find_duplicate(producer_id, epoch, header.base_sequence, header.last_sequence)
             if mark is not None:
-                start = self.log_start_offset
+                start, flushed_offset = self.log_start_offset, self.flushed_offset
+                is_due = self.log_end_offset - flushed_offset >= self._flush_messages
+                flush_due = is_due and mark.last_offset >= flushed_offset
                 return AppendInfo(
-                    mark.first_offset, mark.last_offset, mark.timestamp, mark.timestamp, start, 0, True, False
+                    mark.first_offset, mark.last_offset, mark.timestamp, mark.timestamp, start, 0, True, flush_due
                 )
         if header.is_transactional and not is_verified:
             state.check_in_transaction(producer_id, epoch)

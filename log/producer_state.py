@@ -83,6 +83,30 @@ class ProducerEntry:
         self.last_timestamp = mark.timestamp
 
 
+class Verification:
+    """That a producer's open transaction is being looked up at its coordinator, before its first batch (KIP-890).
+
+    The batch may be appended for as long as this is still the producer's verification: data or a marker that lands
+    meanwhile ends it. `lowest_sequence` is the lowest asked for: what comes behind it has to wait for it.
+    `adds_partition` says that the coordinator is asked to add the partition rather than whether it has it; then each
+    transaction has an epoch of its own.
+    """
+
+    __slots__ = ("adds_partition", "began_ms", "epoch", "lowest_sequence")
+
+    def __init__(self, epoch: int, sequence: int, now_ms: int, adds_partition: bool) -> None:
+        self.epoch = epoch
+        self.lowest_sequence = sequence
+        self.began_ms = now_ms
+        self.adds_partition = adds_partition
+
+    def asked_again(self, epoch: int, sequence: int) -> None:
+        """Another batch is waiting for the same verification."""
+        if epoch > self.epoch or (epoch == self.epoch and sequence < self.lowest_sequence):
+            self.epoch = epoch
+            self.lowest_sequence = sequence
+
+
 class CompletedTransaction(NamedTuple):
     """A marker closed the transaction that began at `first_offset`; `last_offset` is the marker's."""
 
@@ -105,6 +129,7 @@ class ProducerState:
         self.directory = directory
         self.expiration_ms = expiration_ms
         self.producers: dict[int, ProducerEntry] = {}
+        self.verifications: dict[int, Verification] = {}
         self.end_offset = 0
         self.last_snapshot_offset = 0
         self.first_unstable_offset = NO_OFFSET
@@ -135,13 +160,12 @@ class ProducerState:
         Sequences are checked for clients only: coordinators number nothing.
         """
         entry = self.producers.get(producer_id)
+        if entry is not None and epoch < entry.epoch:
+            raise _old_epoch(entry, epoch)
+        if is_client and self.verifications:
+            self._check_verified_sequence(producer_id, first_sequence, entry)
         if entry is None:
             return
-        if epoch < entry.epoch:
-            raise KafkaError(
-                ErrorCode.INVALID_PRODUCER_EPOCH,
-                f"producer {producer_id} has epoch {entry.epoch}, the batch {epoch}",
-            )
         if is_client and entry.epoch != NO_EPOCH:
             if epoch != entry.epoch:
                 expected = 0
@@ -158,16 +182,46 @@ class ProducerState:
                 f"producer {producer_id} has an open transaction and sent a batch outside of it",
             )
 
+    def _check_verified_sequence(self, producer_id: int, sequence: int, entry: ProducerEntry | None) -> None:
+        verification = self.verifications.get(producer_id)
+        if verification is None:
+            return
+        is_unknown = entry is None or not entry.batches
+        if sequence > verification.lowest_sequence or (verification.adds_partition and is_unknown and sequence != 0):
+            raise KafkaError(
+                ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+                f"producer {producer_id} began a transaction here with sequence {sequence}, expected "
+                f"{0 if is_unknown else verification.lowest_sequence}",
+            )
+
+    def begin_verification(
+        self, producer_id: int, epoch: int, sequence: int, now_ms: int, *, adds_partition: bool
+    ) -> Verification | None:
+        """The verification that a transactional batch needs; None if its transaction is open here already.
+
+        Raises KafkaError: E47 old epoch.
+        """
+        entry = self.producers.get(producer_id)
+        if entry is not None:
+            if epoch < entry.epoch:
+                raise _old_epoch(entry, epoch)
+            if entry.transaction_start >= 0 and entry.epoch == epoch:
+                return None
+        verification = self.verifications.get(producer_id)
+        if verification is None:
+            verification = Verification(epoch, sequence, now_ms, adds_partition)
+            self.verifications[producer_id] = verification
+        else:
+            verification.asked_again(epoch, sequence)
+        return verification
+
     def check_in_transaction(self, producer_id: int, epoch: int) -> None:
         """A transactional batch nobody verified needs an open transaction. Raises KafkaError: E47 old epoch, E48."""
         entry = self.producers.get(producer_id)
         if entry is not None and entry.transaction_start >= 0 and entry.epoch == epoch:
             return
         if entry is not None and epoch < entry.epoch:
-            raise KafkaError(
-                ErrorCode.INVALID_PRODUCER_EPOCH,
-                f"producer {producer_id} has epoch {entry.epoch}, the batch {epoch}",
-            )
+            raise _old_epoch(entry, epoch)
         raise KafkaError(ErrorCode.INVALID_TXN_STATE, "the batch is not part of an ongoing transaction")
 
     def check_marker(self, producer_id: int, epoch: int, coordinator_epoch: int, transaction_version: int) -> None:
@@ -202,10 +256,12 @@ class ProducerState:
         if entry is None:
             entry = self.producers[producer_id] = ProducerEntry(producer_id)
         entry.add(epoch, BatchMark(last_sequence, last_offset, last_offset - first_offset, timestamp))
-        if is_transactional and entry.transaction_start < 0:
-            entry.transaction_start = first_offset
-            self._ongoing[first_offset] = producer_id
-            self._find_first_unstable()
+        if is_transactional:
+            self.verifications.pop(producer_id, None)
+            if entry.transaction_start < 0:
+                entry.transaction_start = first_offset
+                self._ongoing[first_offset] = producer_id
+                self._find_first_unstable()
 
     def add_marker(
         self, producer_id: int, epoch: int, coordinator_epoch: int, offset: int, timestamp: int, is_abort: bool
@@ -214,6 +270,10 @@ class ProducerState:
         entry = self.producers.get(producer_id)
         if entry is None:
             entry = self.producers[producer_id] = ProducerEntry(producer_id)
+        verification = self.verifications.get(producer_id)
+        # A marker of the epoch that is being verified ends the transaction before that one.
+        if verification is not None and not (verification.adds_partition and verification.epoch == epoch):
+            del self.verifications[producer_id]
         start, entry.transaction_start = entry.transaction_start, NO_OFFSET
         entry.set_epoch(epoch)
         entry.coordinator_epoch = coordinator_epoch
@@ -245,6 +305,9 @@ class ProducerState:
         """Forget producers that wrote nothing for `expiration_ms` (producer.id.expiration.ms)."""
         for producer_id in [p for p, entry in self.producers.items() if self._is_expired(entry, now_ms)]:
             del self.producers[producer_id]
+        for producer_id, verification in list(self.verifications.items()):
+            if now_ms - verification.began_ms >= self.expiration_ms:
+                del self.verifications[producer_id]
 
     def _is_expired(self, entry: ProducerEntry, now_ms: int) -> bool:
         return entry.transaction_start < 0 and now_ms - entry.last_timestamp >= self.expiration_ms
@@ -382,6 +445,13 @@ class ProducerState:
     def _remove_snapshot(self, offset: int) -> None:
         self._snapshots.remove(offset)
         remove_if_exists(self._fs, self.snapshot_path(offset))
+
+
+def _old_epoch(entry: ProducerEntry, epoch: int) -> KafkaError:
+    return KafkaError(
+        ErrorCode.INVALID_PRODUCER_EPOCH,
+        f"producer {entry.producer_id} has epoch {entry.epoch}, the batch {epoch}",
+    )
 
 
 def encode_snapshot(entries: Iterable[ProducerEntry]) -> bytes:

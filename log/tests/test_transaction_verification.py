@@ -1,0 +1,102 @@
+"""The first batch of a transaction on a partition is verified; no marker may come in between (KIP-890)."""
+
+import pytest
+
+from odradek.log.filesystem import MemoryFileSystem
+from odradek.log.producer_state import ProducerState
+from odradek.protocol.errors import ErrorCode, KafkaError
+
+OLD = ErrorCode.INVALID_PRODUCER_EPOCH
+GAP = ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+ID = 7
+
+
+@pytest.fixture
+def state():
+    fs = MemoryFileSystem()
+    fs.make_directory("/d")
+    return ProducerState(fs, "/d", expiration_ms=1000)
+
+
+def begin(state, epoch=0, sequence=0, adds=True, now_ms=50):
+    return state.begin_verification(ID, epoch, sequence, now_ms, adds_partition=adds)
+
+
+def add(state, offset, *, epoch=0, sequence=0):
+    state.add_data(ID, epoch, sequence, offset, offset, 50, True)
+
+
+def mark(state, offset, *, epoch=0):
+    completed = state.add_marker(ID, epoch, 1, offset, 50, False)
+    if completed is not None:
+        state.complete(completed)
+
+
+def sequence_error(state, sequence, epoch=0):
+    try:
+        state.check_data(ID, epoch, sequence, is_transactional=True, is_client=True)
+    except KafkaError as error:
+        return error.code
+    return None
+
+
+def test_an_open_transaction_needs_none(state):
+    verification = begin(state)
+    assert state.verifications[ID] is verification
+    add(state, 10)
+    assert not state.verifications, "the batch is there: its transaction is open"
+    assert begin(state) is None
+    assert begin(state, epoch=1) is not None, "another epoch is another transaction"
+
+
+def test_one_verification_for_all_who_wait(state):
+    assert begin(state, sequence=5) is begin(state, sequence=3)
+    assert state.verifications[ID].lowest_sequence == 3
+    begin(state, epoch=1, sequence=8)
+    assert (state.verifications[ID].epoch, state.verifications[ID].lowest_sequence) == (1, 8)
+
+
+def test_a_marker_in_between_ends_it(state):
+    """The answer that comes now is about the transaction that the marker ended."""
+    begin(state, adds=False)
+    mark(state, 10)
+    assert not state.verifications
+
+
+def test_a_marker_of_the_transaction_before_does_not(state):
+    """Where each transaction has its epoch, the marker bears that of the next: its verification goes on."""
+    add(state, 10, epoch=0)
+    verification = begin(state, epoch=1)
+    mark(state, 11, epoch=1)
+    assert state.verifications[ID] is verification
+    mark(state, 12, epoch=2)
+    assert not state.verifications
+
+
+def test_an_old_epoch_is_refused_at_once(state):
+    add(state, 10, epoch=3)
+    with pytest.raises(KafkaError) as caught:
+        begin(state, epoch=2)
+    assert caught.value.code == OLD
+
+
+def test_nothing_overtakes_the_lowest_sequence(state):
+    begin(state, sequence=2, adds=False)
+    assert sequence_error(state, 3) == GAP
+    assert sequence_error(state, 2) is None
+
+
+def test_an_unknown_producer_begins_at_zero(state):
+    begin(state, sequence=5)
+    assert sequence_error(state, 5) == GAP
+    state.verifications.clear()
+    begin(state, sequence=5, adds=False)
+    assert sequence_error(state, 5) is None, "a client of old may have been forgotten"
+
+
+def test_what_is_never_verified_expires(state):
+    begin(state, now_ms=0)
+    state.remove_expired(999)
+    assert state.verifications
+    state.remove_expired(1000)
+    assert not state.verifications
