@@ -31,6 +31,11 @@ SHARED_PROPERTIES = {
     "group.min.session.timeout.ms": "500",
     "offsets.topic.num.partitions": "5",
     "offsets.topic.replication.factor": "1",
+    "transaction.state.log.num.partitions": "5",
+    "transaction.state.log.replication.factor": "1",
+    "transaction.state.log.min.isr": "1",
+    # How soon a transaction past its timeout is noticed.
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "200",
 }
 
 

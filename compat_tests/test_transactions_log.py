@@ -1,0 +1,612 @@
+"""Transactions as partitions see them: what may be written, what is read, and what markers do."""
+
+import itertools
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from compat_tests.bad_frames import CONTROL, TRANSACTIONAL, Connection, batch, produce_request
+from compat_tests.test_bad_input import ask_for_coordinator
+from compat_tests.transaction_frames import (
+    EARLIEST,
+    LATEST,
+    READ_COMMITTED,
+    READ_UNCOMMITTED,
+    Batch,
+    Code,
+    Partition,
+    Producer,
+    add_offsets,
+    add_partitions,
+    await_coordinator,
+    await_topic,
+    batches,
+    describe,
+    describe_producers,
+    end,
+    fetch,
+    finish,
+    init,
+    offset_at,
+    patiently,
+    produce,
+    records_of,
+    start,
+    write,
+    write_markers,
+)
+
+pytestmark = [pytest.mark.side_by_side, pytest.mark.timeout(60)]
+
+NOTHING = -1
+ABORT, COMMIT = 0, 1
+
+_numbers = itertools.count()
+
+
+@pytest.fixture(scope="module")
+def topic_names(broker: Any) -> Iterator[Any]:
+    """Makes topics that are ready for use; one admin client for all of them."""
+    from compat_tests.clients import load
+
+    with load("kafka_python").Admin(broker.bootstrap_servers) as admin, Connection(broker.port) as connection:
+        await_coordinator(connection)
+
+        def make() -> str:
+            name = f"transactions-log-{next(_numbers)}"
+            admin.create_topic(name, 2)
+            await_topic(connection, name, 2)
+            return name
+
+        yield make
+
+
+@pytest.fixture
+def connection(broker: Any) -> Iterator[Connection]:
+    with Connection(broker.port) as made:
+        yield made
+
+
+@pytest.fixture
+def here(topic_names: Any) -> Partition:
+    """The first of a fresh topic's two partitions."""
+    return topic_names(), 0
+
+
+@pytest.fixture
+def name() -> str:
+    """A transactional id of the test's own."""
+    return f"log-{next(_numbers)}-{uuid.uuid4().hex[:6]}"
+
+
+def other(partition: Partition) -> Partition:
+    return partition[0], 1 - partition[1]
+
+
+def begin(connection: Connection, name: str, partition: Partition) -> Producer:
+    """A producer with a transaction that holds the partition."""
+    producer = start(connection, name)
+    assert add_partitions(connection, producer, [partition])[partition] == Code.NONE
+    return producer
+
+
+def log(connection: Connection, partition: Partition) -> list[Batch]:
+    return batches(fetch(connection, partition, isolation=READ_UNCOMMITTED).records)
+
+
+def end_of(connection: Connection, partition: Partition, isolation: int = READ_UNCOMMITTED) -> int:
+    told, offset = offset_at(connection, partition, isolation=isolation)
+    assert told == Code.NONE
+    return offset
+
+
+# What may be written.
+
+
+@pytest.mark.parametrize("version", range(3, 12))
+def test_records_of_a_transaction_that_holds_the_partition(connection, name, here, version):
+    producer = begin(connection, name, here)
+    assert produce(connection, producer, here, records_of(producer), version=version) == (Code.NONE, 0)
+    assert produce(connection, producer, here, records_of(producer, 1, 2), version=version) == (Code.NONE, 1)
+    finish(connection, producer)
+    assert [(b.base_offset, b.count, b.marker is not None) for b in log(connection, here)] == [
+        (0, 1, False),
+        (1, 2, False),
+        (3, 1, True),
+    ]
+
+
+@pytest.mark.parametrize("version", range(3, 12))
+def test_records_of_a_partition_that_was_not_added(connection, name, here, version):
+    """Before version 11 producers knew no error that only aborts."""
+    producer = begin(connection, name, other(here))
+    expected = Code.INVALID_TXN_STATE if version < 11 else Code.TRANSACTION_ABORTABLE
+    assert produce(connection, producer, here, records_of(producer), version=version) == (expected, NOTHING)
+    assert end_of(connection, here) == 0
+    assert describe_producers(connection, here) == (Code.NONE, [])
+    # The transaction is what it was.
+    assert add_partitions(connection, producer, [here])[here] == Code.NONE
+    assert produce(connection, producer, here, records_of(producer), version=version) == (Code.NONE, 0)
+
+
+@pytest.mark.parametrize("version", [10, 11])
+def test_records_without_any_transaction(connection, name, here, version):
+    producer = start(connection, name)
+    expected = Code.INVALID_TXN_STATE if version < 11 else Code.TRANSACTION_ABORTABLE
+    assert produce(connection, producer, here, records_of(producer), version=version) == (expected, NOTHING)
+    assert describe(connection, name).transaction_state == "Empty"
+
+
+@pytest.mark.parametrize("version", [12, 13])
+def test_records_that_add_their_partition(connection, name, topic_names, version):
+    topic = topic_names()
+    here = (topic, 0)
+    topic_id = await_topic(connection, topic, 2) if version >= 13 else None
+    producer = start(connection, name)
+    for _ in range(3):
+        write(connection, producer, here, records_of(producer), version=version, topic_id=topic_id)
+        told = describe(connection, name)
+        assert (told.transaction_state, told.topics[0].topic, told.topics[0].partitions) == ("Ongoing", topic, [0])
+        producer = finish(connection, producer, version=5)
+    assert producer.epoch == 3
+    assert [(b.epoch, b.marker and b.marker[0]) for b in log(connection, here)] == [
+        (0, None),
+        (1, COMMIT),
+        (1, None),
+        (2, COMMIT),
+        (2, None),
+        (3, COMMIT),
+    ]
+
+
+@pytest.mark.parametrize("version", [10, 11, 12])
+def test_records_of_producers_that_the_coordinator_does_not_know(connection, name, here, version):
+    producer = begin(connection, name, here)
+
+    def told(as_whom: Producer) -> int:
+        return produce(connection, as_whom, here, records_of(as_whom), version=version)[0]
+
+    assert told(producer._replace(transactional_id=f"{name}-unknown")) == Code.INVALID_PRODUCER_ID_MAPPING
+    assert told(producer._replace(producer_id=producer.producer_id + 1000)) == Code.INVALID_PRODUCER_ID_MAPPING
+    assert told(producer.at(7)) == Code.INVALID_PRODUCER_EPOCH
+    assert told(producer._replace(transactional_id="")) == Code.INVALID_REQUEST
+    assert end_of(connection, here) == 0
+
+
+@pytest.mark.parametrize("version", [3, 10, 11, 12])
+def test_a_transactional_batch_in_a_request_without_an_id(connection, name, here, version):
+    producer = begin(connection, name, here)
+    told = produce(connection, producer, here, records_of(producer), version=version, transactional_id=None)
+    assert told == (Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, NOTHING)
+
+
+@pytest.mark.parametrize("version", [3, 10, 11, 12])
+def test_a_plain_batch_in_a_request_with_an_id(connection, name, here, version):
+    """The id alone makes nothing transactional."""
+    producer = begin(connection, name, here)
+    assert produce(connection, producer, here, batch(), version=version) == (Code.NONE, 0)
+    assert end_of(connection, here, READ_COMMITTED) == 1
+
+
+@pytest.mark.parametrize("version", [3, 11, 12])
+def test_a_plain_batch_of_the_producer_in_its_open_transaction(connection, name, here, version):
+    producer = begin(connection, name, here)
+    write(connection, producer, here, records_of(producer))
+    plain = records_of(producer, 1, transactional=False)
+    for transactional_id in (name, None):
+        told = produce(connection, producer, here, plain, version=version, transactional_id=transactional_id)
+        assert told == (Code.INVALID_TXN_STATE, NOTHING)
+    assert end_of(connection, here) == 1
+
+
+def test_a_plain_batch_of_the_producer_outside_of_a_transaction(connection, name, here):
+    """It is an idempotent producer like any other then."""
+    producer = start(connection, name)
+    plain = records_of(producer, transactional=False)
+    assert produce(connection, producer, here, plain) == (Code.NONE, 0)
+
+
+@pytest.mark.parametrize("version", [11, 12])
+def test_sequences_within_a_transaction(connection, name, here, version):
+    producer = begin(connection, name, here)
+
+    def told(sequence: int, count: int = 1) -> tuple[int, int]:
+        return produce(connection, producer, here, records_of(producer, sequence, count), version=version)
+
+    assert told(0, 3) == (Code.NONE, 0)
+    assert told(0, 3) == (Code.NONE, 0)
+    assert told(5) == (Code.OUT_OF_ORDER_SEQUENCE_NUMBER, NOTHING)
+    assert told(1, 2) == (Code.OUT_OF_ORDER_SEQUENCE_NUMBER, NOTHING)
+    assert told(3) == (Code.NONE, 3)
+    for sequence in range(4, 9):
+        assert told(sequence) == (Code.NONE, sequence)
+    assert told(0, 3) == (Code.OUT_OF_ORDER_SEQUENCE_NUMBER, NOTHING)
+
+
+def test_sequences_go_on_over_transactions_of_one_epoch(connection, name, here):
+    producer = begin(connection, name, here)
+    write(connection, producer, here, records_of(producer, 0, 2))
+    finish(connection, producer)
+    add_partitions(connection, producer, [here])
+    assert produce(connection, producer, here, records_of(producer, 3)) == (45, NOTHING)
+    assert produce(connection, producer, here, records_of(producer, 2)) == (Code.NONE, 3)
+    assert produce(connection, producer, here, records_of(producer, 2)) == (Code.NONE, 3)
+
+
+def test_a_batch_waits_for_an_earlier_one_that_failed(connection, name, here):
+    """The lowest sequence that came for verification is the one to come first."""
+    producer = begin(connection, name, here)
+    write(connection, producer, here, records_of(producer, 0, 2))
+    finish(connection, producer)
+    add_partitions(connection, producer, [here])
+    assert produce(connection, producer, here, records_of(producer, 1)) == (45, NOTHING)
+    assert produce(connection, producer, here, records_of(producer, 2)) == (45, NOTHING)
+
+
+def test_a_repeated_batch_after_its_transaction(connection, name, here):
+    """Outside of a transaction it is no repetition, but a batch that has none; within the next one it is."""
+    producer = begin(connection, name, here)
+    write(connection, producer, here, records_of(producer))
+    finish(connection, producer)
+    again = produce(connection, producer, here, records_of(producer))
+    assert again == (Code.TRANSACTION_ABORTABLE, NOTHING)
+    add_partitions(connection, producer, [here])
+    assert produce(connection, producer, here, records_of(producer)) == (Code.NONE, 0)
+    assert end_of(connection, here) == 2
+
+
+def test_a_repeated_batch_after_its_transaction_in_version_12(connection, name, here):
+    producer = start(connection, name)
+    write(connection, producer, here, records_of(producer), version=12)
+    new = finish(connection, producer, version=5)
+    told = produce(connection, producer, here, records_of(producer), version=12)
+    assert told == (Code.INVALID_PRODUCER_EPOCH, NOTHING)
+    assert describe(connection, name).transaction_state == "CompleteCommit"
+    assert produce(connection, new, here, records_of(new), version=12) == (Code.NONE, 2)
+
+
+def test_a_new_epoch_begins_with_sequence_0(connection, name, here):
+    producer = start(connection, name)
+    write(connection, producer, here, records_of(producer, 0, 2), version=12)
+    producer = finish(connection, producer, version=5)
+    told = produce(connection, producer, here, records_of(producer, 5), version=12)
+    assert told == (Code.OUT_OF_ORDER_SEQUENCE_NUMBER, NOTHING)
+    assert produce(connection, producer, here, records_of(producer), version=12) == (Code.NONE, 3)
+
+
+def test_control_batches_are_the_brokers(connection, name, here):
+    producer = begin(connection, name, here)
+    marker = batch(
+        [(b"\0\0\0\0", b"\0\0\0\0\0\0")],
+        producer_id=producer.producer_id,
+        producer_epoch=producer.epoch,
+        base_sequence=0,
+        attributes=CONTROL | TRANSACTIONAL,
+    )
+    assert produce(connection, producer, here, marker) == (Code.INVALID_RECORD, NOTHING)
+
+
+def test_a_request_with_two_producers(connection, name, here):
+    """One transactional id stands for one producer."""
+    first, second = start(connection, name), start(connection, f"{name}-2")
+    for producer in (first, second):
+        add_partitions(connection, producer, [here, other(here)])
+    request = produce_request(here[0], records_of(first), partition=0, transactional_id=name)
+    request.topic_data += produce_request(here[0], records_of(second), partition=1).topic_data
+    from kafka.protocol.producer import ProduceResponse
+
+    answer = connection.ask(request, ProduceResponse, 11)
+    told = {each.index: each.error_code for topic in answer.responses for each in topic.partition_responses}
+    assert told == {0: Code.INVALID_PRODUCER_ID_MAPPING, 1: Code.INVALID_PRODUCER_ID_MAPPING}
+
+
+def test_a_request_whose_partitions_are_added_in_part(connection, name, here):
+    producer = begin(connection, name, here)
+    request = produce_request(here[0], records_of(producer), partition=0, transactional_id=name)
+    request.topic_data[0].partition_data += (
+        produce_request(here[0], records_of(producer), partition=1).topic_data[0].partition_data
+    )
+    from kafka.protocol.producer import ProduceResponse
+
+    answer = connection.ask(request, ProduceResponse, 11)
+    told = {each.index: each.error_code for topic in answer.responses for each in topic.partition_responses}
+    assert told == {0: Code.NONE, 1: Code.TRANSACTION_ABORTABLE}
+
+
+# Zombies.
+
+
+@pytest.mark.parametrize("version", [3, 10, 11, 12])
+def test_a_fenced_producer_writes_nothing(connection, name, here, version):
+    zombie = begin(connection, name, here)
+    write(connection, zombie, here, records_of(zombie))
+    new = start(connection, name)
+    told = produce(connection, zombie, here, records_of(zombie, 1), version=version)
+    assert told == (Code.INVALID_PRODUCER_EPOCH, NOTHING)
+    # Neither while the new one has a transaction of its own there.
+    add_partitions(connection, new, [here])
+    write(connection, new, here, records_of(new))
+    told = produce(connection, zombie, here, records_of(zombie, 1), version=version)
+    assert told == (Code.INVALID_PRODUCER_EPOCH, NOTHING)
+    finish(connection, new)
+    fetched = fetch(connection, here)
+    assert fetched.aborted == [(zombie.producer_id, 0)]
+
+
+def test_a_late_batch_does_not_hang_the_partition_with_old_clients(connection, name, here):
+    """What comes after its transaction's end is verified, and so cannot open another one that nobody ends."""
+    producer = begin(connection, name, here)
+    write(connection, producer, here, records_of(producer))
+    finish(connection, producer, commit=False)
+    late = produce(connection, producer, here, records_of(producer, 1), version=10)
+    assert late == (Code.INVALID_TXN_STATE, NOTHING)
+    late = produce(connection, producer, here, records_of(producer, 1), version=11)
+    assert late == (Code.TRANSACTION_ABORTABLE, NOTHING)
+    assert end_of(connection, here, READ_COMMITTED) == end_of(connection, here) == 2
+
+
+def test_a_late_batch_is_not_part_of_the_next_transaction(connection, name, here):
+    """With version 12 the epoch tells one transaction from the next."""
+    old = start(connection, name)
+    write(connection, old, here, records_of(old), version=12)
+    new = finish(connection, old, commit=False, version=5)
+    write(connection, new, here, records_of(new), version=12)
+    late = produce(connection, old, here, records_of(old, 1), version=12)
+    assert late == (Code.INVALID_PRODUCER_EPOCH, NOTHING)
+    finish(connection, new, version=5)
+    assert fetch(connection, here).aborted == [(old.producer_id, 0)]
+
+
+# What is read.
+
+
+def test_the_last_stable_offset_waits_for_the_oldest_transaction(connection, name, here):
+    first = begin(connection, name, here)
+    second = begin(connection, f"{name}-2", here)
+    plain = Producer("", -1, -1)
+    assert produce(connection, plain, here, batch(), transactional_id=None) == (Code.NONE, 0)
+    write(connection, first, here, records_of(first))
+    write(connection, second, here, records_of(second))
+    assert produce(connection, plain, here, batch(), transactional_id=None) == (Code.NONE, 3)
+
+    def seen() -> tuple[int, int, int, list[int]]:
+        told = fetch(connection, here)
+        assert end_of(connection, here, READ_COMMITTED) == told.last_stable_offset
+        offsets = [each.base_offset for each in batches(told.records)]
+        return told.code, told.high_watermark, told.last_stable_offset, offsets
+
+    assert seen() == (0, 4, 1, [0])
+    finish(connection, second)
+    assert seen() == (0, 5, 1, [0])
+    finish(connection, first, commit=False)
+    assert seen() == (0, 6, 6, [0, 1, 2, 3, 4, 5])
+    assert fetch(connection, here).aborted == [(first.producer_id, 1)]
+
+
+@pytest.mark.parametrize("version", [4, 5, 7, 10, 11, 12])
+def test_a_fetch_of_each_isolation(connection, name, here, version):
+    aborted = begin(connection, name, here)
+    write(connection, aborted, here, records_of(aborted, 0, 3))
+    finish(connection, aborted, commit=False)
+    opened = begin(connection, f"{name}-2", here)
+    write(connection, opened, here, records_of(opened, 0, 2))
+
+    told = fetch(connection, here, isolation=READ_UNCOMMITTED, version=version)
+    assert (told.code, told.high_watermark, told.last_stable_offset, told.aborted) == (0, 6, 4, None)
+    assert [b.base_offset for b in batches(told.records)] == [0, 3, 4]
+
+    told = fetch(connection, here, isolation=READ_COMMITTED, version=version)
+    assert (told.code, told.high_watermark, told.last_stable_offset) == (0, 6, 4)
+    assert told.aborted == [(aborted.producer_id, 0)]
+    assert [b.base_offset for b in batches(told.records)] == [0, 3]
+
+    # At and beyond the last stable offset there is nothing, and no error up to the high watermark.
+    for offset in (4, 5, 6):
+        told = fetch(connection, here, offset, version=version)
+        assert (told.code, told.last_stable_offset, told.aborted, told.records) == (0, 4, [], b"")
+    assert fetch(connection, here, 7, version=version).code == 1
+
+
+def test_aborted_transactions_that_reach_into_the_range_read(connection, name, here):
+    ids = []
+    for number in range(4):
+        producer = begin(connection, f"{name}-{number}", here)
+        write(connection, producer, here, records_of(producer, 0, 2))
+        finish(connection, producer, commit=number == 1)
+        ids.append(producer.producer_id)
+    # Three records and a marker each: 0-2, 3-5 (committed), 6-8, 9-11.
+    everything = [(ids[0], 0), (ids[2], 6), (ids[3], 9)]
+    assert fetch(connection, here).aborted == everything
+    assert fetch(connection, here, 1).aborted == everything
+    assert fetch(connection, here, 2).aborted == everything
+    assert fetch(connection, here, 3).aborted == everything[1:]
+    assert fetch(connection, here, 8).aborted == everything[1:]
+    assert fetch(connection, here, 9).aborted == everything[2:]
+    assert fetch(connection, here, 12).aborted == []
+    # At least one batch is returned; how far the list reaches is up to the broker, but it must not end before it.
+    assert (ids[0], 0) in fetch(connection, here, 0, max_bytes=1).aborted
+
+
+def test_interleaved_transactions(connection, name, here):
+    first, second = begin(connection, name, here), begin(connection, f"{name}-2", here)
+    for number in range(3):
+        write(connection, first, here, records_of(first, number))
+        write(connection, second, here, records_of(second, number))
+    finish(connection, second, commit=False)
+    finish(connection, first, commit=False)
+    told = fetch(connection, here)
+    assert told.aborted == sorted([(first.producer_id, 0), (second.producer_id, 1)])
+    markers = [(b.producer_id, b.base_offset, b.marker[0]) for b in batches(told.records) if b.marker]
+    assert markers == [(second.producer_id, 6, ABORT), (first.producer_id, 7, ABORT)]
+    # From behind the first one's records on, its range still counts: its marker comes later.
+    assert fetch(connection, here, 6).aborted == sorted([(first.producer_id, 0), (second.producer_id, 1)])
+    assert fetch(connection, here, 7).aborted == [(first.producer_id, 0)]
+
+
+@pytest.mark.parametrize("version", [2, 5, 7])
+def test_offsets_by_isolation(connection, name, here, version):
+    opened = begin(connection, name, here)
+    stamp = 1_700_000_000_000
+    plain = Producer("", -1, -1)
+    for number in range(2):
+        records = batch(timestamp_ms=stamp + number * 1000)
+        assert produce(connection, plain, here, records, transactional_id=None)[0] == Code.NONE
+    write(connection, opened, here, records_of(opened, timestamp_ms=stamp + 5000))
+
+    def at(timestamp: int, isolation: int) -> tuple[int, int]:
+        return offset_at(connection, here, timestamp, isolation=isolation, version=version)
+
+    assert at(LATEST, READ_UNCOMMITTED) == (0, 3)
+    assert at(LATEST, READ_COMMITTED) == (0, 2)
+    assert at(EARLIEST, READ_COMMITTED) == (0, 0)
+    assert at(stamp + 500, READ_COMMITTED) == (0, 1)
+    assert at(stamp + 4000, READ_UNCOMMITTED) == (0, 2)
+    assert at(stamp + 4000, READ_COMMITTED) == (0, -1)
+    finish(connection, opened)
+    assert at(LATEST, READ_COMMITTED) == (0, 4)
+    assert at(stamp + 4000, READ_COMMITTED) == (0, 2)
+
+
+# Describing producers.
+
+
+def test_producers_of_a_partition(connection, name, here):
+    assert describe_producers(connection, here) == (Code.NONE, [])
+    assert describe_producers(connection, (here[0], 9)) == (Code.UNKNOWN_TOPIC_OR_PARTITION, [])
+    assert describe_producers(connection, ("transactions-missing", 0)) == (Code.UNKNOWN_TOPIC_OR_PARTITION, [])
+
+    def seen() -> list[tuple[int, ...]]:
+        code, producers = describe_producers(connection, here)
+        assert code == Code.NONE
+        for each in producers:
+            assert each.last_timestamp > 0
+        return [
+            (p.producer_id, p.producer_epoch, p.last_sequence, p.coordinator_epoch, p.current_txn_start_offset)
+            for p in producers
+        ]
+
+    idempotent = init(connection, None)
+    plain = Producer("", idempotent.producer_id, 0)
+    sent = records_of(plain, 0, 4, transactional=False)
+    assert produce(connection, plain, here, sent, transactional_id=None)[0] == 0
+    of_plain = (idempotent.producer_id, 0, 3, -1, -1)
+    assert seen() == [of_plain]
+
+    producer = begin(connection, name, here)
+    assert seen() == [of_plain]
+    write(connection, producer, here, records_of(producer, 0, 2))
+    write(connection, producer, here, records_of(producer, 2, 2))
+    pid = producer.producer_id
+    assert seen() == [of_plain, (pid, 0, 3, -1, 4)]
+    finish(connection, producer)
+    assert seen() == [of_plain, (pid, 0, 3, 0, -1)]
+    add_partitions(connection, producer, [here])
+    write(connection, producer, here, records_of(producer, 4))
+    finish(connection, producer, version=5)
+    assert seen() == [of_plain, (pid, 1, -1, 0, -1)]
+
+
+def test_producers_of_the_offsets_topic(connection, name):
+    ask_for_coordinator(connection)
+    producer = start(connection, name)
+    assert add_offsets(connection, producer, name) == Code.NONE
+    index = describe(connection, name).topics[0].partitions[0]
+    code, producers = describe_producers(connection, ("__consumer_offsets", index))
+    assert code == Code.NONE
+    assert producer.producer_id not in [each.producer_id for each in producers]
+
+
+# Markers.
+
+
+@pytest.mark.parametrize(("version", "transaction_version"), [(1, 0), (2, 0), (2, 1), (2, 2)])
+@pytest.mark.parametrize("commit", [True, False])
+def test_a_marker_ends_what_is_open(connection, name, here, version, transaction_version, commit):
+    producer = begin(connection, name, here)
+    write(connection, producer, here, records_of(producer, 0, 2))
+    marked = producer.at(1) if transaction_version == 2 else producer
+    told = write_markers(
+        connection, marked, [here], commit=commit, version=version, transaction_version=transaction_version
+    )
+    assert told == {here: Code.NONE}
+    assert log(connection, here)[-1] == Batch(
+        2, 1, producer.producer_id, marked.epoch, -1, True, (COMMIT if commit else ABORT, 0)
+    )
+    fetched = fetch(connection, here)
+    assert fetched.last_stable_offset == 3
+    assert fetched.aborted == ([] if commit else [(producer.producer_id, 0)])
+
+
+def test_markers_to_several_partitions(connection, name, here):
+    producer = begin(connection, name, here)
+    write(connection, producer, here, records_of(producer))
+    missing, no_index = ("transactions-missing", 0), (here[0], 9)
+    told = write_markers(connection, producer, [here, other(here), missing, no_index])
+    assert told == {
+        here: Code.NONE,
+        other(here): Code.NONE,
+        missing: Code.UNKNOWN_TOPIC_OR_PARTITION,
+        no_index: Code.UNKNOWN_TOPIC_OR_PARTITION,
+    }
+
+
+def test_a_marker_without_a_transaction(connection, name, here):
+    """Written, since a coordinator that was interrupted sends its markers again; nothing is aborted by it."""
+    producer = start(connection, name)
+    assert write_markers(connection, producer, [here]) == {here: Code.NONE}
+    assert write_markers(connection, producer, [here], commit=True) == {here: Code.NONE}
+    assert [b.marker for b in log(connection, here)] == [(ABORT, 0), (COMMIT, 0)]
+    assert fetch(connection, here).aborted == []
+    assert write_markers(connection, Producer("", 2**40, 0), [here]) == {here: Code.NONE}
+
+
+@pytest.mark.parametrize(("transaction_version", "same_epoch"), [(0, Code.NONE), (1, Code.NONE), (2, 47)])
+def test_markers_of_old_epochs(connection, name, here, transaction_version, same_epoch):
+    """Under transaction version 2 a marker has the next epoch, so one of the same epoch is an earlier transaction's."""
+    producer = start(connection, name)
+    producer = start(connection, name)
+    add_partitions(connection, producer, [here])
+    write(connection, producer, here, records_of(producer))
+
+    def told(epoch: int) -> int:
+        marked = producer.at(epoch)
+        return write_markers(connection, marked, [here], transaction_version=transaction_version)[here]
+
+    assert told(0) == Code.INVALID_PRODUCER_EPOCH
+    assert told(1) == same_epoch
+    assert told(4) == Code.NONE
+    # With nothing open it may come again, since the coordinator may not have heard that it came.
+    assert told(4) == Code.NONE
+    assert told(3) == Code.INVALID_PRODUCER_EPOCH
+    assert told(5) == Code.NONE
+
+
+def test_markers_of_a_coordinator_that_was_replaced(connection, name, here):
+    producer = begin(connection, name, here)
+
+    def told(coordinator_epoch: int) -> int:
+        return write_markers(connection, producer, [here], coordinator_epoch=coordinator_epoch)[here]
+
+    assert told(5) == Code.NONE
+    assert told(4) == Code.TRANSACTION_COORDINATOR_FENCED
+    assert told(5) == Code.NONE
+    assert told(6) == Code.NONE
+
+
+def test_a_marker_for_all_that_hangs(connection, name, here):
+    """As `kafka-transactions.sh abort` does it: by what DescribeProducers tells."""
+    producer = begin(connection, name, here)
+    write(connection, producer, here, records_of(producer))
+    (hanging,) = describe_producers(connection, here)[1]
+    assert hanging.current_txn_start_offset == 0
+    shown = Producer("", hanging.producer_id, hanging.producer_epoch)
+    epoch = max(hanging.coordinator_epoch, 0)
+    assert write_markers(connection, shown, [here], coordinator_epoch=epoch, version=1) == {here: Code.NONE}
+    assert describe_producers(connection, here)[1][0].current_txn_start_offset == -1
+    assert end_of(connection, here, READ_COMMITTED) == 2
+    # The coordinator has not heard of it, and its own marker comes as well.
+    assert end(connection, producer).code == Code.NONE
+    patiently(lambda: add_partitions(connection, producer, [here])[here])
+    assert [b.marker for b in log(connection, here)][1:] == [(ABORT, 0), (COMMIT, 0)]
