@@ -1,1 +1,4 @@
-"""The whole broker in one process and in simulated time, with simulated faults. `python -m odradek.simulation --help`."""
+"""The whole broker in one process, in simulated time and with simulated faults.
+
+`python -m odradek.simulation --help` says how it is run; docs/simulation.md what is simulated.
+"""

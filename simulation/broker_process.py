@@ -1,0 +1,272 @@
+"""One broker of the simulated world, as a process that starts, stops, is killed and starts again.
+
+Each life of it has a reactor and surroundings of its own. When a life ends, nothing of it acts any more: its calls are
+not made, its sockets and files are dead, and what its threads had not done is never done.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+from twisted.internet.defer import Deferred
+
+from odradek.log.background import Done
+from odradek.log.filesystem import File, SimulatedCrash
+from odradek.replication.memory_store import MemoryMetadataServer, MemoryMetadataStore
+from odradek.replication.metadata_store import MetadataStore, Operation, OperationResult
+from odradek.replication.znode_store import delete_ephemerals
+from odradek.server.broker import Broker, BrokerStartError
+from odradek.server.config import BrokerConfig
+from odradek.server.surroundings import Surroundings
+from odradek.server.turn import Turn
+from odradek.simulation.clock import Call
+from odradek.simulation.network import Port
+
+if TYPE_CHECKING:
+    from odradek.simulation.world import World
+
+logger = logging.getLogger(__name__)
+
+
+class ProcessReactor:
+    """Twisted's reactor for one life of a broker: IReactorTime, listenTCP and stop."""
+
+    running = True
+
+    def __init__(self, world: "World", process: "BrokerProcess", random: Random) -> None:
+        self.turn = Turn()
+        self.is_alive = True
+        self._world = world
+        self._process = process
+        self._random = random
+
+    def seconds(self) -> float:
+        """IReactorTime."""
+        return self._world.clock.seconds()
+
+    def callLater(self, delay: float, callable: Callable[..., Any], *args: Any, **kwargs: Any) -> Call:  # noqa: N802
+        """IReactorTime; timers are a little late, as real ones."""
+        if delay > 0:
+            delay += self._random.random() * 0.001
+        return self._world.clock.callLater(delay, self.run, callable, *args, **kwargs)
+
+    def listenTCP(self, port: int, factory: Any, backlog: int = 50, interface: str = "") -> Port:  # noqa: N802
+        """IReactorTCP."""
+        return self._world.network.listen(self, (interface, port), factory)
+
+    def stop(self) -> None:
+        """The broker gives up."""
+        self._process.gave_up()
+
+    def run(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
+        """Everything the process does begins here, and ends here if it dies of it."""
+        if not self.is_alive:
+            return
+        world = self._world
+        world.depth += 1
+        try:
+            function(*args, **kwargs)
+            if world.depth == 1 and self.is_alive:
+                self.turn.flush()
+        except SimulatedCrash:
+            pass
+        except Exception as error:
+            world.fail(f"exception in the reactor: {error!r}", error)
+        world.depth -= 1
+        if self.is_alive:
+            self._process.check()
+
+
+class SimulatedSurroundings(Surroundings):
+    """What one life of a broker has around it."""
+
+    def __init__(self, world: "World", reactor: ProcessReactor, random: Random) -> None:
+        self.reactor = reactor
+        self.random_source = random
+        self.fs = world.disk
+        self._world = world
+
+    def now_ms(self) -> int:
+        return self._world.now_ms()
+
+    def monotonic(self) -> float:
+        return self._world.clock.seconds()
+
+    def sleep(self, seconds: float) -> None:
+        pass
+
+    def run_in_thread(self, work: Callable[[], None], done: Done) -> None:
+        self._world.threads.run(self.reactor, work, done)
+
+    def run_all(self, actions: Sequence[Callable[[], None]], thread_count: int) -> None:
+        """Threads that run at the same time: one after the other, in any order."""
+        shuffled = list(actions)
+        if thread_count > 1:
+            self._world.threads.random.shuffle(shuffled)
+        for action in shuffled:
+            action()
+
+    def open_metadata_store(self, directory: str) -> MetadataStore:
+        return self._world.metadata.open(self.reactor)
+
+    def absolute_path(self, path: str) -> str:
+        return path
+
+    def is_writable(self, directory: str) -> bool:
+        return directory not in self._world.disk.broken
+
+    def host_name(self) -> str:
+        return "broker"
+
+    def send_file(self, connection: Any, file: File, position: int, size_bytes: int) -> int:
+        sent: int = connection.send_file(file, position, size_bytes)
+        return sent
+
+
+class SimulatedMetadata:
+    """The metadata store of the world; what was committed outlives every crash."""
+
+    def __init__(self, world: "World") -> None:
+        self._world = world
+        self._server = MemoryMetadataServer(world.now_ms)
+        self._last: MemoryMetadataStore | None = None
+
+    def open(self, reactor: ProcessReactor) -> MetadataStore:
+        """A session for one life of a broker; those of earlier lives are over."""
+        table, watches, now_ms = self._server.parts
+        if self._last is not None:
+            watches.drop_session(self._last.session_id)
+        delete_ephemerals(table, watches, None, now_ms())
+        self._server._last_session_id += 1
+        self._last = store = _Session(self._server, self._server._last_session_id)
+        store.world, store.reactor = self._world, reactor
+        return store
+
+
+class _Session(MemoryMetadataStore):
+    """A session in which the process may die before and after each commit."""
+
+    world: "World"
+    reactor: ProcessReactor
+
+    def _carry_out(self, operations: Sequence[Operation]) -> list[OperationResult]:
+        if not self.reactor.is_alive:
+            raise SimulatedCrash("metadata")
+        self.world.disk.before("commit", "metadata")
+        results = super()._carry_out(operations)
+        self.world.disk.before("committed", "metadata")
+        return results
+
+
+class BrokerProcess:
+    """The machine with the one broker on it.
+
+    broker: the one alive, None while there is none
+    is_up: whether it has started and lets clients in
+    lives: how often it was started
+    """
+
+    def __init__(self, world: "World", address: tuple[str, int], properties: dict[str, str]) -> None:
+        self.address = address
+        self.properties = properties
+        self.broker: Broker | None = None
+        self.is_up = False
+        self.is_stopping = False
+        self.lives = 0
+        self._world = world
+        self._reactor: ProcessReactor | None = None
+        self._ended_lives: list[Any] = []
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether there is a process, started or not."""
+        return self._reactor is not None and self._reactor.is_alive
+
+    def start(self) -> None:
+        """Start the broker; `is_up` tells when it is."""
+        assert not self.is_alive
+        world = self._world
+        self.lives += 1
+        self.is_stopping = False
+        world.trace(f"broker starts, life {self.lives}")
+        world.disk.come_up()
+        reactor = self._reactor = ProcessReactor(world, self, world.new_random())
+        surroundings = SimulatedSurroundings(world, reactor, world.new_random())
+        host, port = self.address
+        properties = {"listeners": f"PLAINTEXT://{host}:{port}", **self.properties}
+        self.broker = broker = Broker(BrokerConfig(properties), surroundings)
+
+        def started(_: object) -> None:
+            if reactor.is_alive:
+                self.is_up = True
+                world.trace("broker is up")
+
+        def failed(failure: Any) -> None:
+            if not reactor.is_alive or failure.check(SimulatedCrash):
+                return
+            if failure.check(BrokerStartError):
+                world.trace(f"broker cannot start: {failure.value}")
+                world.start_failed(str(failure.value))
+                self._end("could not start")
+            else:
+                world.fail(f"start failed: {failure.value!r}", failure.value)
+                self._end("could not start")
+
+        reactor.run(lambda: Deferred.fromCoroutine(broker.start()).addCallbacks(started, failed))
+
+    def stop(self) -> None:
+        """A clean stop (SIGTERM)."""
+        broker, reactor = self.broker, self._reactor
+        if broker is None or reactor is None or not self.is_up or self.is_stopping:
+            return
+        self.is_stopping = True
+        self._world.trace("broker stops")
+
+        def stopped(result: Any) -> None:
+            if reactor.is_alive:
+                self._end("stopped")
+            if hasattr(result, "value") and not result.check(SimulatedCrash):
+                self._world.fail(f"stop failed: {result.value!r}", result.value)
+
+        reactor.run(lambda: Deferred.fromCoroutine(broker.stop()).addBoth(stopped))
+
+    def kill(self) -> None:
+        """kill -9: memory is gone, files are as they are."""
+        if self.is_alive:
+            self._end("killed")
+            self._world.disk.come_down(is_power_loss=False)
+
+    def lose_power(self, *, lose_names: bool) -> None:
+        """The machine is off, and what was not synced is lost in part."""
+        if self.is_alive:
+            self._end("power lost")
+        self._world.disk.come_down(is_power_loss=True, lose_names=lose_names)
+
+    def crashed(self) -> None:
+        """The disk says that the process died in the midst of a change."""
+        self._end("died while writing")
+
+    def gave_up(self) -> None:
+        """No log directory is left: the broker stops by itself, with what the disk still lets it do."""
+        self._world.trace("broker gives up")
+        self.stop()
+
+    def check(self) -> None:
+        """What must hold whenever the broker has done something."""
+        if self.is_up and not self.is_stopping and self.broker is not None:
+            self._world.check_invariants(self.broker)
+
+    def _end(self, how: str) -> None:
+        reactor = self._reactor
+        assert reactor is not None
+        self._world.trace(f"broker {how}")
+        reactor.is_alive = False
+        self.is_up = False
+        # Kept: what was suspended must not be cleaned up while the world goes on.
+        self._ended_lives.append((self.broker, reactor))
+        self.broker = None
+        self._world.network.process_died(reactor)
+        if how in ("stopped", "could not start"):
+            self._world.disk.come_down(is_power_loss=False)
+        self._world.process_ended(how)

@@ -1,0 +1,154 @@
+"""The disk of a simulated machine: files in memory that lose, tear and refuse what real ones do.
+
+What a crash of the process keeps and a loss of power takes is `MemoryFileSystem`'s business. Added here: a disk that
+is full, a directory that fails for good, a sync that fails and forgets what it should have written, and silence after
+the process has died, so that nothing of it reaches the disk any more.
+"""
+
+import errno
+import os
+from collections.abc import Callable, Sequence
+from random import Random
+from typing import TYPE_CHECKING
+
+from odradek.log.filesystem import File, MemoryFile, MemoryFileSystem, Piece, SimulatedCrash
+
+if TYPE_CHECKING:
+    from odradek.simulation.clock import SimulatedClock
+
+EPOCH_MS = 1_800_000_000_000
+"""The wall clock when the world begins."""
+
+
+class SimulatedFile(MemoryFile):
+    """A file of a SimulatedDisk."""
+
+    __slots__ = ()
+    _fs: "SimulatedDisk"
+
+    def pread(self, position: int, size_bytes: int) -> bytes:
+        self._fs.before_read(self.path)
+        return self._node.content.read(position, size_bytes)
+
+    def write_pieces(self, position: int, pieces: Sequence[Piece], size_bytes: int) -> None:
+        super().write_pieces(position, pieces, size_bytes)
+        self._fs.note_write(self.path, position, size_bytes)
+
+    def sync(self) -> None:
+        try:
+            super().sync()
+        except OSError:
+            # As Linux does it: the pages count as clean from now on, and a later sync says nothing.
+            self._node.changes.clear()
+            raise
+
+
+class SimulatedDisk(MemoryFileSystem):
+    """All log directories of a machine.
+
+    is_down: nothing can be read or written, since the process that tries to is dead
+    is_full: what would make a file larger gets ENOSPC
+    broken: directories in which every operation gets EIO
+    """
+
+    def __init__(self, clock: "SimulatedClock", random: Random, on_crash: Callable[[], None]) -> None:
+        super().__init__()
+        self.is_down = False
+        self.is_full = False
+        self.broken: dict[str, None] = {}
+        self.failed_operations = 0
+        self.written_bytes = 0
+        self._clock = clock
+        self._random = random
+        self._on_crash = on_crash
+
+    @property
+    def now_ms(self) -> int:
+        """The wall clock."""
+        return EPOCH_MS + int(self._clock.seconds() * 1000)
+
+    @now_ms.setter
+    def now_ms(self, value: int) -> None:
+        pass
+
+    @property
+    def has_faults(self) -> bool:
+        """Whether something is wrong, or ordered to go wrong."""
+        return self.is_full or bool(self.broken) or bool(self._faults)
+
+    def repair(self) -> None:
+        """From now on everything works."""
+        self.is_full = False
+        self.broken.clear()
+        self.heal()
+        self._crash_at = None
+
+    def come_down(self, *, is_power_loss: bool, lose_names: bool = False) -> None:
+        """The process is dead, or the power gone, which takes what was not synced."""
+        self.is_down = True
+        if is_power_loss:
+            self.crash(self._random, lose_names=lose_names)
+        self._crash_at = None
+        self._held.clear()
+
+    def come_up(self) -> None:
+        """A process begins to use it."""
+        self.is_down = False
+
+    def open(self, path: str, *, create: bool = False) -> File:
+        self.before_read(path)
+        file = super().open(path, create=create)
+        assert isinstance(file, MemoryFile)
+        return SimulatedFile(self, path, file._node)
+
+    def list_names(self, directory: str) -> list[str]:
+        self.before_read(directory)
+        return super().list_names(directory)
+
+    def read_bytes(self, path: str) -> bytes:
+        self.before_read(path)
+        return super().read_bytes(path)
+
+    def sync_path(self, path: str) -> None:
+        try:
+            super().sync_path(path)
+        except OSError:
+            self._nodes[path].changes.clear()
+            raise
+
+    def before_read(self, path: str) -> None:
+        """Raises what a read of a file gets."""
+        if self.is_down:
+            raise SimulatedCrash(f"read {path}")
+        if self.broken:
+            self._check_broken(path)
+
+    def note_write(self, path: str, position: int, size_bytes: int) -> None:
+        """Something was written."""
+        self.written_bytes += size_bytes
+
+    def before(self, operation: str, path: str, half_done: Callable[[], None] | None = None) -> None:
+        if self.is_down:
+            raise SimulatedCrash(f"{operation} {path}")
+        if self.broken:
+            self._check_broken(path)
+        if self.is_full and operation in ("write", "create"):
+            self.failed_operations += 1
+            if half_done is not None:
+                half_done()
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+        try:
+            super().before(operation, path, half_done)
+        except SimulatedCrash:
+            self.is_down = True
+            self._on_crash()
+            raise
+        except OSError:
+            self.failed_operations += 1
+            raise
+
+    def _check_broken(self, path: str) -> None:
+        for directory in self.broken:
+            if path == directory or path.startswith(directory + "/"):
+                self.failed_operations += 1
+                raise OSError(errno.EIO, os.strerror(errno.EIO), path)

@@ -1,0 +1,425 @@
+"""The network between clients and brokers: streams of bytes that come late, in pieces, in part or not at all.
+
+A broker's end is a transport as Twisted makes it for a TCP connection, with a socket, so that the broker's own
+`KafkaTransport` runs on it. A client's end is a `ByteStream`.
+"""
+
+import errno
+from collections.abc import Callable
+from random import Random
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from twisted.internet.defer import Deferred
+from twisted.internet.error import CannotListenError, ConnectionDone
+from twisted.internet.error import ConnectionLost as TcpConnectionLost
+from twisted.python.failure import Failure
+
+from odradek.log.filesystem import File
+from odradek.simulation.api import ConnectionLost
+
+if TYPE_CHECKING:
+    from odradek.simulation.broker_process import ProcessReactor
+    from odradek.simulation.clock import SimulatedClock
+
+Address = tuple[str, int]
+
+
+class NetworkHabits(NamedTuple):
+    """How a network behaves; drawn from the seed.
+
+    latency_s: the least and the usual delay; now and then (slow_share) it is up to slow_s
+    small_piece_share: how often a delivery ends at any byte instead of taking all there is
+    buffer_bytes: what a socket takes before it says that it is full
+    """
+
+    latency_s: float = 0.0005
+    slow_share: float = 0.02
+    slow_s: float = 0.2
+    small_piece_share: float = 0.05
+    buffer_bytes: int = 65536
+
+
+class Pipe:
+    """One direction of a connection: bytes arrive in order, late, in pieces of any size, and at last the end."""
+
+    def __init__(self, network: "Network", deliver: Callable[[bytes], None], ended: Callable[[bool], None]) -> None:
+        self._network = network
+        self._deliver_bytes = deliver
+        self._ended = ended
+        self._buffer = bytearray()
+        self._call: Any = None
+        self._is_closing = False
+        self._is_broken = False
+        self._is_held = False
+        self.is_dead = False
+        self.on_room: Callable[[], None] = lambda: None
+
+    @property
+    def room_bytes(self) -> int:
+        """How much may be written now."""
+        if self.is_dead:
+            return 1 << 30
+        return max(0, self._network.habits.buffer_bytes - len(self._buffer))
+
+    def write(self, data: bytes) -> None:
+        """Put bytes in; those on a connection that is over go nowhere."""
+        if self.is_dead or self._is_closing:
+            return
+        self._buffer += data
+        self._schedule()
+
+    def close(self) -> None:
+        """After what is on its way comes the end."""
+        self._is_closing = True
+        self._schedule()
+
+    def break_off(self, random: Random) -> None:
+        """The connection breaks: what is on its way arrives up to some byte."""
+        del self._buffer[random.randint(0, len(self._buffer)) :]
+        self._is_closing = self._is_broken = True
+        self._is_held = False
+        self._schedule()
+
+    def die(self) -> None:
+        """Nothing arrives from now on, not even an end."""
+        self.is_dead = True
+        self._buffer.clear()
+        if self._call is not None:
+            self._call.cancel()
+            self._call = None
+
+    def hold(self) -> None:
+        """The receiver does not read."""
+        self._is_held = True
+
+    def release(self) -> None:
+        """The receiver reads again."""
+        self._is_held = False
+        self._schedule()
+
+    def _schedule(self) -> None:
+        if self._call is None and not self.is_dead and not self._is_held and (self._buffer or self._is_closing):
+            self._call = self._network.clock.callLater(self._network.delay_s(), self._deliver)
+
+    def _deliver(self) -> None:
+        self._call = None
+        if self._is_held:
+            return
+        if not self._buffer:
+            self.is_dead = True
+            self._ended(self._is_broken)
+            return
+        size = self._network.piece_bytes(len(self._buffer))
+        data = bytes(self._buffer[:size])
+        del self._buffer[:size]
+        self._schedule()
+        self._network.note_bytes(data)
+        self._deliver_bytes(data)
+        self.on_room()
+
+
+class Link:
+    """A connection: two pipes, and what can happen to both."""
+
+    def __init__(self, network: "Network", reactor: "ProcessReactor") -> None:
+        self.network = network
+        self.reactor = reactor
+        self.to_broker: Pipe
+        self.to_client: Pipe
+        self.broker_end: BrokerTransport | None = None
+
+    def break_off(self, random: Random) -> None:
+        """Break it: both ends learn it in time, or one of them never does."""
+        self.network.forget(self)
+        silent = random.random()
+        for pipe, is_silent in ((self.to_broker, silent < 0.15), (self.to_client, silent > 0.85)):
+            if is_silent:
+                pipe.die()
+            else:
+                pipe.break_off(random)
+
+
+class SimulatedSocket:
+    """What `KafkaTransport` writes to: a non-blocking socket's `send`."""
+
+    def __init__(self, pipe: Pipe) -> None:
+        self._pipe = pipe
+
+    def send(self, data: bytes | bytearray | memoryview, flags: int = 0) -> int:
+        """How many of the bytes were taken. Raises BlockingIOError."""
+        size = min(len(data), self._pipe.room_bytes)
+        if not size:
+            raise BlockingIOError(errno.EAGAIN, "the buffer is full")
+        self._pipe.write(bytes(memoryview(data)[:size]))
+        return size
+
+    def send_file(self, file: File, position: int, size_bytes: int) -> int:
+        """`sendfile`: the bytes as they are now."""
+        size = min(size_bytes, self._pipe.room_bytes)
+        if not size:
+            raise BlockingIOError(errno.EAGAIN, "the buffer is full")
+        data = file.pread(position, size)
+        self._pipe.write(data)
+        return len(data)
+
+
+class Peer(NamedTuple):
+    host: str
+    port: int
+
+
+class BrokerTransport:
+    """The broker's end: Twisted's ITCPTransport as far as it is used."""
+
+    def __init__(self, reactor: "ProcessReactor", link: Link, peer: Peer) -> None:
+        self.reactor = reactor
+        self.connected = True
+        self.bufferSize = 65536
+        self.protocol: Any = None
+        self._link = link
+        self._peer = peer
+        self._socket = SimulatedSocket(link.to_client)
+        self._producer: Any = None
+        self._is_waiting_for_room = False
+        self._is_closing = False
+        link.to_client.on_room = self._room_made
+
+    # ITransport
+
+    def getHandle(self) -> SimulatedSocket:  # noqa: N802
+        return self._socket
+
+    def getPeer(self) -> Peer:  # noqa: N802
+        return self._peer
+
+    def setTcpNoDelay(self, enabled: bool) -> None:  # noqa: N802
+        pass
+
+    def loseConnection(self) -> None:  # noqa: N802
+        self._is_closing = True
+        self._finish_if_idle()
+
+    def abortConnection(self) -> None:  # noqa: N802
+        if self.connected:
+            self._link.to_client.break_off(self._link.network.random)
+            self.reactor.callLater(0, self.lost, True)
+
+    def stopReading(self) -> None:  # noqa: N802
+        self._link.to_broker.hold()
+
+    def startReading(self) -> None:  # noqa: N802
+        self._link.to_broker.release()
+
+    def startWriting(self) -> None:  # noqa: N802
+        self._is_waiting_for_room = True
+
+    def registerProducer(self, producer: Any, streaming: bool) -> None:  # noqa: N802
+        assert self._producer is None
+        assert not streaming
+        if not self.connected:
+            producer.stopProducing()
+            return
+        self._producer = producer
+        producer.resumeProducing()
+
+    def unregisterProducer(self) -> None:  # noqa: N802
+        self._producer = None
+        self._finish_if_idle()
+
+    # What comes from the network
+
+    def received(self, data: bytes) -> None:
+        """Bytes from the client."""
+        if self.connected and not self._is_closing:
+            self.protocol.dataReceived(data)
+
+    def lost(self, is_broken: bool) -> None:
+        """The end from the client, or what follows from an abort."""
+        if not self.connected:
+            return
+        self.connected = False
+        self._link.network.forget(self._link)
+        self._link.to_broker.die()
+        self._link.to_client.close()
+        if self._producer is not None:
+            self._producer.stopProducing()
+            self._producer = None
+        failure: Any = Failure
+        self.protocol.connectionLost(failure(TcpConnectionLost() if is_broken else ConnectionDone()))
+
+    def _room_made(self) -> None:
+        if self._is_waiting_for_room:
+            self._is_waiting_for_room = False
+            self.reactor.callLater(0, self._resume)
+
+    def _resume(self) -> None:
+        if self._producer is not None and self.connected:
+            self._producer.resumeProducing()
+
+    def _finish_if_idle(self) -> None:
+        if self._is_closing and self._producer is None and self.connected:
+            self._link.to_client.close()
+            self.reactor.callLater(0, self.lost, False)
+
+
+class Port:
+    """A port that a broker listens on; connections wait until it reads."""
+
+    def __init__(self, network: "Network", reactor: "ProcessReactor", address: Address, factory: Any) -> None:
+        self.reactor = reactor
+        self._network = network
+        self._address = address
+        self._factory = factory
+        self._is_reading = True
+        self._backlog: list[Callable[[], None]] = []
+
+    def getHost(self) -> Peer:  # noqa: N802
+        return Peer(*self._address)
+
+    def startReading(self) -> None:  # noqa: N802
+        self._is_reading = True
+        waiting, self._backlog = self._backlog, []
+        for accept in waiting:
+            accept()
+
+    def stopReading(self) -> None:  # noqa: N802
+        self._is_reading = False
+
+    def stopListening(self) -> None:  # noqa: N802
+        self._network.close_port(self._address, self)
+
+    def come(self, link: Link, peer: Peer) -> None:
+        """A client connects."""
+
+        def accept() -> None:
+            self.reactor.run(self._accept, link, peer)
+
+        if self._is_reading:
+            accept()
+        else:
+            self._backlog.append(accept)
+
+    def _accept(self, link: Link, peer: Peer) -> None:
+        if link.to_broker.is_dead:
+            return
+        transport = BrokerTransport(self.reactor, link, peer)
+        transport.protocol = protocol = self._factory.buildProtocol(None)
+        link.broker_end = transport
+        protocol.makeConnection(transport)
+        link.to_broker.release()
+
+
+class ByteStream:
+    """A client's end of a connection: bytes out by `write`, in by `on_data`; `on_lost` once, at the end."""
+
+    def __init__(self, link: Link) -> None:
+        self.on_data: Callable[[bytes], None] = lambda data: None
+        self.on_lost: Callable[[], None] = lambda: None
+        self.is_lost = False
+        self._link = link
+
+    def write(self, data: bytes) -> None:
+        """Send."""
+        self._link.to_broker.write(data)
+
+    def close(self) -> None:
+        """Close this end."""
+        if not self.is_lost:
+            self.is_lost = True
+            self._link.network.forget(self._link)
+            self._link.to_client.die()
+            self._link.to_broker.close()
+
+    def received(self, data: bytes) -> None:
+        """Bytes from the broker."""
+        if not self.is_lost:
+            self.on_data(data)
+
+    def ended(self, is_broken: bool) -> None:
+        """The end from the broker."""
+        if not self.is_lost:
+            self.close()
+            self.on_lost()
+
+
+class Network:
+    """Who listens where, and all connections there are."""
+
+    def __init__(self, clock: "SimulatedClock", random: Random, habits: NetworkHabits) -> None:
+        self.clock = clock
+        self.random = random
+        self.habits = habits
+        self.note_bytes: Callable[[bytes], None] = lambda data: None
+        self.links: dict[Link, None] = {}
+        self._ports: dict[Address, Port] = {}
+        self._last_client_port = 40_000
+
+    def listen(self, reactor: "ProcessReactor", address: Address, factory: Any) -> Port:
+        """Bind a port. Raises CannotListenError."""
+        if address in self._ports:
+            error: Any = CannotListenError
+            raise error(address[0], address[1], OSError(errno.EADDRINUSE, "address in use"))
+        port = self._ports[address] = Port(self, reactor, address, factory)
+        return port
+
+    def close_port(self, address: Address, port: Port) -> None:
+        """Nobody listens there any more."""
+        if self._ports.get(address) is port:
+            del self._ports[address]
+
+    def connect(self, address: Address) -> "Deferred[ByteStream]":
+        """Errs with ConnectionLost if nobody listens."""
+        deferred: Deferred[ByteStream] = Deferred()
+        self.clock.callLater(self.delay_s(), self._arrive, address, deferred)
+        return deferred
+
+    def _arrive(self, address: Address, deferred: "Deferred[ByteStream]") -> None:
+        port = self._ports.get(address)
+        if port is None:
+            self.clock.callLater(self.delay_s(), deferred.errback, ConnectionLost("connection refused"))
+            return
+        link = Link(self, port.reactor)
+        stream = ByteStream(link)
+
+        def to_broker(data: bytes) -> None:
+            if link.broker_end is not None:
+                link.reactor.run(link.broker_end.received, data)
+
+        def broker_side_ended(is_broken: bool) -> None:
+            if link.broker_end is not None:
+                link.reactor.run(link.broker_end.lost, is_broken)
+
+        link.to_broker = Pipe(self, to_broker, broker_side_ended)
+        link.to_client = Pipe(self, stream.received, stream.ended)
+        link.to_broker.hold()
+        self.links[link] = None
+        self._last_client_port += 1
+        port.come(link, Peer("client", self._last_client_port))
+        self.clock.callLater(self.delay_s(), deferred.callback, stream)
+
+    def process_died(self, reactor: "ProcessReactor") -> None:
+        """All ports and connections of a broker are gone at once, and the clients learn it sooner or later."""
+        for address, port in list(self._ports.items()):
+            if port.reactor is reactor:
+                del self._ports[address]
+        for link in [link for link in self.links if link.reactor is reactor]:
+            self.forget(link)
+            link.to_broker.die()
+            link.to_client.break_off(self.random)
+
+    def forget(self, link: Link) -> None:
+        """A connection that is over need not be broken off."""
+        self.links.pop(link, None)
+
+    def delay_s(self) -> float:
+        """How long the next thing takes on its way."""
+        habits, random = self.habits, self.random
+        if random.random() < habits.slow_share:
+            return random.uniform(habits.latency_s, habits.slow_s)
+        return habits.latency_s * (0.2 + random.random())
+
+    def piece_bytes(self, available: int) -> int:
+        """How much of what has been sent arrives next."""
+        if available > 1 and self.random.random() < self.habits.small_piece_share:
+            return self.random.randint(1, available - 1)
+        return available
