@@ -109,6 +109,13 @@ class LogConfig(PropertySet):
         synonyms=["log.segment.delete.delay.ms"],
         doc="How long a file stays on disk after its segment was deleted.",
     )
+    flush_before_acks = boolean(
+        "flush.before.acks",
+        False,
+        synonyms=["flush.before.acks"],
+        doc="Whether records are on the disk before they are acknowledged (acks=1 and all) and can be read. "
+        "Apache Kafka has no such property.",
+    )
     flush_messages = long(
         "flush.messages",
         INT64_MAX,

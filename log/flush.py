@@ -1,44 +1,74 @@
 """Making a log durable, in three steps: decide and take note in the log's thread, sync between them in any."""
 
+from threading import Lock
+
 from odradek.log.filesystem import File, FileSystem, LogDirFailure
 from odradek.log.segment import Segment
+
+
+class SyncGate:
+    """Lets one sync of a log run at a time, and none after one that failed.
+
+    The operating system tells of a failed write once: what asks again, or at the same time, hears that all is well.
+    """
+
+    __slots__ = ("failure", "lock")
+
+    def __init__(self) -> None:
+        self.lock = Lock()
+        self.failure: LogDirFailure | None = None
 
 
 class FlushTask:
     """What has to be synced so that everything below `target_offset` survives a crash of the machine.
 
-    `sealed_segments` are those that take no more appends and whose indexes are synced with it. Files that are still
-    written are held open, the others go by name, so the log may go on appending, rolling and deleting meanwhile.
+    `files` are held open and written to, `paths` go by name, so the log may go on appending, rolling and deleting
+    meanwhile; `directories` are those with new names in them. `sealed_segments` are those that take no more appends and
+    whose indexes are synced with it.
     """
 
-    __slots__ = ("_directory", "_files", "_fs", "_log_directory", "_paths", "sealed_segments", "target_offset")
+    __slots__ = (
+        "_directories", "_files", "_fs", "_gate", "_log_directory", "_paths",
+        "sealed_segments", "target_offset",
+    )  # fmt: skip
 
     def __init__(
         self,
         fs: FileSystem,
         log_directory: str,
         target_offset: int,
+        *,
         files: list[File],
         paths: list[str],
-        directory: str | None,
+        directories: list[str],
         sealed_segments: list[Segment],
+        gate: SyncGate,
     ) -> None:
         self._fs = fs
         self._log_directory = log_directory
         self.target_offset = target_offset
         self._files = files
         self._paths = paths
-        self._directory = directory
+        self._directories = directories
         self.sealed_segments = sealed_segments
+        self._gate = gate
 
     def run(self) -> None:
         """Sync. Blocks; raises LogDirFailure."""
-        try:
-            for file in self._files:
-                file.sync()
-            for path in self._paths:
-                self._fs.sync_path(path)
-            if self._directory is not None:
-                self._fs.sync_directory(self._directory)
-        except OSError as error:
-            raise LogDirFailure(self._log_directory, f"flush failed: {error}") from error
+        gate = self._gate
+        with gate.lock:
+            if gate.failure is not None:
+                raise gate.failure
+            try:
+                self._sync()
+            except OSError as error:
+                gate.failure = LogDirFailure(self._log_directory, f"flush failed: {error}")
+                raise gate.failure from error
+
+    def _sync(self) -> None:
+        for file in self._files:
+            file.sync()
+        for path in self._paths:
+            self._fs.sync_path(path)
+        for directory in self._directories:
+            self._fs.sync_directory(directory)

@@ -228,6 +228,9 @@ class LogManager(LogUpkeep):
                     choose_jitter_ms=self._choose_jitter_ms,
                 )
                 log.update_high_watermark(offsets[HIGH_WATERMARKS_FILE].get(key, 0))
+                if config.flush_before_acks and not directory.was_clean:
+                    # What was found may be in memory only, and is about to be read.
+                    log.flush(now_ms)
             except (LogDirFailure, MalformedFileError, OSError) as error:
                 failure = error
             cleaned_to = offsets[CLEANER_OFFSETS_FILE].get(key)

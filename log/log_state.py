@@ -11,6 +11,7 @@ from typing import NamedTuple
 from odradek.log import checkpoints
 from odradek.log.config import LogConfig
 from odradek.log.filesystem import FileSystem, LogDirFailure
+from odradek.log.flush import FlushTask, SyncGate
 from odradek.log.leader_epochs import LeaderEpochs
 from odradek.log.producer_state import ProducerState
 from odradek.log.segment import Segment, remove_segment_files
@@ -64,9 +65,13 @@ class LogState:
         self.producer_state = state.producer_state
         self.failure: LogDirFailure | None = None
         self.last_flush_ms = now_ms
+        self._gate = SyncGate()
         self._choose_jitter_ms = choose_jitter_ms
         self._unsynced_paths: set[str] = set()
         self._unsynced_segments: list[Segment] = []
+        self._flush_tasks: list[FlushTask] = []
+        # Whether the name of this log's own directory may not have reached the disk yet.
+        self._is_new = state.log_end_offset == state.segments[0].base_offset
         self._is_closed = False
         self.update_config(config)
 
@@ -76,7 +81,7 @@ class LogState:
         self._segment_limit_bytes = config.segment_limit_bytes
         self._max_segment_ms = config.max_segment_ms
         self._max_message_bytes = config.max_message_bytes
-        self._flush_messages = config.flush_messages
+        self._flush_messages = 1 if config.flush_before_acks else config.flush_messages
         self._after_max_ms = config.message_timestamp_after_max_ms
         # Whether no rule of the topic needs each record, or changes batches.
         self._is_plain = (

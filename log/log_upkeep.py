@@ -103,7 +103,7 @@ class LogUpkeep:
         self._on_directory_failure = on_directory_failure
         self._logs: dict[Key, PartitionLog] = {}
         self._offline: dict[Key, str] = {}
-        self._flushing: set[Key] = set()
+        self._flushing: dict[PartitionLog, list[Done]] = {}
         self._cleaning: Job | None = None
 
     def all_logs(self) -> list[PartitionLog]:
@@ -224,47 +224,48 @@ class LogUpkeep:
             due_ms = now_ms + log.config.file_delete_delay_ms
             self.schedule.once(due_ms, lambda: self._run(log.log_directory, lambda: log.remove_deleted(deleted)))
 
-    def flush(self, log: PartitionLog, now_ms: int, done: Done | None = None) -> None:
-        """Sync what the log holds now, in a thread; then call `done`, with the failure if there was one."""
+    def flush(self, log: PartitionLog, now_ms: int, done: Done = lambda error: None) -> None:
+        """Sync what the log holds now, in a thread; then call `done`, with the failure if there was one.
+
+        While a sync of this log is under way, all who come share the next one.
+        """
+        waiting = self._flushing.get(log)
+        if waiting is not None:
+            waiting.append(done)
+        else:
+            self._flush(log, now_ms, None, [done])
+
+    def _flush(self, log: PartitionLog, now_ms: int, target_offset: int | None, served: list[Done]) -> None:
+        task = failure = None
         try:
-            task = log.prepare_flush()
-        except LogDirFailure as failure:
-            if done is not None:
+            task = log.prepare_flush(target_offset)
+        except LogDirFailure as error:
+            failure = error
+        if task is None:
+            for done in served:
                 done(failure)
             return
-        if task is None:
-            if done is not None:
-                done(None)
-            return
+        self._flushing[log] = []
 
         def finish(error: Exception | None) -> None:
             if error is not None:
                 self._background_failed(log.log_directory, error)
             else:
                 log.finish_flush(task, now_ms)
-            if done is not None:
-                done(error)
+            waiting = self._flushing.pop(log)
+            if waiting:
+                self._flush(log, now_ms, None, waiting)
+            for done in served:
+                done(error or log.failure)
 
         self._run_in_thread(task.run, finish)
 
     def _flush_if_due(self, log: PartitionLog, now_ms: int) -> None:
+        if log in self._flushing or log.failure is not None:
+            return
         target = log.flush_due_offset(now_ms)
-        key = (log.topic, log.partition)
-        if target is None or log.failure is not None or key in self._flushing:
-            return
-        task = log.prepare_flush(target)
-        if task is None:
-            return
-        self._flushing.add(key)
-
-        def finish(error: Exception | None) -> None:
-            self._flushing.discard(key)
-            if error is not None:
-                self._background_failed(log.log_directory, error)
-            else:
-                log.finish_flush(task, now_ms)
-
-        self._run_in_thread(task.run, finish)
+        if target is not None:
+            self._flush(log, now_ms, target, [])
 
     def _checkpoint_step(self, file_name: str) -> Callable[[int], bool]:
         def step(now_ms: int) -> bool:

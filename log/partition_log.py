@@ -13,9 +13,9 @@ from odradek.log.log_state import LoadedState
 from odradek.log.segment import (
     INDEX_SUFFIX,
     LOG_SUFFIX,
+    SEGMENT_SUFFIXES,
     SWAP_SUFFIX,
     TIME_INDEX_SUFFIX,
-    TRANSACTION_INDEX_SUFFIX,
     DeletedSegment,
     Segment,
 )
@@ -221,6 +221,8 @@ class PartitionLog(LogAppend):
 
     def _set_end(self, offset: int) -> None:
         self.log_end_offset = offset
+        for task in self._flush_tasks:
+            task.target_offset = min(task.target_offset, offset)
         self.flushed_offset = min(self.flushed_offset, offset)
         if self.high_watermark > offset or self.high_watermark < self.log_start_offset:
             self.high_watermark = offset
@@ -330,16 +332,32 @@ class PartitionLog(LogAppend):
             if segment.base_offset < target:
                 files.append(segment.file)
                 has_new_names = has_new_names or segment.base_offset >= self.flushed_offset
-                paths.append(segment.path(TRANSACTION_INDEX_SUFFIX))
         for segment in sealed:
             # The active segment's indexes are not worth a sync: they are built anew after a crash.
-            paths += [segment.path(kind) for kind in (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX)]
-        directory = self.directory if has_new_names else None
-        return FlushTask(self.fs, self.log_directory, target, files, paths, directory, sealed)
+            paths += [segment.path(kind) for kind in SEGMENT_SUFFIXES]
+        directories = [self.directory] if has_new_names else []
+        if self._is_new:
+            directories.append(self.log_directory)
+        task = FlushTask(
+            self.fs,
+            self.log_directory,
+            target,
+            files=files,
+            paths=paths,
+            directories=directories,
+            sealed_segments=sealed,
+            gate=self._gate,
+        )
+        self._flush_tasks.append(task)
+        return task
 
     def finish_flush(self, task: FlushTask, now_ms: int) -> None:
-        """The task ran: all below its target is durable, unless the log was truncated below it meanwhile."""
-        self.flushed_offset = max(self.flushed_offset, min(task.target_offset, self.log_end_offset))
+        """The task ran: all below its target is durable, unless the disk failed meanwhile."""
+        self._flush_tasks.remove(task)
+        if self.failure is not None:
+            return
+        self.flushed_offset = max(self.flushed_offset, task.target_offset)
+        self._is_new = False
         self._unsynced_segments = [s for s in self._unsynced_segments if s not in task.sealed_segments]
         self.last_flush_ms = now_ms
 

@@ -2,6 +2,8 @@
 
 The leader takes the appends and serves the reads; the high watermark is the smallest log end among the replicas in
 sync, and consumers see nothing above it. With one replica it is the log's end; nothing else differs.
+With flush.before.acks the leader itself is in sync only up to what is on its disk: the high watermark follows the
+sync, and with it acknowledgements, coordinators and consumers.
 Sources: Kafka documentation ("Replication"), KIP-101, KIP-207, KIP-320.
 """
 
@@ -73,8 +75,8 @@ class Partition:
 
     __slots__ = (
         "_epoch_start_offset", "_follows_log_end", "_leader_log", "_local_id", "_min_isr", "_on_failure",
-        "followers", "index", "is_internal", "is_leader", "isr", "leader", "leader_epoch", "log",
-        "partition_epoch", "replicas", "topic", "topic_id", "watchers",
+        "_request_sync", "_syncs_before_acks", "followers", "index", "is_internal", "is_leader", "isr", "leader",
+        "leader_epoch", "log", "partition_epoch", "replicas", "topic", "topic_id", "watchers",
     )  # fmt: skip
 
     def __init__(
@@ -84,7 +86,9 @@ class Partition:
         index: int,
         local_id: int,
         on_failure: Callable[[LogDirFailure], None] = lambda failure: None,
+        request_sync: "Callable[[Partition], None]" = lambda partition: None,
     ) -> None:
+        """`request_sync` has the log synced soon, and `synced` called then; any number of times meanwhile."""
         self.topic = topic
         self.topic_id = topic_id
         self.index = index
@@ -100,10 +104,12 @@ class Partition:
         self.watchers: dict[Watcher, None] = {}
         self._local_id = local_id
         self._on_failure = on_failure
+        self._request_sync = request_sync
         self._leader_log: PartitionLog | None = None
         self._epoch_start_offset = -1
         self._min_isr = 1
         self._follows_log_end = False
+        self._syncs_before_acks = False
 
     def __repr__(self) -> str:
         role = "leader" if self.is_leader else "follower"
@@ -130,7 +136,6 @@ class Partition:
         elif is_new_epoch or self._epoch_start_offset < 0:
             self._begin_to_lead(self._leader_log)
         self.configure()
-        self._advance_high_watermark()
         self.wake_watchers()
 
     def _begin_to_lead(self, log: PartitionLog) -> None:
@@ -151,7 +156,12 @@ class Partition:
             log.update_config(config)
         self._min_isr = min(log.config.min_insync_replicas, len(self.replicas))
         is_alone = self.isr == (self._local_id,) and self.replicas == (self._local_id,)
-        self._follows_log_end = self.is_leader and is_alone and self._min_isr <= 1
+        syncs = self._syncs_before_acks = log.config.flush_before_acks
+        self._follows_log_end = self.is_leader and is_alone and self._min_isr <= 1 and not syncs
+        if syncs and self.is_leader and log.flushed_offset < log.log_end_offset:
+            self._request_sync(self)
+        if self._advance_high_watermark():
+            self.wake_watchers()
 
     def take_offline(self) -> None:
         """The log's directory failed: from now on everything is refused with KAFKA_STORAGE_ERROR."""
@@ -214,9 +224,21 @@ class Partition:
             log.update_high_watermark(log.log_end_offset)
             if self.watchers:
                 self.wake_watchers()
-        elif self._advance_high_watermark() and self.watchers:
-            self.wake_watchers()
+        else:
+            if self._syncs_before_acks:
+                self._request_sync(self)
+            if self._advance_high_watermark() and self.watchers:
+                self.wake_watchers()
         return info
+
+    def synced(self) -> None:
+        """More of the log is on the disk than before."""
+        if self._syncs_before_acks and self._advance_high_watermark():
+            self.wake_watchers()
+
+    def waits_for_sync(self, info: AppendInfo, required_acks: int) -> bool:
+        """Whether an acknowledgement waits for the disk by itself, and not as a part of waiting for all replicas."""
+        return info.flush_due and not (required_acks == -1 and self._syncs_before_acks)
 
     def read(
         self,
@@ -382,12 +404,13 @@ class Partition:
     def _advance_high_watermark(self) -> bool:
         """Moves the high watermark up to the smallest log end in sync; whether it moved. It never falls.
 
-        It stands still while fewer replicas are in sync than must be.
+        It stands still while fewer replicas are in sync than must be. With flush.before.acks the leader's own end is
+        what is on the disk.
         """
         log = self._leader_log
         if log is None or len(self.isr) < self._min_isr:
             return False
-        offset = log.log_end_offset
+        offset = log.flushed_offset if self._syncs_before_acks else log.log_end_offset
         for replica in self.isr:
             follower = self.followers.get(replica)
             if follower is not None and follower.log_end_offset < offset:

@@ -34,11 +34,14 @@ class ReplicaManager:
 
     The logs must be open when the image is published for the first time. Wire `directory_failed` to the log manager.
 
+    `request_sync` is for partitions with flush.before.acks, see `Partition`.
+
     partitions: by (topic name, index); partitions_by_id: by (topic id, index)
     """
 
     __slots__ = (
-        "_broker_id", "_configs", "_image", "_is_loaded", "_logs", "_now_ms", "partitions", "partitions_by_id",
+        "_broker_id", "_configs", "_image", "_is_loaded", "_logs", "_now_ms", "_request_sync", "partitions",
+        "partitions_by_id",
     )  # fmt: skip
 
     def __init__(
@@ -48,12 +51,14 @@ class ReplicaManager:
         configs: BrokerConfigs,
         logs: LogStore,
         now_ms: Callable[[], int],
+        request_sync: Callable[[Partition], None] = lambda partition: None,
     ) -> None:
         self._broker_id = broker_id
         self._image = image
         self._configs = configs
         self._logs = logs
         self._now_ms = now_ms
+        self._request_sync = request_sync
         self._is_loaded = False
         self.partitions: dict[tuple[str, int], Partition] = {}
         self.partitions_by_id: dict[tuple[bytes, int], Partition] = {}
@@ -116,7 +121,9 @@ class ReplicaManager:
                     self._delete_log(topic.name, index)
                 continue
             if partition is None:
-                partition = Partition(topic.name, topic.topic_id, index, self._broker_id, self._on_failure)
+                partition = Partition(
+                    topic.name, topic.topic_id, index, self._broker_id, self._on_failure, self._request_sync
+                )
                 self.partitions[key] = partition
                 self.partitions_by_id[topic.topic_id, index] = partition
                 log = self._open_log(topic, index)

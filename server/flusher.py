@@ -1,11 +1,15 @@
-"""Acknowledgements that wait for the disk: `flush.messages` reached, the answer follows the sync.
+"""Acknowledgements that wait for the disk: the answer follows the sync, where a topic's properties ask for it.
 
-The sync runs on a thread. Producers that come to a partition while its sync is under way share the next one, so the
-disk is asked once for all of them (group commit).
+`flush.before.acks` lets the high watermark follow the sync: `request` has a partition synced, and then told of it.
+`flush.messages` holds up single answers: `flush` gives a Deferred.
+
+A sync runs on a thread. It begins at the end of the reactor's turn, so that all who came in that turn share it; who
+comes to a partition while its sync is under way shares the next one (group commit). Several partitions are synced at
+the same time, one never twice at once. Nothing is held up on purpose.
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from twisted.internet.defer import Deferred
 
@@ -17,38 +21,55 @@ _Waiting = list["Deferred[bool]"]
 
 
 class Flusher:
-    """Syncs partitions for whoever waits for it, one sync of a partition at a time."""
+    """Syncs partitions for whoever waits for it. `clock` is the reactor."""
 
-    def __init__(self, logs: "LogManager", now_ms: Callable[[], int]) -> None:
+    def __init__(self, logs: "LogManager", now_ms: Callable[[], int], clock: Any) -> None:
         self._logs = logs
         self._now_ms = now_ms
-        self._waiting: dict[Partition, _Waiting] = {}
+        self._clock = clock
+        self._is_scheduled = False
+        self._under_way: set[Partition] = set()
+        self._next: dict[Partition, _Waiting] = {}
+
+    def request(self, partition: "Partition") -> None:
+        """Have everything appended so far synced soon; `partition.synced` is called then, unless the disk fails."""
+        if partition in self._next:
+            return
+        self._next[partition] = []
+        if not self._is_scheduled and partition not in self._under_way:
+            self._is_scheduled = True
+            self._clock.callLater(0, self._begin_all)
 
     def flush(self, partition: "Partition") -> "Deferred[bool]":
         """Fires when everything appended so far is on the disk (True), or cannot be written to it (False)."""
         deferred: Deferred[bool] = Deferred()
-        waiting = self._waiting.get(partition)
-        if waiting is not None:
-            waiting.append(deferred)
-        else:
-            self._waiting[partition] = [deferred]
-            self._sync(partition)
+        self.request(partition)
+        self._next[partition].append(deferred)
         return deferred
 
-    def _sync(self, partition: "Partition") -> None:
-        served = self._waiting[partition]
-        self._waiting[partition] = []
+    def _begin_all(self) -> None:
+        self._is_scheduled = False
+        for partition in [one for one in self._next if one not in self._under_way]:
+            self._begin(partition)
+
+    def _begin(self, partition: "Partition") -> None:
+        waiting = self._next.pop(partition)
         log = partition.log
         if log is None:
-            self._served(partition, served, False)
+            self._answer(waiting, False)
             return
-        self._logs.flush(log, self._now_ms(), lambda error: self._served(partition, served, error is None))
+        self._under_way.add(partition)
+        self._logs.flush(log, self._now_ms(), lambda error: self._ended(partition, waiting, error is None))
 
-    def _served(self, partition: "Partition", served: _Waiting, is_synced: bool) -> None:
-        """Answer those who waited for this sync, and begin the next if others came meanwhile."""
-        if self._waiting[partition]:
-            self._sync(partition)
-        else:
-            del self._waiting[partition]
-        for deferred in served:
+    def _ended(self, partition: "Partition", waiting: _Waiting, is_synced: bool) -> None:
+        """Begin the next sync if others came meanwhile, then answer those who waited for this one."""
+        self._under_way.discard(partition)
+        if partition in self._next:
+            self._begin(partition)
+        if is_synced:
+            partition.synced()
+        self._answer(waiting, is_synced)
+
+    def _answer(self, waiting: _Waiting, is_synced: bool) -> None:
+        for deferred in waiting:
             deferred.callback(is_synced)

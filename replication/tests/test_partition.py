@@ -364,3 +364,88 @@ def test_a_restarted_broker_leads_what_it_led():
     partition = restarted.replicas.get("t", 0)
     assert (partition.log.log_end_offset, partition.log.high_watermark) == (2, 2)
     assert append(partition, 3).first_offset == 2
+
+
+def synced_leader(**config):
+    """A leader with flush.before.acks, and the partitions that asked for a sync so far."""
+    asked = []
+    partition = Partition("t", b"i" * 16, 0, 1, request_sync=asked.append)
+    partition.apply(PartitionMetadata(1, 0, (1,), (1,)), open_log(flush_before_acks="true", **config))
+    return partition, asked
+
+
+def sync(partition):
+    partition.log.flush(100_000)
+    partition.synced()
+
+
+def test_with_flush_before_acks_the_high_watermark_follows_the_sync():
+    partition, asked = synced_leader()
+    waiting = Waiting(partition)
+    info = append(partition, 1, 2)
+    assert asked == [partition]
+    assert (partition.log.high_watermark, waiting.woken) == (0, 0)
+    assert not partition.has_reached(2)
+    assert partition.read(0, 1 << 20) is None
+    assert not partition.waits_for_sync(info, -1)
+    assert partition.waits_for_sync(info, 1)
+    task = partition.log.prepare_flush()
+    append(partition, 3)
+    task.run()
+    partition.log.finish_flush(task, 100_000)
+    partition.synced()
+    assert (partition.log.high_watermark, waiting.woken) == (2, 1), "what came during the sync waits for the next"
+    sync(partition)
+    assert partition.has_reached(3)
+    assert waiting.woken == 2
+
+
+def test_a_repeated_batch_waits_for_the_sync_of_its_first_time():
+    partition, _ = synced_leader()
+    records = memoryview(build_batch([(1, b"k", b"v", ())], producer_id=4, producer_epoch=0, base_sequence=0))
+
+    def produce():
+        return partition.append_as_leader(memoryview(bytes(records)), required_acks=1, now_ms=100_000)
+
+    produce()
+    info = produce()
+    assert info.is_duplicate
+    assert partition.waits_for_sync(info, 1)
+    sync(partition)
+    info = produce()
+    assert (info.is_duplicate, partition.waits_for_sync(info, 1)) == (True, False)
+
+
+def test_flush_before_acks_can_be_turned_on_and_off_at_any_time():
+    partition = leader()
+    append(partition, 1)
+    asked = []
+    partition._request_sync = asked.append
+    partition.configure(LogConfig({"flush.before.acks": "true"}))
+    assert asked == [partition], "what is not on the disk yet goes there"
+    assert partition.log.high_watermark == 1, "it never falls"
+    append(partition, 2)
+    assert partition.log.high_watermark == 1
+    waiting = Waiting(partition)
+    partition.configure(LogConfig({}))
+    assert (partition.log.high_watermark, waiting.woken) == (2, 1)
+    append(partition, 3)
+    assert partition.log.high_watermark == 3
+    assert partition.has_reached(3)
+
+
+def test_a_sync_that_failed_lets_nothing_be_acknowledged():
+    failures = []
+    partition = Partition("t", b"i" * 16, 0, 1, failures.append)
+    log = open_log(flush_before_acks="true")
+    partition.apply(PartitionMetadata(1, 0, (1,), (1,)), log)
+    append(partition, 1)
+    log.fs.fail("sync", error=errno.EIO)
+    with pytest.raises(KafkaError):
+        log.flush(100_000)
+    with pytest.raises(KafkaError):
+        log.flush(100_000)
+    partition.synced()
+    assert not partition.has_reached(1)
+    partition.take_offline()
+    fails(E.KAFKA_STORAGE_ERROR, partition.has_reached, 1)

@@ -124,6 +124,13 @@ class StorageProperties(PropertySet):
         update_mode=UpdateMode.CLUSTER_WIDE,
         doc="Bytes of records between two entries of the offset index.",
     )
+    flush_before_acks = boolean(
+        "flush.before.acks",
+        False,
+        update_mode=UpdateMode.CLUSTER_WIDE,
+        doc="Whether records are on the disk before they are acknowledged (acks=1 and all) and can be read; topics "
+        "may differ. Apache Kafka has no such property.",
+    )
     log_flush_interval_messages = long(
         "log.flush.interval.messages",
         INT64_MAX,

@@ -4,7 +4,7 @@ acks: 0 gets no response at all, and a failure closes the connection; 1 is answe
 once all replicas in sync have (KIP-679 makes that the clients' default). Anything else is INVALID_REQUIRED_ACKS.
 Topics go by id from version 13 on (KIP-516). From 8 on an error names the records that caused it (KIP-467), from 10 on
 NOT_LEADER_OR_FOLLOWER says who leads (KIP-951). A batch that was appended before is answered with the offsets of
-that time (KIP-98). Where flush.messages asks for it, the answer waits for the disk.
+that time (KIP-98). Where flush.messages or flush.before.acks asks for it, the answer waits for the disk.
 """
 
 from typing import TYPE_CHECKING, Any, Final
@@ -73,7 +73,7 @@ def produce(services: "Services", context: "RequestContext", request: ProduceReq
             if acks == -1 and log.high_watermark <= info.last_offset:
                 unfinished = unfinished or []
                 unfinished.append((partition, info.last_offset + 1, row))
-            if info.flush_due:
+            if info.flush_due and partition.waits_for_sync(info, acks):
                 flushes = flushes or []
                 flushes.append(_flush(services, partition, row))
         topics.append(
@@ -155,7 +155,7 @@ def finish_one(
         ]
     )
     unfinished = [(partition, info.last_offset + 1, row)] if request.acks == -1 else []
-    flushes = [_flush(services, partition, row)] if info.flush_due else []
+    flushes = [_flush(services, partition, row)] if partition.waits_for_sync(info, request.acks) else []
     return _when_done(services, request, response, unfinished, flushes)
 
 

@@ -1,5 +1,7 @@
 """Whoever waits for the disk is answered by a sync that began after the append."""
 
+from twisted.internet.task import Clock
+
 from odradek.server.flusher import Flusher
 
 
@@ -17,49 +19,93 @@ class Logs:
 
 
 class Partition:
-    log = "log"
+    def __init__(self, log="log"):
+        self.log = log
+        self.syncs = 0
+
+    def synced(self):
+        self.syncs += 1
 
 
-def test_who_comes_during_a_sync_shares_the_next():
+def make(logs=None):
+    clock = Clock()
+    return Flusher(logs or Logs(), lambda: 0, clock), clock
+
+
+def test_who_comes_in_one_turn_shares_a_sync_and_who_comes_during_it_the_next():
     logs, partition, answers = Logs(), Partition(), []
-    flusher = Flusher(logs, lambda: 0)
-    for name in ("first", "second", "third"):
-        flusher.flush(partition).addCallback(lambda is_synced, name=name: answers.append((name, is_synced)))
-    assert len(logs.under_way) == 1
-    logs.end()
-    assert answers == [("first", True)]
-    assert len(logs.under_way) == 1
-    logs.end()
-    assert answers == [("first", True), ("second", True), ("third", True)]
+    flusher, clock = make(logs)
+
+    def ask(name):
+        flusher.flush(partition).addCallback(lambda is_synced: answers.append((name, is_synced)))
+
+    ask("first")
+    ask("second")
     assert logs.under_way == []
+    clock.advance(0)
+    ask("third")
+    ask("fourth")
+    clock.advance(0)
+    assert len(logs.under_way) == 1
+    logs.end()
+    assert answers == [("first", True), ("second", True)]
+    assert len(logs.under_way) == 1
+    logs.end()
+    assert answers[2:] == [("third", True), ("fourth", True)]
+    assert logs.under_way == []
+    assert clock.getDelayedCalls() == []
+    assert partition.syncs == 2
+
+
+def test_a_request_joins_the_sync_of_who_waits_and_only_the_partition_hears_of_it():
+    logs, partition, answers = Logs(), Partition(), []
+    flusher, clock = make(logs)
+    flusher.request(partition)
+    flusher.flush(partition).addCallback(answers.append)
+    flusher.request(partition)
+    clock.advance(0)
+    assert len(logs.under_way) == 1
+    logs.end()
+    assert (answers, partition.syncs, logs.under_way) == ([True], 1, [])
+
+
+def test_partitions_are_synced_at_the_same_time():
+    logs, one, other = Logs(), Partition(), Partition()
+    flusher, clock = make(logs)
+    flusher.request(one)
+    flusher.request(other)
+    clock.advance(0)
+    assert len(logs.under_way) == 2
 
 
 def test_a_failed_sync_fails_those_it_was_for_and_only_them():
     logs, partition, answers = Logs(), Partition(), []
-    flusher = Flusher(logs, lambda: 0)
+    flusher, clock = make(logs)
     flusher.flush(partition).addCallback(answers.append)
+    clock.advance(0)
     flusher.flush(partition).addCallback(answers.append)
     logs.end(OSError("disk"))
+    assert partition.syncs == 0
     logs.end()
     assert answers == [False, True]
 
 
-def test_a_partition_that_went_offline_fails_at_once():
-    partition, answers = Partition(), []
-    partition.log = None
-    flusher = Flusher(Logs(), lambda: 0)
+def test_a_partition_that_went_offline_fails():
+    partition, answers = Partition(None), []
+    flusher, clock = make()
     for _ in range(2):
         flusher.flush(partition).addCallback(answers.append)
+    clock.advance(0)
     assert answers == [False, False]
 
 
 def test_a_client_that_goes_away_leaves_the_others_their_sync():
     logs, partition, answers = Logs(), Partition(), []
-    flusher = Flusher(logs, lambda: 0)
+    flusher, clock = make(logs)
     gone = flusher.flush(partition)
     gone.addErrback(lambda failure: None)
     flusher.flush(partition).addCallback(answers.append)
     gone.cancel()
-    logs.end()
+    clock.advance(0)
     logs.end()
     assert answers == [True]
