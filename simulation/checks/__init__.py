@@ -1,0 +1,1 @@
+"""What the checker looks for, a module for each kind of evidence. Each is a function from Evidence to violations."""

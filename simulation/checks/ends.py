@@ -1,0 +1,50 @@
+"""ListOffsets: the end of a partition never goes back, and lies behind all that was acknowledged before."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Iterator
+
+from odradek.simulation.checks.evidence import Evidence, Violation, ViolationKind
+from odradek.simulation.history import EndOffset, Isolation, Outcome, Partition, name_of
+
+
+def check_ends(evidence: Evidence) -> Iterator[Violation]:
+    """Every partition and isolation level by itself, and every era."""
+    found: dict[tuple[Partition, Isolation, int], list[EndOffset]] = defaultdict(list)
+    for end in evidence.history.end_offsets:
+        era = evidence.crashes(end.partition[0]).era(end.invoked)
+        found[end.partition, end.isolation, era].append(end)
+    for (partition, isolation, era), ends in found.items():
+        known = [(end.finished.order, end.offset, "listed before") for end in ends if end.finished is not None]
+        if isolation is Isolation.READ_UNCOMMITTED:
+            known += _acknowledged(evidence, partition, era)
+        yield from _falls(partition, isolation, ends, sorted(known))
+
+
+def _acknowledged(evidence: Evidence, partition: Partition, era: int) -> list[tuple[int, int, str]]:
+    crashes = evidence.crashes(partition[0])
+    return [
+        (send.finished.order, send.base_offset + len(send.records), f"acknowledged to {send.client}")
+        for send in evidence.sends.get(partition, ())
+        if send.outcome is Outcome.OK and send.base_offset >= 0 and send.acks == -1 and send.finished is not None
+        if crashes.era(send.attempts[-1]) == era
+    ]
+
+
+def _falls(
+    partition: Partition, isolation: Isolation, ends: list[EndOffset], known: list[tuple[int, int, str]]
+) -> Iterator[Violation]:
+    orders = [order for order, _, _ in known]
+    highest: list[tuple[int, str]] = [(0, "")]
+    for _, offset, source in known:
+        highest.append(max(highest[-1], (offset, source)))
+    for end in ends:
+        least, source = highest[bisect_left(orders, end.invoked.order)]
+        if end.offset < least:
+            yield Violation(
+                ViolationKind.END_FELL,
+                f"{name_of(partition)} ({isolation.name}) was said to {end.client} to end at {end.offset}; "
+                f"{least} had been {source}",
+            )

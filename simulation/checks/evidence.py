@@ -1,0 +1,136 @@
+"""A history made ready for the checks: who sent a value, what was read at the end, what became of a transaction."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from enum import Enum
+
+from odradek.simulation.history import (
+    TRANSACTIONS_TOPIC,
+    FinalLog,
+    FinalState,
+    History,
+    Isolation,
+    LossyCrashes,
+    Outcome,
+    Partition,
+    Poll,
+    ReadRecord,
+    Send,
+    Transaction,
+)
+
+
+class ViolationKind(Enum):
+    """A promise of Kafka's that was broken."""
+
+    LOST_WRITE = "lost acknowledged write"
+    TWO_VALUES = "one offset with two values"
+    WRONG_OFFSET = "acknowledged with a wrong offset"
+    HOLE = "a record is lost but a later one is not"
+    REFUSED_WRITE = "a refused write was written"
+    UNKNOWN_VALUE = "value never sent"
+    ALTERED_RECORD = "record is not as it was sent"
+    DUPLICATE = "duplicate record"
+    REORDERED = "reordered record"
+    ABORTED_READ = "aborted read"
+    DIRTY_READ = "dirty read"
+    TORN_TRANSACTION = "torn transaction"
+    LOST_TRANSACTION = "lost transaction"
+    HANGING_TRANSACTION = "transaction left open"
+    POLL_ORDER = "non-monotonic poll"
+    SKIPPED = "skipped record"
+    BEYOND_BOUND = "read beyond the high watermark or last stable offset"
+    END_FELL = "end of a partition went back"
+    OFFSET_BACK = "committed offset went back"
+    OFFSET_INVENTED = "committed offset that nobody committed"
+    UNREAD_COMMIT = "committed past records nobody was given"
+    TWO_OWNERS = "two members own one partition"
+    COPY_MISSING = "input was not copied"
+    COPY_DUPLICATE = "input was copied more than once"
+    COPY_UNCOMMITTED = "input was copied but not committed"
+    UNREADABLE = "partition cannot be read at the end"
+    ODD_ANSWER = "answer that a broker must never give"
+
+
+@dataclass(slots=True, frozen=True)
+class Violation:
+    """One broken promise, in words that name partition, offset, value and client."""
+
+    kind: ViolationKind
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.kind.value}: {self.text}"
+
+
+class Evidence:
+    """A history with its final reads, indexed. Nothing here judges."""
+
+    def __init__(self, history: History, final: FinalState) -> None:
+        self.history = history
+        self.final = final
+        self.senders: dict[bytes, tuple[Send, int]] = {}
+        self.sends: dict[Partition, list[Send]] = defaultdict(list)
+        for send in history.sends:
+            self.sends[send.partition].append(send)
+            for number, record in enumerate(send.records):
+                self.senders[record.value] = send, number
+        self.polls: dict[Partition, list[Poll]] = defaultdict(list)
+        for poll in history.polls:
+            self.polls[poll.partition].append(poll)
+        self.partitions = list(dict.fromkeys([*self.sends, *self.polls, *final.partitions()]))
+        self._crashes: dict[str, LossyCrashes] = {}
+        self._final_by_offset: dict[tuple[Partition, Isolation], dict[int, ReadRecord]] = {}
+        self._visible: dict[Partition, set[bytes]] = {}
+
+    def crashes(self, topic: str) -> LossyCrashes:
+        """The crashes that may have cost the topic acknowledged records."""
+        found = self._crashes.get(topic)
+        if found is None:
+            found = self._crashes[topic] = self.history.lossy_crashes(topic)
+        return found
+
+    def final_log(self, partition: Partition, isolation: Isolation) -> FinalLog | None:
+        return self.final.logs.get((partition, isolation))
+
+    def final_records(self, partition: Partition, isolation: Isolation) -> dict[int, ReadRecord]:
+        """By offset; empty if the partition was not read."""
+        found = self._final_by_offset.get((partition, isolation))
+        if found is None:
+            log = self.final_log(partition, isolation)
+            found = {} if log is None else {record.offset: record for record in log.records}
+            self._final_by_offset[partition, isolation] = found
+        return found
+
+    def is_visible(self, partition: Partition, value: bytes) -> bool:
+        """Whether a reader of committed records sees the value at the end."""
+        found = self._visible.get(partition)
+        if found is None:
+            records = self.final_records(partition, Isolation.READ_COMMITTED).values()
+            found = self._visible[partition] = {record.value for record in records if record.value is not None}
+        return value in found
+
+    def transaction_of(self, value: bytes | None) -> Transaction | None:
+        """The transaction in which a value was sent."""
+        sender = self.senders.get(value) if value is not None else None
+        return None if sender is None else sender[0].transaction
+
+    def is_excused(self, transaction: Transaction) -> bool:
+        """Whether a crash may have taken a part of the transaction, so that nothing can be asked of it.
+
+        The log of a partition, or that of the coordinator, may have lost its tail while another kept it: then records
+        of an aborted transaction may come to light, as in Kafka without flushing.
+        """
+        topics = dict.fromkeys([TRANSACTIONS_TOPIC, *(send.partition[0] for send in transaction.sends)])
+        return any(self.crashes(topic).era(transaction.invoked) < self.crashes(topic).last_era for topic in topics)
+
+
+def effective_outcome(transaction: Transaction) -> Outcome:
+    """OK, FAILED or UNKNOWN: a transaction that nobody asked to commit never is."""
+    if transaction.commit_invoked is None:
+        return Outcome.FAILED
+    if transaction.outcome is Outcome.PENDING:
+        return Outcome.UNKNOWN
+    return transaction.outcome

@@ -1,0 +1,172 @@
+"""What lies at which offset: lost writes, wrong offsets, one offset with two values, records nobody sent so."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from odradek.simulation.checks.evidence import Evidence, Violation, ViolationKind
+from odradek.simulation.history import (
+    Isolation,
+    LossyCrashes,
+    Outcome,
+    Partition,
+    ReadRecord,
+    Send,
+    label_text,
+    name_of,
+)
+
+
+class Seen(NamedTuple):
+    """Somebody learnt, in an era, that a value lies at an offset."""
+
+    era: int
+    offset: int
+    value: bytes | None
+    by: str
+
+
+def check_logs(evidence: Evidence) -> Iterator[Violation]:
+    """Every partition by itself."""
+    for partition in evidence.partitions:
+        crashes = evidence.crashes(partition[0])
+        if evidence.final_log(partition, Isolation.READ_UNCOMMITTED) is None:
+            yield Violation(ViolationKind.UNREADABLE, f"{name_of(partition)} was not read at the end")
+            continue
+        yield from _conflicts(evidence, partition, crashes)
+        yield from _acknowledged(evidence, partition, crashes)
+        yield from _contents(evidence, partition)
+
+
+def seen_in(evidence: Evidence, partition: Partition, crashes: LossyCrashes) -> Iterator[Seen]:
+    """All that was learnt of a partition: acknowledgements, polls, final reads."""
+    for send in evidence.sends.get(partition, ()):
+        if send.outcome is Outcome.OK and send.base_offset >= 0:
+            era = crashes.era(send.attempts[-1])
+            for number, record in enumerate(send.records):
+                yield Seen(era, send.base_offset + number, record.value, f"acknowledged to {send.client}")
+    for poll in evidence.polls.get(partition, ()):
+        era = crashes.era(poll.invoked)
+        for read in poll.records:
+            yield Seen(era, read.offset, read.value, f"read by {poll.client}")
+    for isolation in Isolation:
+        for read in evidence.final_records(partition, isolation).values():
+            yield Seen(crashes.last_era, read.offset, read.value, "read at the end")
+
+
+def _conflicts(evidence: Evidence, partition: Partition, crashes: LossyCrashes) -> Iterator[Violation]:
+    """Within one era an offset has one value; across the crash that ends an era the tail may be written anew."""
+    first: dict[tuple[int, int], Seen] = {}
+    for seen in seen_in(evidence, partition, crashes):
+        before = first.setdefault((seen.era, seen.offset), seen)
+        if before.value != seen.value:
+            yield Violation(
+                ViolationKind.TWO_VALUES,
+                f"{name_of(partition)} offset {seen.offset} is {label_text(before.value)} ({before.by}) and "
+                f"{label_text(seen.value)} ({seen.by})",
+            )
+
+
+def _acknowledged(evidence: Evidence, partition: Partition, crashes: LossyCrashes) -> Iterator[Violation]:
+    """Acknowledged records lie at the end where they were said to; what a crash may take is the tail only."""
+    final = evidence.final_records(partition, Isolation.READ_UNCOMMITTED)
+    places: dict[bytes | None, int] = {record.value: offset for offset, record in final.items()}
+    superseded = _superseding(evidence, partition)
+    kept: list[tuple[int, int, Send, int]] = []
+    lost: list[tuple[int, int]] = []
+    for send in evidence.sends.get(partition, ()):
+        if send.outcome is not Outcome.OK:
+            continue
+        era = crashes.era(send.attempts[-1])
+        for number, record in enumerate(send.records):
+            offset = send.base_offset + number if send.base_offset >= 0 else places.get(record.value, -1)
+            found = final.get(offset)
+            if found is not None and found.value == record.value:
+                kept.append((era, offset, send, number))
+            elif era < crashes.last_era:
+                if send.base_offset >= 0:
+                    lost.append((era, offset))
+            elif record.value in places:
+                yield Violation(
+                    ViolationKind.WRONG_OFFSET,
+                    f"{name_of(partition)} {label_text(record.value)} of {send.client} was acknowledged at {offset} "
+                    f"and lies at {places[record.value]}",
+                )
+            elif superseded.get(record.key, -1) <= offset:
+                yield Violation(
+                    ViolationKind.LOST_WRITE,
+                    f"{name_of(partition)} {label_text(record.value)} of {send.client}, acknowledged at {offset} with "
+                    f"acks={send.acks}, is gone; there now: {label_text(found.value) if found else 'nothing'}",
+                )
+    yield from _holes(partition, crashes, kept, lost)
+
+
+def _superseding(evidence: Evidence, partition: Partition) -> dict[bytes | None, int]:
+    """For a compacted topic the last offset of each key: what lies before it may be gone."""
+    if partition[0] not in evidence.history.settings.compacted:
+        return {}
+    last: dict[bytes | None, int] = {}
+    for record in evidence.final_records(partition, Isolation.READ_UNCOMMITTED).values():
+        last[record.key] = max(last.get(record.key, -1), record.offset)
+    return last
+
+
+def _holes(
+    partition: Partition, crashes: LossyCrashes, kept: list[tuple[int, int, Send, int]], lost: list[tuple[int, int]]
+) -> Iterator[Violation]:
+    """A crash that took a record took all that lay behind it."""
+    if not lost:
+        return
+    lowest_since = [1 << 62] * (crashes.last_era + 2)
+    for era, offset in lost:
+        lowest_since[era] = min(lowest_since[era], offset)
+    for era in range(crashes.last_era, -1, -1):
+        lowest_since[era] = min(lowest_since[era], lowest_since[era + 1])
+    for era, offset, send, number in kept:
+        if era < crashes.last_era and lowest_since[era] < offset:
+            yield Violation(
+                ViolationKind.HOLE,
+                f"{name_of(partition)} {label_text(send.records[number].value)} at {offset} outlived a crash that took "
+                f"the record acknowledged at {lowest_since[era]}",
+            )
+
+
+def _contents(evidence: Evidence, partition: Partition) -> Iterator[Violation]:
+    """Whatever was read was sent, to this partition, and as it was read."""
+    told: set[tuple[int, bytes | None]] = set()
+    reads: list[tuple[str, tuple[ReadRecord, ...]]] = [
+        (poll.client, poll.records) for poll in evidence.polls.get(partition, ())
+    ]
+    for isolation in Isolation:
+        log = evidence.final_log(partition, isolation)
+        reads.append((f"the final {isolation.name} read", log.records if log else ()))
+    for client, records in reads:
+        for read in records:
+            violation = _content(evidence, partition, client, read)
+            if violation is not None and (read.offset, read.value) not in told:
+                told.add((read.offset, read.value))
+                yield violation
+
+
+def _content(evidence: Evidence, partition: Partition, client: str, read: ReadRecord) -> Violation | None:
+    sender = evidence.senders.get(read.value) if read.value is not None else None
+    where = f"{name_of(partition)} offset {read.offset} {label_text(read.value)} as read by {client}"
+    if sender is None:
+        return Violation(ViolationKind.UNKNOWN_VALUE, f"{where} was sent by nobody")
+    send, number = sender
+    sent = send.records[number]
+    if send.partition != partition:
+        return Violation(ViolationKind.ALTERED_RECORD, f"{where} was sent to {name_of(send.partition)}")
+    if send.outcome is Outcome.FAILED:
+        return Violation(ViolationKind.REFUSED_WRITE, f"{where} had been refused: {send.error}")
+    timestamp = sent.timestamp
+    if partition[0] in evidence.history.settings.log_append_time:
+        timestamp = send.log_append_time if send.log_append_time >= 0 else read.timestamp
+    if (read.key, read.headers, read.timestamp) != (sent.key, sent.headers, timestamp):
+        return Violation(
+            ViolationKind.ALTERED_RECORD,
+            f"{where}: key {read.key!r} headers {read.headers} timestamp {read.timestamp}, sent with {sent.key!r} "
+            f"{sent.headers} {timestamp}",
+        )
+    return None

@@ -1,0 +1,167 @@
+"""Committed positions of groups: none goes back, none comes from nowhere, none of an aborted transaction counts."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Iterator
+
+from odradek.simulation.checks.evidence import Evidence, Violation, ViolationKind, effective_outcome
+from odradek.simulation.checks.transactions import is_committed
+from odradek.simulation.history import (
+    OFFSETS_TOPIC,
+    TRANSACTIONS_TOPIC,
+    Isolation,
+    LossyCrashes,
+    Moment,
+    OffsetCommit,
+    OffsetFetch,
+    Outcome,
+    Partition,
+    name_of,
+)
+
+_END = Moment(1 << 62, 0)
+GroupPartition = tuple[str, Partition]
+
+
+def check_offsets(evidence: Evidence) -> Iterator[Violation]:
+    """Every group and partition by itself."""
+    history = evidence.history
+    commits: dict[GroupPartition, list[OffsetCommit]] = defaultdict(list)
+    for commit in history.commits:
+        commits[commit.group, commit.partition].append(commit)
+    fetches: dict[GroupPartition, list[OffsetFetch]] = defaultdict(list)
+    for fetch in history.fetches:
+        fetches[fetch.group, fetch.partition].append(fetch)
+    for (group, partition), offset in evidence.final.offsets.items():
+        final = OffsetFetch("the final read", _END, group, partition, offset, True)
+        final.finished = _END
+        fetches[group, partition].append(final)
+    for key in dict.fromkeys([*commits, *fetches]):
+        yield from _Positions(evidence, key, commits[key]).check(fetches[key])
+    for (group, partition), offset in evidence.final.offsets.items():
+        yield from _unread(evidence, group, partition, offset)
+
+
+class _Positions:
+    """The commits of one group for one partition."""
+
+    def __init__(self, evidence: Evidence, key: GroupPartition, commits: list[OffsetCommit]) -> None:
+        self._evidence = evidence
+        self._crashes = _lossy(evidence)
+        self._where = f"group {key[0]} {name_of(key[1])}"
+        self._commits = commits
+        acknowledged: dict[int, list[tuple[int, int]]] = defaultdict(list)
+        for commit in commits:
+            moment = self._acknowledged(commit)
+            if moment is not None:
+                era = self._crashes.era(commit.invoked)
+                acknowledged[era].append((moment.order, commit.offset))
+        self._orders: dict[int, list[int]] = {}
+        self._highest: dict[int, list[int]] = {}
+        for era, pairs in acknowledged.items():
+            pairs.sort()
+            self._orders[era] = [order for order, _ in pairs]
+            highest = [-1]
+            for _, offset in pairs:
+                highest.append(max(highest[-1], offset))
+            self._highest[era] = highest
+
+    def check(self, fetches: list[OffsetFetch]) -> Iterator[Violation]:
+        for fetch in fetches:
+            yield from self._check_fetch(fetch)
+        for commit in self._commits:
+            least = self._least(commit.invoked)
+            if self._acknowledged(commit) is not None and commit.offset < least:
+                yield Violation(
+                    ViolationKind.OFFSET_BACK,
+                    f"{self._where}: commit of {commit.offset} by {commit.client} (generation {commit.generation}) was "
+                    f"accepted although {least} had been acknowledged before",
+                )
+
+    def _check_fetch(self, fetch: OffsetFetch) -> Iterator[Violation]:
+        assert fetch.finished is not None
+        origins = [
+            commit
+            for commit in self._commits
+            if commit.offset == fetch.offset and self._may_count(commit, fetch.finished)
+        ]
+        if fetch.offset >= 0 and not origins:
+            yield Violation(
+                ViolationKind.OFFSET_INVENTED, f"{self._where}: {fetch.client} was told {fetch.offset}, never committed"
+            )
+            return
+        least = self._least(fetch.invoked, fetch.stable)
+        if fetch.offset < least and not any(commit.lost for commit in origins):
+            yield Violation(
+                ViolationKind.OFFSET_BACK,
+                f"{self._where}: {fetch.client} was told {fetch.offset} although {least} had been acknowledged before",
+            )
+
+    def _acknowledged(self, commit: OffsetCommit) -> Moment | None:
+        """When it was certainly stored for good."""
+        if commit.outcome is not Outcome.OK:
+            return None
+        transaction = commit.transaction
+        if transaction is None:
+            return commit.finished
+        if self._evidence.is_excused(transaction) or effective_outcome(transaction) is not Outcome.OK:
+            return None
+        return transaction.finished
+
+    def _may_count(self, commit: OffsetCommit, until: Moment) -> bool:
+        if commit.outcome is Outcome.FAILED or commit.invoked.order > until.order:
+            return False
+        transaction = commit.transaction
+        if transaction is None or self._evidence.is_excused(transaction):
+            return True
+        asked = transaction.commit_invoked
+        if asked is None or asked.order > until.order:
+            return False
+        return is_committed(self._evidence, transaction) is not False
+
+    def _least(self, moment: Moment, stable: bool = True) -> int:
+        """What a position may not lie before at a moment.
+
+        The end of a transaction is answered before its markers are written, so a fetch that does not ask for stable
+        positions may be given the one before; how long is not promised.
+        """
+        if not stable and any(commit.transaction is not None for commit in self._commits):
+            return -1
+        era = self._crashes.last_era if moment is _END else self._crashes.era(moment)
+        orders = self._orders.get(era)
+        if orders is None:
+            return -1
+        return self._highest[era][bisect_left(orders, moment.order)]
+
+
+def _lossy(evidence: Evidence) -> LossyCrashes:
+    """Positions committed within transactions hang on the log of their coordinator as well."""
+    offsets, transactions = evidence.crashes(OFFSETS_TOPIC), evidence.crashes(TRANSACTIONS_TOPIC)
+    return offsets if len(offsets) else transactions
+
+
+def _unread(evidence: Evidence, group: str, partition: Partition, committed: int) -> Iterator[Violation]:
+    """Whatever lies before the committed position was given to some member."""
+    ranges = sorted(
+        (poll.fetch_offset, poll.next_offset) for poll in evidence.polls.get(partition, ()) if poll.group == group
+    )
+    if not ranges or len(_lossy(evidence)) or len(evidence.crashes(partition[0])):
+        return
+    reached = 0
+    gaps = []
+    for start, end in ranges:
+        if start > reached:
+            gaps.append((reached, start))
+        reached = max(reached, end)
+    gaps.append((reached, 1 << 62))
+    offsets = sorted(evidence.final_records(partition, Isolation.READ_COMMITTED))
+    for start, end in gaps:
+        position = bisect_left(offsets, start)
+        if position < len(offsets) and offsets[position] < min(end, committed):
+            yield Violation(
+                ViolationKind.UNREAD_COMMIT,
+                f"group {group} {name_of(partition)}: {committed} is committed, nobody got {offsets[position]}",
+            )
+            return

@@ -1,0 +1,192 @@
+"""What consumers were given: in order, without gaps, within bounds, and nothing undecided or aborted (KIP-98)."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
+from itertools import pairwise
+
+from odradek.simulation.checks.evidence import Evidence, Violation, ViolationKind, effective_outcome
+from odradek.simulation.history import (
+    TRANSACTIONS_TOPIC,
+    Isolation,
+    Outcome,
+    Partition,
+    Poll,
+    ReadRecord,
+    label_text,
+    name_of,
+)
+
+_NEVER = 1 << 62
+
+
+def check_polls(evidence: Evidence) -> Iterator[Violation]:
+    """Every partition by itself."""
+    for partition, polls in evidence.polls.items():
+        yield from _sequence(partition, polls)
+        final = FinalOrder(evidence, partition)
+        undecided = UndecidedTransactions(evidence, partition)
+        for poll in polls:
+            yield from _bounds(poll)
+            yield from final.skipped_by(poll)
+            if poll.isolation is Isolation.READ_COMMITTED:
+                yield from _isolated(evidence, poll)
+                yield from undecided.passed_by(poll)
+
+
+def _where(poll: Poll) -> str:
+    return f"{name_of(poll.partition)} poll of {poll.client} ({poll.isolation.name}) from {poll.fetch_offset}"
+
+
+def _sequence(partition: Partition, polls: list[Poll]) -> Iterator[Violation]:
+    """A poll goes on where the one before it in the same assignment stopped."""
+    next_offsets: dict[str, int] = {}
+    for poll in polls:
+        expected = next_offsets.get(poll.assignment, poll.fetch_offset)
+        if poll.fetch_offset != expected:
+            kind = ViolationKind.POLL_ORDER if poll.fetch_offset < expected else ViolationKind.SKIPPED
+            yield Violation(kind, f"{_where(poll)} follows one that ended at {expected}")
+        next_offsets[poll.assignment] = poll.next_offset
+
+
+def _bounds(poll: Poll) -> Iterator[Violation]:
+    offsets = [record.offset for record in poll.records]
+    if any(later <= earlier for earlier, later in pairwise(offsets)):
+        yield Violation(ViolationKind.POLL_ORDER, f"{_where(poll)} gave offsets {offsets}")
+    if poll.next_offset < poll.fetch_offset or (offsets and not poll.fetch_offset <= offsets[0]):
+        yield Violation(ViolationKind.POLL_ORDER, f"{_where(poll)} went back to {min([poll.next_offset, *offsets])}")
+    if offsets and offsets[-1] >= poll.next_offset:
+        yield Violation(ViolationKind.POLL_ORDER, f"{_where(poll)} gave {offsets[-1]}, goes on at {poll.next_offset}")
+    bound = poll.high_watermark
+    if poll.isolation is Isolation.READ_COMMITTED:
+        bound = poll.last_stable_offset
+        if bound > poll.high_watermark:
+            yield Violation(
+                ViolationKind.BEYOND_BOUND, f"{_where(poll)}: stable up to {bound}, beyond {poll.high_watermark}"
+            )
+    if offsets and offsets[-1] >= bound:
+        yield Violation(ViolationKind.BEYOND_BOUND, f"{_where(poll)} gave {offsets[-1]} where {bound} is the bound")
+
+
+def _isolated(evidence: Evidence, poll: Poll) -> Iterator[Violation]:
+    """Nothing of a transaction that is not committed, or was not yet asked to be when it was read."""
+    for record in poll.records:
+        transaction = evidence.transaction_of(record.value)
+        if transaction is None or evidence.is_excused(transaction):
+            continue
+        text = f"{_where(poll)} gave {label_text(record.value)} at {record.offset} of {transaction.transactional_id}"
+        if effective_outcome(transaction) is Outcome.FAILED:
+            yield Violation(ViolationKind.ABORTED_READ, f"{text}, whose transaction was never committed")
+            return
+        assert transaction.commit_invoked is not None and poll.finished is not None
+        if transaction.commit_invoked.order > poll.finished.order:
+            yield Violation(ViolationKind.DIRTY_READ, f"{text} before anybody asked to commit its transaction")
+            return
+
+
+class FinalOrder:
+    """The records of a partition at the end, against which a poll is held: it gives all of those in its range."""
+
+    def __init__(self, evidence: Evidence, partition: Partition) -> None:
+        self._evidence = evidence
+        self._crashes = evidence.crashes(partition[0])
+        self._records = {isolation: evidence.final_records(partition, isolation) for isolation in Isolation}
+        self._offsets = {isolation: sorted(records) for isolation, records in self._records.items()}
+        self._is_compacted = partition[0] in evidence.history.settings.compacted
+        self._is_read = evidence.final_log(partition, Isolation.READ_COMMITTED) is not None
+        self._crashed = len(self._crashes) or len(evidence.crashes(TRANSACTIONS_TOPIC))
+
+    def skipped_by(self, poll: Poll) -> Iterator[Violation]:
+        """Records in the poll's range that it did not give. Records it gave that are not there are found by logs."""
+        isolation = poll.isolation
+        end = min(poll.next_offset, self._trusted_end(poll))
+        if not self._is_read or end <= poll.fetch_offset:
+            return
+        offsets = self._offsets[isolation]
+        given = {record.offset for record in poll.records}
+        for position in range(bisect_left(offsets, poll.fetch_offset), bisect_left(offsets, end)):
+            offset = offsets[position]
+            if offset not in given and not self._is_late_comer(poll, offset):
+                record = self._records[isolation][offset]
+                yield Violation(
+                    ViolationKind.SKIPPED,
+                    f"{_where(poll)} to {poll.next_offset} left out {label_text(record.value)} at {offset}",
+                )
+                return
+        if not self._is_compacted and not self._crashed:
+            yield from self._extra(poll)
+
+    def _extra(self, poll: Poll) -> Iterator[Violation]:
+        records = self._records[poll.isolation]
+        for record in poll.records:
+            if record.offset not in records:
+                yield Violation(
+                    ViolationKind.LOST_WRITE,
+                    f"{_where(poll)} gave {label_text(record.value)} at {record.offset}, which the final "
+                    f"{poll.isolation.name} read did not",
+                )
+                return
+
+    def _trusted_end(self, poll: Poll) -> int:
+        """Up to where the log at the end is the log that was polled: all of it, unless a crash may have cut it."""
+        if not self._crashed:
+            return _NEVER
+        era = self._crashes.era(poll.invoked)
+        physical = self._records[Isolation.READ_UNCOMMITTED]
+        for record in reversed(poll.records):
+            if self._survived(record, physical, era):
+                return record.offset + 1
+        return 0
+
+    def _survived(self, record: ReadRecord, physical: dict[int, ReadRecord], era: int) -> bool:
+        found = physical.get(record.offset)
+        sender = self._evidence.senders.get(record.value) if record.value is not None else None
+        if found is None or sender is None or found.value != record.value:
+            return False
+        return self._crashes.era(sender[0].attempts[-1]) <= era
+
+    def _is_late_comer(self, poll: Poll, offset: int) -> bool:
+        """Whether a record is of a transaction that a crash may have brought back to life."""
+        if poll.isolation is Isolation.READ_UNCOMMITTED:
+            return False
+        transaction = self._evidence.transaction_of(self._records[poll.isolation][offset].value)
+        return transaction is not None and self._evidence.is_excused(transaction)
+
+
+class UndecidedTransactions:
+    """Finds polls that went past a transaction while it was certainly open.
+
+    A transaction that was committed in the end has been open from its first record until somebody asked to commit it.
+    So no reader of committed records may have come past its first record before that.
+    """
+
+    def __init__(self, evidence: Evidence, partition: Partition) -> None:
+        spans = []
+        for transaction in evidence.history.transactions:
+            if effective_outcome(transaction) is not Outcome.OK or evidence.is_excused(transaction):
+                continue
+            offsets = [
+                send.base_offset
+                for send in transaction.sends
+                if send.partition == partition and send.outcome is Outcome.OK and send.base_offset >= 0
+            ]
+            if offsets and transaction.commit_invoked is not None:
+                spans.append((transaction.commit_invoked.order, min(offsets), transaction.transactional_id))
+        spans.sort()
+        self._commits = [span[0] for span in spans]
+        self._lowest: list[tuple[int, str]] = [(_NEVER, "")]
+        for _, offset, transactional_id in reversed(spans):
+            self._lowest.append(min(self._lowest[-1], (offset, transactional_id)))
+        self._lowest.reverse()
+
+    def passed_by(self, poll: Poll) -> Iterator[Violation]:
+        """Whether the poll ended behind the first record of a transaction that was open when it was answered."""
+        assert poll.finished is not None
+        offset, transactional_id = self._lowest[bisect_right(self._commits, poll.finished.order)]
+        if offset < poll.next_offset and poll.next_offset > poll.fetch_offset:
+            yield Violation(
+                ViolationKind.DIRTY_READ,
+                f"{_where(poll)} to {poll.next_offset} went past {offset}, where a transaction of {transactional_id} "
+                "was open",
+            )

@@ -1,0 +1,59 @@
+"""Duplicates and order: an idempotent producer's records are there once, in the order it sent them (KIP-98)."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+from odradek.simulation.checks.evidence import Evidence, Violation, ViolationKind
+from odradek.simulation.checks.logs import seen_in
+from odradek.simulation.history import Guarantee, Isolation, Partition, label_text, name_of
+
+
+def check_producers(evidence: Evidence) -> Iterator[Violation]:
+    """Every partition by itself."""
+    for partition in evidence.partitions:
+        yield from _duplicates(evidence, partition)
+        yield from _order(evidence, partition)
+
+
+def _duplicates(evidence: Evidence, partition: Partition) -> Iterator[Violation]:
+    """Within one era a value lies at one offset; a plain producer's at no more offsets than it was sent."""
+    places: dict[tuple[int, bytes], set[int]] = defaultdict(set)
+    for seen in seen_in(evidence, partition, evidence.crashes(partition[0])):
+        if seen.value is not None:
+            places[seen.era, seen.value].add(seen.offset)
+    told = set()
+    for (_, value), offsets in places.items():
+        sender = evidence.senders.get(value)
+        if len(offsets) < 2 or sender is None or value in told:
+            continue
+        send = sender[0]
+        if send.guarantee is not Guarantee.PLAIN or len(offsets) > len(send.attempts):
+            told.add(value)
+            yield Violation(
+                ViolationKind.DUPLICATE,
+                f"{name_of(partition)} {label_text(value)} of {send.guarantee.value} producer {send.producer} lies at "
+                f"{sorted(offsets)} after {len(send.attempts)} attempts",
+            )
+
+
+def _order(evidence: Evidence, partition: Partition) -> Iterator[Violation]:
+    """The last one seen of each producer comes before the next, in the order of sending."""
+    last: dict[str, tuple[tuple[int, int], bytes]] = {}
+    records = evidence.final_records(partition, Isolation.READ_UNCOMMITTED)
+    for offset in sorted(records):
+        value = records[offset].value
+        sender = evidence.senders.get(value) if value is not None else None
+        if value is None or sender is None or sender[0].guarantee is Guarantee.PLAIN:
+            continue
+        send, number = sender
+        place = send.invoked.order, number
+        before = last.get(send.producer)
+        if before is not None and before[0] > place:
+            yield Violation(
+                ViolationKind.REORDERED,
+                f"{name_of(partition)} offset {offset}: {label_text(value)} of {send.producer} lies behind "
+                f"{label_text(before[1])}, which was sent later",
+            )
+        last[send.producer] = place, value

@@ -1,0 +1,101 @@
+"""Transactions as they are seen at the end: all of one or nothing, and nothing of an aborted one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from odradek.simulation.checks.evidence import Evidence, Violation, ViolationKind, effective_outcome
+from odradek.simulation.history import (
+    TRANSACTIONS_TOPIC,
+    Isolation,
+    Outcome,
+    Partition,
+    Send,
+    Transaction,
+    label_text,
+    name_of,
+)
+
+
+def check_transactions(evidence: Evidence) -> Iterator[Violation]:
+    """Every transaction of which no crash may have taken a part, and the final reads of committed records."""
+    for transaction in evidence.history.transactions:
+        if not evidence.is_excused(transaction):
+            yield from _check(evidence, transaction)
+    for partition in evidence.partitions:
+        yield from _final_read(evidence, partition)
+
+
+def is_committed(evidence: Evidence, transaction: Transaction) -> bool | None:
+    """Whether it was committed, as far as can be told in the end; None if not at all."""
+    outcome = effective_outcome(transaction)
+    if outcome is not Outcome.UNKNOWN:
+        return outcome is Outcome.OK
+    sends = [send for send in transaction.sends if send.outcome is Outcome.OK]
+    if not sends:
+        return None
+    return any(_is_visible(evidence, send, record.value) for send in sends for record in send.records)
+
+
+def _is_visible(evidence: Evidence, send: Send, value: bytes) -> bool:
+    return evidence.is_visible(send.partition, value)
+
+
+def _check(evidence: Evidence, transaction: Transaction) -> Iterator[Violation]:
+    outcome = effective_outcome(transaction)
+    visible, hidden = [], []
+    for send in transaction.sends:
+        if evidence.final_log(send.partition, Isolation.READ_COMMITTED) is None:
+            return
+        for record in send.records:
+            place = f"{name_of(send.partition)} {label_text(record.value)}"
+            if _is_visible(evidence, send, record.value):
+                visible.append(place)
+            elif send.outcome is Outcome.OK:
+                hidden.append(place)
+    who = f"transaction of {transaction.transactional_id} by {transaction.client} at {transaction.invoked.time_ms}"
+    if outcome is Outcome.FAILED:
+        if visible:
+            yield Violation(ViolationKind.ABORTED_READ, f"{who} was never committed, yet there is {_some(visible)}")
+    elif visible and hidden:
+        yield Violation(
+            ViolationKind.TORN_TRANSACTION, f"{who} ({outcome.value}) shows {_some(visible)} but not {_some(hidden)}"
+        )
+    elif hidden and outcome is Outcome.OK:
+        yield Violation(ViolationKind.LOST_TRANSACTION, f"{who} was committed, yet there is no {_some(hidden)}")
+
+
+def _final_read(evidence: Evidence, partition: Partition) -> Iterator[Violation]:
+    """A reader of committed records gets all but those of transactions, and comes to the end of the log."""
+    committed = evidence.final_log(partition, Isolation.READ_COMMITTED)
+    everything = evidence.final_log(partition, Isolation.READ_UNCOMMITTED)
+    if committed is None or everything is None:
+        return
+    crashed = len(evidence.crashes(partition[0])) or len(evidence.crashes(TRANSACTIONS_TOPIC))
+    if committed.end_offset < everything.high_watermark and not crashed:
+        yield Violation(
+            ViolationKind.HANGING_TRANSACTION,
+            f"{name_of(partition)}: last stable offset {committed.end_offset} stays behind the high watermark "
+            f"{everything.high_watermark}",
+        )
+    visible = evidence.final_records(partition, Isolation.READ_COMMITTED)
+    for record in everything.records:
+        if record.offset >= committed.end_offset:
+            break
+        if record.offset not in visible and evidence.transaction_of(record.value) is None:
+            yield Violation(
+                ViolationKind.SKIPPED,
+                f"{name_of(partition)} offset {record.offset} {label_text(record.value)}: of no transaction, yet not "
+                "read by the final READ_COMMITTED read",
+            )
+    physical = evidence.final_records(partition, Isolation.READ_UNCOMMITTED)
+    for offset in visible:
+        if offset not in physical:
+            yield Violation(
+                ViolationKind.SKIPPED,
+                f"{name_of(partition)} offset {offset} was read by the final READ_COMMITTED read alone",
+            )
+
+
+def _some(places: list[str]) -> str:
+    return ", ".join(places[:3]) + (f" and {len(places) - 3} more" if len(places) > 3 else "")
