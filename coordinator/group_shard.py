@@ -16,11 +16,20 @@ one shard must be written in the order in which they were decided. At election: 
 
 import logging
 from collections.abc import Callable
-from enum import Enum
 
-from odradek.coordinator import group_admin, joining, membership, offset_commands, prechecks, rebalance, responses
+from odradek.coordinator import (
+    group_admin,
+    joining,
+    membership,
+    offset_commands,
+    prechecks,
+    rebalance,
+    responses,
+    transactional_offsets,
+)
 from odradek.coordinator.group import DEAD, Group
 from odradek.coordinator.offsets import NO_PRODUCER_ID
+from odradek.coordinator.phase import Phase
 from odradek.coordinator.record_types import (
     OffsetCommitKey,
     read_group_metadata_value,
@@ -40,17 +49,10 @@ from odradek.protocol.messages.offset_commit import OffsetCommitRequest
 from odradek.protocol.messages.offset_delete import OffsetDeleteRequest
 from odradek.protocol.messages.offset_fetch import OffsetFetchRequestGroup, OffsetFetchResponseGroup
 from odradek.protocol.messages.sync_group import SyncGroupRequest
+from odradek.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest
 from odradek.protocol.types import DecodeError
 
 logger = logging.getLogger(__name__)
-
-
-class Phase(Enum):
-    """Where a shard is in its life, by what it answers to those who come at the wrong time."""
-
-    LOADING = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-    ACTIVE = ErrorCode.NONE
-    CLOSED = ErrorCode.NOT_COORDINATOR
 
 
 class GroupShard:
@@ -140,6 +142,18 @@ class GroupShard:
             return _only_reply(token, responses.offset_commit_error(request, error))
         return offset_commands.commit_offsets(self._state, request, context, token, now_ms).result()
 
+    def commit_offsets_in_transaction(
+        self, request: TxnOffsetCommitRequest, context: RequestContext, token: Token, now_ms: int
+    ) -> Result:
+        """TxnOffsetCommit 0-5, for topics and partitions that exist, by a producer that is in its transaction.
+
+        The result's records are to be written in the transaction of its `producer`.
+        """
+        error = self._gate(prechecks.group_id_error(request.group_id))
+        if error:
+            return _only_reply(token, responses.txn_offset_commit_error(request, error, context.api_version))
+        return transactional_offsets.commit_offsets(self._state, request, context, token, now_ms).result()
+
     def fetch_offsets(
         self, request: OffsetFetchRequestGroup, context: RequestContext, *, require_stable: bool
     ) -> OffsetFetchResponseGroup:
@@ -170,8 +184,9 @@ class GroupShard:
         """The result's records are replicated, at `base_offset` and on: replay them, and say what follows."""
         if self._phase is not Phase.ACTIVE:
             return self.on_write_failed(result, ErrorCode.NOT_COORDINATOR, now_ms)
+        producer_id = NO_PRODUCER_ID if result.producer is None else result.producer.producer_id
         for position, record in enumerate(result.records):
-            self.replay(record.key, record.value, base_offset + position)
+            self.replay(record.key, record.value, base_offset + position, producer_id)
         effects = Effects()
         effects.replies.extend(result.replies)
         for completion in result.completions:
@@ -218,7 +233,10 @@ class GroupShard:
             self._state.groups[group_id] = Group.from_record(group_id, read_group_metadata_value(value))
 
     def replay_end_of_transaction(self, producer_id: int, is_commit: bool) -> None:
-        """Apply a transaction marker of the partition."""
+        """Apply a transaction marker of the partition, at load and whenever one is written to it.
+
+        It must come after every record that stands before the marker, so after `on_written` for those.
+        """
         self._state.offsets.replay_end_of_transaction(producer_id, is_commit)
 
     # -- life ----------------------------------------------------------------------------------------------------

@@ -4,6 +4,8 @@ Which topics exist and may be seen has been settled before (`offset_requests`).
 """
 
 import logging
+from collections.abc import Callable
+from functools import partial
 
 from odradek.coordinator import deletion, rebalance
 from odradek.coordinator.group import COMPLETING_REBALANCE, DEAD, EMPTY, PREPARING_REBALANCE, STABLE, Group
@@ -15,7 +17,7 @@ from odradek.coordinator.record_types import (
     offset_commit_tombstone,
 )
 from odradek.coordinator.responses import INVALID_OFFSET, offset_commit_error, offset_delete_error
-from odradek.coordinator.result import Effects, ReplyWhenWritten, Token
+from odradek.coordinator.result import Effects, ReplyWhenWritten, Response, Token
 from odradek.coordinator.shard_state import EXPIRY_KEY, RequestContext, ShardState
 from odradek.properties import INT64_MAX
 from odradek.protocol.errors import ErrorCode, KafkaError
@@ -80,13 +82,16 @@ def commit_offsets(
                 OffsetCommitResponsePartition(partition_index=item.partition_index, error_code=error_code)
             )
     if effects.records:
-        effects.completions.append(_Commit(state, request, token, response, written))
+        on_error = partial(offset_commit_error, request)
+        effects.completions.append(
+            CommitAnswered(state, request.group_id, written, token, response, on_error)
+        )
     else:
         effects.reply(token, response)
     return effects
 
 
-class _Commit(ReplyWhenWritten):
+class CommitAnswered(ReplyWhenWritten):
     """Answers a commit, and notes that it is on its way no longer."""
 
     __slots__ = ("group_id", "partitions", "state")
@@ -94,16 +99,17 @@ class _Commit(ReplyWhenWritten):
     def __init__(
         self,
         state: ShardState,
-        request: OffsetCommitRequest,
-        token: Token,
-        response: OffsetCommitResponse,
+        group_id: str,
         partitions: list[tuple[str, int]],
+        token: Token,
+        response: Response,
+        on_error: Callable[[ErrorCode], Response],
     ) -> None:
-        super().__init__(token, response, lambda error: offset_commit_error(request, error))
+        super().__init__(token, response, on_error)
         self.state = state
-        self.group_id = request.group_id
+        self.group_id = group_id
         self.partitions = partitions
-        state.offsets.commit_starts(self.group_id, partitions)
+        state.offsets.commit_starts(group_id, partitions)
 
     def written(self, effects: Effects, now_ms: int) -> None:
         self.state.offsets.commit_ends(self.group_id, self.partitions)

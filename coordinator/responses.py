@@ -29,11 +29,19 @@ from odradek.protocol.messages.offset_fetch import (
     OffsetFetchResponseTopics,
 )
 from odradek.protocol.messages.sync_group import SyncGroupResponse
+from odradek.protocol.messages.txn_offset_commit import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitResponse,
+    TxnOffsetCommitResponsePartition,
+    TxnOffsetCommitResponseTopic,
+)
 
 NO_LEADER = ""
 UNKNOWN_MEMBER = ""
 UNKNOWN_GENERATION = -1
 INVALID_OFFSET = -1
+LOADING_KNOWN_SINCE = 2
+"""From this version of TxnOffsetCommit on, producers know what to do when the group's coordinator is loading."""
 
 
 def join_error(error: ErrorCode, member_id: str = UNKNOWN_MEMBER) -> JoinGroupResponse:
@@ -105,6 +113,26 @@ def offset_commit_error(request: OffsetCommitRequest, error: ErrorCode) -> Offse
                 topic_id=topic.topic_id,
                 partitions=[
                     OffsetCommitResponsePartition(partition_index=item.partition_index, error_code=error)
+                    for item in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+def txn_offset_commit_error(
+    request: TxnOffsetCommitRequest, error: ErrorCode, api_version: int
+) -> TxnOffsetCommitResponse:
+    """A TxnOffsetCommit that failed as a whole: the error stands at every partition."""
+    if error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS and api_version < LOADING_KNOWN_SINCE:
+        error = ErrorCode.COORDINATOR_NOT_AVAILABLE
+    return TxnOffsetCommitResponse(
+        topics=[
+            TxnOffsetCommitResponseTopic(
+                name=topic.name,
+                partitions=[
+                    TxnOffsetCommitResponsePartition(partition_index=item.partition_index, error_code=error)
                     for item in topic.partitions
                 ],
             )

@@ -1,0 +1,157 @@
+"""What happens to transactions by the passing of time: those open for too long are aborted, unused ids are forgotten.
+
+Both are looked for now and then. What is found is written in pieces, one for each `tick`: a decision must be known to
+be written or not to be, so it never shares its fate with others, and tombstones go in batches that fit into the log.
+"""
+
+import logging
+from collections import deque
+from typing import Final
+
+from odradek.coordinator import transaction_ending
+from odradek.coordinator.result import Completion, Effects
+from odradek.coordinator.timers import Key
+from odradek.coordinator.transaction import NO_TIMEOUT_MS, ONGOING, UNDECIDED, Change, Transaction
+from odradek.coordinator.transaction_records import transaction_tombstone
+from odradek.coordinator.transaction_shard_state import TransactionShardState
+from odradek.protocol.errors import ErrorCode
+
+logger = logging.getLogger(__name__)
+
+TIMEOUT_KEY: Final[Key] = ("timeouts",)
+EXPIRY_KEY: Final[Key] = ("expiry",)
+MAX_TOMBSTONES_BYTES: Final = 16_384
+
+EXPECTED: Final = frozenset(
+    {ErrorCode.INVALID_PRODUCER_ID_MAPPING, ErrorCode.PRODUCER_FENCED, ErrorCode.CONCURRENT_TRANSACTIONS}
+)
+
+
+def schedule(state: TransactionShardState, now_ms: int) -> None:
+    """Set the times of the first searches."""
+    _schedule_timeouts(state, now_ms)
+    _schedule_expiry(state, now_ms)
+
+
+# -- timeouts --------------------------------------------------------------------------------------------------------
+
+
+def _schedule_timeouts(state: TransactionShardState, now_ms: int) -> None:
+    state.timers.schedule(
+        TIMEOUT_KEY,
+        now_ms + state.settings.abort_timed_out_interval_ms,
+        lambda effects, now_ms: _find_timed_out(state, now_ms),
+    )
+
+
+def _is_timed_out(transaction: Transaction, now_ms: int) -> bool:
+    return (
+        transaction.state is ONGOING
+        and transaction.pending is None
+        and transaction.timeout_ms != NO_TIMEOUT_MS
+        and transaction.start_ms + transaction.timeout_ms < now_ms
+    )
+
+
+def _find_timed_out(state: TransactionShardState, now_ms: int) -> None:
+    found = deque(transaction for transaction in state.transactions.values() if _is_timed_out(transaction, now_ms))
+    if found:
+        _schedule_abort(state, found, now_ms)
+    else:
+        _schedule_timeouts(state, now_ms)
+
+
+def _schedule_abort(state: TransactionShardState, found: deque[Transaction], now_ms: int) -> None:
+    state.timers.schedule(TIMEOUT_KEY, now_ms, lambda effects, now_ms: _abort_next(state, found, effects, now_ms))
+
+
+def _abort_next(state: TransactionShardState, found: deque[Transaction], effects: Effects, now_ms: int) -> None:
+    transaction = found.popleft()
+    if found:
+        _schedule_abort(state, found, now_ms)
+    else:
+        _schedule_timeouts(state, now_ms)
+    if not _is_timed_out(transaction, now_ms):
+        return
+
+    def answer(effects: Effects, error: ErrorCode, producer_id: int, producer_epoch: int) -> None:
+        level = logging.INFO if not error else logging.DEBUG if error in EXPECTED else logging.WARNING
+        logger.log(
+            level,
+            "abort of a transaction that was open for too long transactional_id=%s outcome=%s",
+            transaction.transactional_id, error.name,
+        )  # fmt: skip
+
+    transaction_ending.fence_and_abort(state, transaction, "open for too long", answer, effects, now_ms)
+
+
+# -- expiry of transactional ids -------------------------------------------------------------------------------------
+
+
+def _schedule_expiry(state: TransactionShardState, now_ms: int) -> None:
+    state.timers.schedule(
+        EXPIRY_KEY,
+        now_ms + state.settings.remove_expired_interval_ms,
+        lambda effects, now_ms: _find_expired(state, now_ms),
+    )
+
+
+def _is_expired(state: TransactionShardState, transaction: Transaction, now_ms: int) -> bool:
+    return (
+        transaction.state in UNDECIDED
+        and transaction.pending is None
+        and transaction.last_update_ms <= now_ms - state.settings.transactional_id_expiration_ms
+    )
+
+
+def _find_expired(state: TransactionShardState, now_ms: int) -> None:
+    found = deque(
+        transaction for transaction in state.transactions.values() if _is_expired(state, transaction, now_ms)
+    )
+    if found:
+        _schedule_removal(state, found, now_ms)
+    else:
+        _schedule_expiry(state, now_ms)
+
+
+def _schedule_removal(state: TransactionShardState, found: deque[Transaction], now_ms: int) -> None:
+    state.timers.schedule(EXPIRY_KEY, now_ms, lambda effects, now_ms: _remove_some(state, found, effects, now_ms))
+
+
+def _remove_some(state: TransactionShardState, found: deque[Transaction], effects: Effects, now_ms: int) -> None:
+    removed: list[tuple[Transaction, Change]] = []
+    size_bytes = 0
+    while found and size_bytes < MAX_TOMBSTONES_BYTES:
+        transaction = found.popleft()
+        if not _is_expired(state, transaction, now_ms):
+            continue
+        change = transaction.expired()
+        transaction.begin(change)
+        record = transaction_tombstone(transaction.transactional_id)
+        effects.records.append(record)
+        removed.append((transaction, change))
+        size_bytes += len(record.key)
+    if removed:
+        logger.info("expired transactional ids count=%d", len(removed))
+        effects.completions.append(_Removal(removed))
+    if found:
+        _schedule_removal(state, found, now_ms)
+    else:
+        _schedule_expiry(state, now_ms)
+
+
+class _Removal(Completion):
+    """Tombstones of expired ids; replaying them is what removes the ids."""
+
+    __slots__ = ("removed",)
+
+    def __init__(self, removed: list[tuple[Transaction, Change]]) -> None:
+        self.removed = removed
+
+    def written(self, effects: Effects, now_ms: int) -> None:
+        pass
+
+    def failed(self, effects: Effects, error: ErrorCode, now_ms: int) -> None:
+        logger.warning("expired transactional ids not removed count=%d error=%s", len(self.removed), error.name)
+        for transaction, change in self.removed:
+            transaction.abandon(change)

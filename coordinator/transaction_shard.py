@@ -1,0 +1,374 @@
+"""The transaction coordinator of one partition of `__transaction_state`: the one public class of transactions.
+
+A server uses it as it does `GroupShard`, with one thing more:
+
+    result = shard.end_txn(request, context, token, now_ms)
+    while result.records:
+        try: base_offset = append(result.records) and wait until replicated
+        except KafkaError as error: result = shard.on_write_failed(result, error.code, now_ms)
+        else: result = shard.on_written(result, base_offset, now_ms)
+    send every reply of result.replies to its token
+    for every outcome of result.outcomes, and every partition of it: have the marker written, and take what
+        shard.marker_written(...) returns for one more result
+
+Results of one shard must be written in the order in which they were decided. `on_write_failed` may be called only if
+the records are not in the log and never will be; where that is not known, the shard must `resign` and be loaded anew,
+or else one transaction could be decided on twice. At election: `replay` every record, then `finish_loading`.
+"""
+
+import logging
+from collections.abc import Callable, Collection
+
+from odradek.coordinator import (
+    transaction_admin,
+    transaction_ending,
+    transaction_expiry,
+    transaction_init,
+    transaction_markers,
+    transaction_partitions,
+)
+from odradek.coordinator.phase import Phase
+from odradek.coordinator.result import Effects, Response, Result, Token, client_error
+from odradek.coordinator.shard_state import RequestContext
+from odradek.coordinator.transaction import NO_PRODUCER_ID, PREPARED, Transaction
+from odradek.coordinator.transaction_records import read_transaction_key, read_transaction_value
+from odradek.coordinator.transaction_responses import (
+    add_offsets_response,
+    add_partitions_response,
+    add_partitions_result,
+    end_txn_response,
+    init_producer_id_response,
+    verified_result,
+)
+from odradek.coordinator.transaction_settings import TransactionSettings
+from odradek.coordinator.transaction_shard_state import TransactionShardState
+from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
+from odradek.protocol.messages.add_partitions_to_txn import (
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnRequestAddPartitionsToTxnTransaction,
+)
+from odradek.protocol.messages.describe_transactions import DescribeTransactionsResponseTransactionState
+from odradek.protocol.messages.end_txn import EndTxnRequest
+from odradek.protocol.messages.init_producer_id import InitProducerIdRequest
+from odradek.protocol.messages.list_transactions import ListTransactionsResponseTransactionState
+from odradek.protocol.types import DecodeError
+
+logger = logging.getLogger(__name__)
+
+OFFSETS_TOPIC = "__consumer_offsets"
+
+
+class TransactionShard:
+    """Transactions of one partition, from load to resignation. No I/O, no clock, no threads.
+
+    `coordinator_epoch` is the partition's leader epoch. `take_producer_id` gives out a producer id that nobody has
+    had; it raises COORDINATOR_LOAD_IN_PROGRESS while there is none at hand.
+    """
+
+    __slots__ = ("_phase", "_state")
+
+    def __init__(
+        self, settings: TransactionSettings, *, coordinator_epoch: int, take_producer_id: Callable[[], int]
+    ) -> None:
+        self._state = TransactionShardState(settings, coordinator_epoch, take_producer_id)
+        self._phase = Phase.LOADING
+
+    @classmethod
+    def absent(cls, settings: TransactionSettings) -> "TransactionShard":
+        """A shard that answers everything with NOT_COORDINATOR, for partitions that are led elsewhere."""
+        shard = cls(settings, coordinator_epoch=-1, take_producer_id=_no_producer_id)
+        shard._phase = Phase.CLOSED
+        return shard
+
+    @property
+    def phase(self) -> Phase:
+        return self._phase
+
+    @property
+    def coordinator_epoch(self) -> int:
+        return self._state.coordinator_epoch
+
+    # -- requests ------------------------------------------------------------------------------------------------
+
+    def init_producer_id(
+        self, request: InitProducerIdRequest, context: RequestContext, token: Token, now_ms: int
+    ) -> Result:
+        """InitProducerId 0-6 of a producer with a transactional id."""
+        error = transaction_init.request_error(self._state.settings, request) or self._phase.value
+        if error:
+            return _only_reply(token, init_producer_id_response(error, context.api_version))
+        return transaction_init.init_producer_id(self._state, request, context, token, now_ms).result()
+
+    def add_partitions(
+        self, request: AddPartitionsToTxnRequest, context: RequestContext, token: Token, now_ms: int
+    ) -> Result:
+        """AddPartitionsToTxn 0-3, for partitions that exist and may be written to."""
+        topics, version = request.v3_and_below_topics, context.api_version
+        return self._add(
+            request.v3_and_below_transactional_id,
+            request.v3_and_below_producer_id,
+            request.v3_and_below_producer_epoch,
+            transaction_partitions.partitions_of(topics),
+            transaction_partitions.client_version_of(version),
+            token,
+            lambda error: add_partitions_response(topics, error, version),
+            now_ms,
+        )
+
+    def add_partitions_of(
+        self,
+        transaction: AddPartitionsToTxnRequestAddPartitionsToTxnTransaction,
+        context: RequestContext,
+        token: Token,
+        now_ms: int,
+    ) -> Result:
+        """One transaction of AddPartitionsToTxn 4-5; the reply is its AddPartitionsToTxnResult."""
+        transactional_id, topics, version = transaction.transactional_id, transaction.topics, context.api_version
+        if transaction.verify_only:
+            return self._verify(transaction, version, token)
+        return self._add(
+            transactional_id,
+            transaction.producer_id,
+            transaction.producer_epoch,
+            transaction_partitions.partitions_of(topics),
+            transaction_partitions.client_version_of(version),
+            token,
+            lambda error: add_partitions_result(transactional_id, topics, error, version),
+            now_ms,
+        )
+
+    def add_offsets(
+        self,
+        request: AddOffsetsToTxnRequest,
+        context: RequestContext,
+        token: Token,
+        now_ms: int,
+        *,
+        offsets_partition: int,
+    ) -> Result:
+        """AddOffsetsToTxn 0-4: adds the partition of `__consumer_offsets` that holds the group's offsets."""
+        return self._add(
+            request.transactional_id,
+            request.producer_id,
+            request.producer_epoch,
+            {(OFFSETS_TOPIC, offsets_partition): None},
+            0,
+            token,
+            lambda error: add_offsets_response(error, context.api_version),
+            now_ms,
+        )
+
+    def end_txn(self, request: EndTxnRequest, context: RequestContext, token: Token, now_ms: int) -> Result:
+        """EndTxn 0-5. Answered when the decision is written; its outcome comes with the answer."""
+        error = self._gate(request.transactional_id)
+        if error:
+            return _only_reply(token, end_txn_response(error, context.api_version))
+        return transaction_ending.end_txn(self._state, request, context, token, now_ms).result()
+
+    # -- administration ------------------------------------------------------------------------------------------
+
+    def describe(self, transactional_ids: Collection[str]) -> list[DescribeTransactionsResponseTransactionState]:
+        """DescribeTransactions 0, this shard's part."""
+        error = self._phase.value
+        if error:
+            return [transaction_admin.describe_error(item, error) for item in transactional_ids]
+        return [transaction_admin.describe(self._state, item) for item in transactional_ids]
+
+    def list_transactions(
+        self,
+        states: Collection[str],
+        producer_ids: Collection[int],
+        duration_ms: int,
+        pattern: str | None,
+        now_ms: int,
+    ) -> list[ListTransactionsResponseTransactionState]:
+        """ListTransactions 0-2, this shard's part; what the filters mean is said in `transaction_admin`.
+
+        Raises COORDINATOR_LOAD_IN_PROGRESS, which fails the whole request, and INVALID_REGULAR_EXPRESSION.
+        """
+        if self._phase is Phase.LOADING:
+            raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+        return transaction_admin.list_transactions(
+            self._state, frozenset(states), frozenset(producer_ids), duration_ms, pattern, now_ms
+        )
+
+    # -- markers -------------------------------------------------------------------------------------------------
+
+    def marker_written(
+        self,
+        transactional_id: str,
+        producer_id: int,
+        producer_epoch: int,
+        partition: tuple[str, int],
+        error: ErrorCode,
+        now_ms: int,
+    ) -> Result:
+        """How the marker of an outcome fared in one of its partitions, (topic, index).
+
+        NONE: it is there. UNKNOWN_TOPIC_OR_PARTITION: the cluster has no such partition (whereas a broker that only
+        does not have it yet is NOT_LEADER_OR_FOLLOWER). What can be tried again comes back in a later result.
+        """
+        effects = Effects()
+        transaction = self._state.transactions.get(transactional_id)
+        if (
+            self._phase is Phase.ACTIVE
+            and transaction is not None
+            and transaction.producer_id == producer_id
+            and transaction.producer_epoch == producer_epoch
+        ):
+            transaction_markers.marker_written(self._state, transaction, partition, error, effects, now_ms)
+        return effects.result()
+
+    # -- records -------------------------------------------------------------------------------------------------
+
+    def on_written(self, result: Result, base_offset: int, now_ms: int) -> Result:
+        """The result's records are replicated, at `base_offset` and on: replay them, and say what follows."""
+        if self._phase is not Phase.ACTIVE:
+            return self.on_write_failed(result, ErrorCode.NOT_COORDINATOR, now_ms)
+        for position, record in enumerate(result.records):
+            self.replay(record.key, record.value, base_offset + position)
+        effects = _carry_over(result)
+        for completion in result.completions:
+            completion.written(effects, now_ms)
+        return effects.result()
+
+    def on_write_failed(self, result: Result, error: ErrorCode, now_ms: int) -> Result:
+        """The result's records are not in the log: undo what stood on them, and say what follows."""
+        effects = _carry_over(result)
+        for completion in result.completions:
+            completion.failed(effects, _client_error(error), now_ms)
+        return effects.result()
+
+    def replay(self, key: bytes, value: bytes | None, offset: int = -1, producer_id: int = NO_PRODUCER_ID) -> None:
+        """Apply one record of the partition; `producer_id` is of no meaning here.
+
+        Records of kinds this coordinator does not know, and broken ones, are logged and passed over.
+        """
+        transactions = self._state.transactions
+        try:
+            transactional_id = read_transaction_key(key)
+            if isinstance(transactional_id, int):
+                logger.warning("record of unknown type passed over type=%d offset=%d", transactional_id, offset)
+                return
+            if value is None:
+                transactions.pop(transactional_id, None)
+                return
+            read = read_transaction_value(value)
+            if self._phase is Phase.ACTIVE and transactional_id in transactions:
+                transactions[transactional_id].apply(read)
+            else:
+                transactions[transactional_id] = Transaction.from_record(transactional_id, read)
+        except (DecodeError, ValueError) as error:
+            logger.error("record not readable, passed over offset=%d error=%s", offset, error)
+
+    # -- life ----------------------------------------------------------------------------------------------------
+
+    def finish_loading(self, now_ms: int) -> Result:
+        """Every record is replayed: start serving, and finish what is decided."""
+        self._phase = Phase.ACTIVE
+        state = self._state
+        effects = Effects()
+        for transaction in state.transactions.values():
+            if transaction.state in PREPARED:
+                transaction_markers.resume(state, transaction, effects, now_ms)
+        transaction_expiry.schedule(state, now_ms)
+        logger.info(
+            "transaction shard loaded transactions=%d unfinished=%d coordinator_epoch=%d",
+            len(state.transactions), len(effects.outcomes), state.coordinator_epoch,
+        )  # fmt: skip
+        return effects.result()
+
+    def resign(self, now_ms: int) -> Result:
+        """Another broker takes over: nothing is kept. What is being written is answered by `on_write_failed`."""
+        self._phase = Phase.CLOSED
+        state = self._state
+        self._state = TransactionShardState(state.settings, state.coordinator_epoch, state.take_producer_id)
+        return Effects().result()
+
+    def next_deadline_ms(self) -> int | None:
+        """When `tick` is due next, in ms since the epoch."""
+        return self._state.timers.next_deadline_ms()
+
+    def tick(self, now_ms: int) -> Result:
+        """Let the deadlines that are due take effect, up to the first that wants a record written."""
+        effects = Effects()
+        while not effects.records and (action := self._state.timers.pop_due(now_ms)) is not None:
+            action(effects, now_ms)
+        return effects.result()
+
+    def _gate(self, transactional_id: str) -> ErrorCode:
+        """What is wrong with a request before its transaction is looked at."""
+        return self._phase.value if transactional_id else ErrorCode.INVALID_REQUEST
+
+    def _add(
+        self,
+        transactional_id: str,
+        producer_id: int,
+        producer_epoch: int,
+        partitions: dict[tuple[str, int], None],
+        client_version: int,
+        token: Token,
+        answer: Callable[[ErrorCode], Response],
+        now_ms: int,
+    ) -> Result:
+        error = self._gate(transactional_id)
+        if error:
+            return _only_reply(token, answer(error))
+        return transaction_partitions.add_partitions(
+            self._state,
+            transactional_id,
+            producer_id,
+            producer_epoch,
+            partitions,
+            client_version,
+            token,
+            answer,
+            now_ms,
+        ).result()
+
+    def _verify(
+        self,
+        transaction: AddPartitionsToTxnRequestAddPartitionsToTxnTransaction,
+        api_version: int,
+        token: Token,
+    ) -> Result:
+        transactional_id, topics = transaction.transactional_id, transaction.topics
+        try:
+            error = self._gate(transactional_id)
+            if error:
+                raise KafkaError(error)
+            errors = transaction_partitions.verify_partitions(
+                self._state,
+                transactional_id,
+                transaction.producer_id,
+                transaction.producer_epoch,
+                transaction_partitions.partitions_of(topics),
+            )
+        except KafkaError as failure:
+            return _only_reply(token, add_partitions_result(transactional_id, topics, failure.code, api_version))
+        return _only_reply(token, verified_result(transactional_id, errors))
+
+
+def _no_producer_id() -> int:
+    raise KafkaError(ErrorCode.NOT_COORDINATOR)
+
+
+def _client_error(write_error: ErrorCode) -> ErrorCode:
+    if write_error is ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND:
+        return ErrorCode.COORDINATOR_NOT_AVAILABLE
+    return client_error(write_error)
+
+
+def _carry_over(result: Result) -> Effects:
+    """What had to wait for the result's records goes on with what follows from them."""
+    effects = Effects()
+    effects.replies.extend(result.replies)
+    effects.outcomes.extend(result.outcomes)
+    return effects
+
+
+def _only_reply(token: Token, response: Response) -> Result:
+    effects = Effects()
+    effects.reply(token, response)
+    return effects.result()

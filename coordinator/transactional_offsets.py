@@ -1,0 +1,86 @@
+"""TxnOffsetCommit inside one shard: positions that count once their transaction is committed (KIP-98, KIP-447).
+
+Which topics exist and may be read, and whether the producer is in a transaction that holds this partition of
+`__consumer_offsets`, has been settled before.
+"""
+
+from odradek.coordinator.group import DEAD, EMPTY
+from odradek.coordinator.offset_commands import CommitAnswered
+from odradek.coordinator.partitioning import utf16_length
+from odradek.coordinator.record_types import OffsetCommitValue, offset_commit_record
+from odradek.coordinator.responses import txn_offset_commit_error
+from odradek.coordinator.result import Effects, Token, TransactionalProducer
+from odradek.coordinator.shard_state import RequestContext, ShardState
+from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.protocol.messages.txn_offset_commit import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitResponse,
+    TxnOffsetCommitResponsePartition,
+    TxnOffsetCommitResponseTopic,
+)
+
+
+def commit_offsets(
+    state: ShardState, request: TxnOffsetCommitRequest, context: RequestContext, token: Token, now_ms: int
+) -> Effects:
+    """Decide a TxnOffsetCommit. The offsets are pending until the transaction's marker is written."""
+    effects = Effects()
+
+    def on_error(error: ErrorCode) -> TxnOffsetCommitResponse:
+        return txn_offset_commit_error(request, error, context.api_version)
+
+    try:
+        _check(state, request)
+    except KafkaError as error:
+        effects.reply(token, on_error(error.code))
+        return effects
+    response = TxnOffsetCommitResponse(topics=[])
+    written: list[tuple[str, int]] = []
+    for topic in request.topics:
+        answered = TxnOffsetCommitResponseTopic(name=topic.name, partitions=[])
+        response.topics.append(answered)
+        for item in topic.partitions:
+            error_code = ErrorCode.NONE
+            if utf16_length(item.committed_metadata or "") > state.settings.offset_metadata_max_length:
+                error_code = ErrorCode.OFFSET_METADATA_TOO_LARGE
+            else:
+                value = OffsetCommitValue(
+                    offset=item.committed_offset,
+                    leader_epoch=max(-1, item.committed_leader_epoch),
+                    metadata=item.committed_metadata or "",
+                    commit_timestamp=now_ms,
+                )
+                record = offset_commit_record(request.group_id, topic.name, item.partition_index, value)
+                effects.records.append(record)
+                written.append((topic.name, item.partition_index))
+            answered.partitions.append(
+                TxnOffsetCommitResponsePartition(partition_index=item.partition_index, error_code=error_code)
+            )
+    if effects.records:
+        effects.producer = TransactionalProducer(request.producer_id, request.producer_epoch)
+        effects.completions.append(CommitAnswered(state, request.group_id, written, token, response, on_error))
+    else:
+        effects.reply(token, response)
+    return effects
+
+
+def _check(state: ShardState, request: TxnOffsetCommitRequest) -> None:
+    """Raise what is wrong with a commit.
+
+    Unlike OffsetCommit this looks at who commits only if that is said, at the group's phase not at all, and it does
+    not count as a heartbeat.
+    """
+    group = state.groups.get(request.group_id)
+    if group is None:
+        # Without a generation, the group is a mere name for offsets, which comes to be with them.
+        if request.generation_id >= 0:
+            raise KafkaError(ErrorCode.ILLEGAL_GENERATION)
+        return
+    if group.state is DEAD:
+        raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    if request.generation_id < 0 and group.state is EMPTY:
+        return
+    if request.generation_id >= 0 or request.member_id or request.group_instance_id is not None:
+        group.check_member(request.member_id, request.group_instance_id)
+        if request.generation_id != group.generation_id:
+            raise KafkaError(ErrorCode.ILLEGAL_GENERATION)
