@@ -1,48 +1,50 @@
-"""Compaction of logs with cleanup.policy=compact: which log is due, and how it is carried out.
+"""Compaction of logs with cleanup.policy=compact: which log is next, and how what becomes of it is put in place.
 
-One log at a time. A thread maps the last offset of each key in the part that is not compacted yet (the dirty part),
-then rewrites the log, group of segments by group, leaving out what a later record of the same key replaces. Each
-rewritten segment is put in place in the main thread. How far a log is compacted is in cleaner-offset-checkpoint.
+The dirtiest log comes first. A worker maps the last offset of each key in the part that is not compacted yet (the
+dirty part), then rewrites the log, group of segments by group, leaving out what a later record of the same key
+replaces. Each rewritten segment is put in place in the main thread. How far a log is compacted is in
+cleaner-offset-checkpoint. Segments of these logs that retention lets go are deleted here too, so that it never takes
+what is being compacted.
 
-Sources: Kafka documentation ("Log Compaction"), KIP-58 (min.compaction.lag.ms), KIP-354 (max.compaction.lag.ms).
+The worker is a process of its own where the host gives one (see compaction_process for why), else a thread.
+
+Sources: Kafka documentation ("Log Compaction"), Kafka's log cleaner for what happens when.
 """
 
 import logging
 from bisect import bisect_right
-from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Iterator
+from typing import Protocol
 
 from odradek.log.background import RunInThread
-from odradek.log.compaction import Cancelled, Filter, LastRecord, Transactions, build_map, rewrite
-from odradek.log.config import LogConfig
-from odradek.log.filesystem import FileSystem, LogDirFailure, remove_if_exists
-from odradek.log.offset_map import OffsetMap
-from odradek.log.pacing import Pacer
+from odradek.log.cleanable import Target, find_target, first_dirty_offset, group_segments
+from odradek.log.compaction import LastRecord
+from odradek.log.compaction_run import Cancelled, Job, LocalWorker, Mapped, Worker, WorkerLost, remove_cleaned
+from odradek.log.filesystem import FileSystem, LogDirFailure
 from odradek.log.partition_log import PartitionLog
-from odradek.log.segment import (
-    CLEANED_SUFFIX,
-    INDEX_SUFFIX,
-    TIME_INDEX_SUFFIX,
-    TRANSACTION_INDEX_SUFFIX,
-    DeletedSegment,
-    Segment,
-)
-from odradek.log.transaction_index import AbortedTransaction
+from odradek.log.segment import CLEANED_SUFFIX, DeletedSegment, Segment
 
 logger = logging.getLogger(__name__)
 
 Key = tuple[str, int]
 
-_MAX_RELATIVE_OFFSET = 0x7FFFFFFF
-_OFFSET_ENTRY_BYTES = 8
-_TIME_ENTRY_BYTES = 12
+# A log with less to read is compacted by a thread of the broker: a process takes longer to start.
+_LEAST_BYTES_FOR_PROCESS = 256 * 1024
+_VISITS_PER_STEP = 200
+_MAX_LOSSES = 3
 
 
 class CleanerSettings(Protocol):
     """The broker's properties that compaction heeds."""
 
     @property
+    def log_cleaner_threads(self) -> int: ...
+    @property
+    def log_cleaner_backoff_ms(self) -> int: ...
+    @property
     def log_cleaner_dedupe_buffer_size(self) -> int: ...
+    @property
+    def log_cleaner_io_buffer_size(self) -> int: ...
     @property
     def log_cleaner_io_buffer_load_factor(self) -> float: ...
     @property
@@ -56,171 +58,71 @@ class CleanerHost(Protocol):
 
     def fail_directory(self, path: str, error: Exception) -> None: ...
 
+    def delete_old_segments(self, log: PartitionLog, now_ms: int) -> None:
+        """Apply the log's start and retention."""
+        ...
+
     def remove_later(self, log: PartitionLog, deleted: list[DeletedSegment], now_ms: int) -> None: ...
 
     def checkpoint_cleaned(self, path: str, done: Callable[[], None]) -> None:
-        """Write the cleaner's `offsets` of a log directory, then call `done`, and see that `step` is called soon."""
+        """Write the cleaner's `offsets` of a log directory, then call `done`."""
+        ...
+
+    def clean_soon(self) -> None:
+        """See that `step` is called at once."""
         ...
 
 
-class Target(NamedTuple):
-    """A log that could be compacted, and from where to where."""
-
-    log: PartitionLog
-    first_dirty_offset: int
-    end_offset: int
-    clean_bytes: int
-    cleanable_bytes: int
-    is_overdue: bool
-
-    @property
-    def ratio(self) -> float:
-        """The share of what is not compacted yet."""
-        return self.cleanable_bytes / (self.clean_bytes + self.cleanable_bytes)
-
-    @property
-    def is_due(self) -> bool:
-        return self.is_overdue or self.ratio > self.log.config.min_cleanable_dirty_ratio
-
-
-def find_target(log: PartitionLog, checkpoint: int | None, now_ms: int) -> Target | None:
-    """What of the log can be compacted, whether or not it is due; None if nothing can. Raises OSError.
-
-    Only whole segments before the active one, below the last stable offset and older than min.compaction.lag.ms.
-    """
-    config, segments = log.config, log.segments
-    first_dirty = log.log_start_offset if checkpoint is None else checkpoint
-    if not log.log_start_offset <= first_dirty <= log.log_end_offset:
-        first_dirty = log.log_start_offset
-    bases = [segment.base_offset for segment in segments]
-    first = max(0, bisect_right(bases, first_dirty) - 1)
-    limit = max(0, bisect_right(bases, max(log.last_stable_offset, first_dirty)) - 1)
-    if config.min_compaction_lag_ms > 0:
-        for index in range(first, limit):
-            if segments[index].largest_timestamp_ms > now_ms - config.min_compaction_lag_ms:
-                limit = index
-                break
-    cleanable_bytes = sum(segment.size_bytes for segment in segments[first:limit])
-    if cleanable_bytes == 0:
-        return None
-    # The segment that holds the first dirty offset counts with both.
-    clean_bytes = sum(segment.size_bytes for segment in segments[:limit] if segment.base_offset < first_dirty)
-    timestamps = [segment.first_timestamp for segment in segments[first:limit]]
-    oldest = min((timestamp for timestamp in timestamps if timestamp > 0), default=None)
-    is_overdue = oldest is not None and oldest < now_ms - config.max_compaction_lag_ms
-    return Target(log, first_dirty, bases[limit], clean_bytes, cleanable_bytes, is_overdue)
-
-
-def group_segments(segments: list[Segment], config: LogConfig, end_offset: int) -> list[list[Segment]]:
-    """Neighbours that fit into one segment together, by bytes, index entries and span of offsets."""
-    groups: list[list[Segment]] = []
-    sizes = (0, 0, 0)
-    limits = (config.segment_limit_bytes, config.segment_index_bytes, config.segment_index_bytes)
-    for index, segment in enumerate(segments):
-        own = (
-            segment.size_bytes,
-            segment.offset_index.count * _OFFSET_ENTRY_BYTES,
-            segment.time_index.count * _TIME_ENTRY_BYTES,
-        )
-        together = (sizes[0] + own[0], sizes[1] + own[1], sizes[2] + own[2])
-        next_base = segments[index + 1].base_offset if index + 1 < len(segments) else end_offset
-        if (
-            groups
-            and all(size <= limit for size, limit in zip(together, limits, strict=True))
-            and (segment.size_bytes == 0 or next_base - 1 - groups[-1][0].base_offset <= _MAX_RELATIVE_OFFSET)
-        ):
-            groups[-1].append(segment)
-            sizes = together
-        else:
-            groups.append([segment])
-            sizes = own
-    return groups
-
-
 class _Compaction:
-    """One run over one log. `prepare` and `write_group` are for a thread, the rest for the main one."""
+    """One run over one log."""
 
-    def __init__(self, fs: FileSystem, target: Target, settings: CleanerSettings, now_ms: int, pause: Pacer) -> None:
+    def __init__(self, target: Target, worker: Worker, now_ms: int) -> None:
         log = target.log
-        self.fs = fs
         self.log = log
         self.key = (log.topic, log.partition)
         self.target = target
+        self.worker = worker
         self.now_ms = now_ms
-        self.pause = pause
         self.directory = log.directory
+        self.is_cancelled = False
         self.groups: list[list[Segment]] = []
+        self.mapped = Mapped(-1, 0)
         self.end_offset = target.first_dirty_offset
         self.bytes_before = self.bytes_after = 0
-        self.offsets = OffsetMap(settings.log_cleaner_dedupe_buffer_size, settings.log_cleaner_io_buffer_load_factor)
         self._segments = [segment for segment in log.segments if segment.base_offset < target.end_offset]
-        self._aborted = _aborted_transactions(log)
-        self._filter: Filter | None = None
-        self._transactions = Transactions(self._aborted)
 
-    def prepare(self) -> None:
-        """Remove what an earlier, unfinished run left, then read the dirty part."""
-        for name in self.fs.list_names(self.directory):
-            if name.endswith(CLEANED_SUFFIX):
-                remove_if_exists(self.fs, f"{self.directory}/{name}")
+    @property
+    def size_bytes(self) -> int:
+        return sum(segment.size_bytes for segment in self._segments)
+
+    def job(self, settings: CleanerSettings) -> Job:
+        """Memory and rate are shared by as many compactions as there may be at once. Raises OSError."""
+        log, config, share = self.log, self.log.config, max(1, settings.log_cleaner_threads)
+        start_offset = self.target.first_dirty_offset
         bases = [segment.base_offset for segment in self._segments]
-        first = max(0, bisect_right(bases, self.target.first_dirty_offset) - 1)
-        dirty = list(zip(self._segments[first:], [*bases[first + 1 :], self.target.end_offset], strict=True))
-        start = self.target.first_dirty_offset
-        aborted = [entry for entry in self._aborted if entry.last_offset >= start]
-        build_map(self.offsets, dirty, start, Transactions(aborted), self.pause)
-
-    def plan(self) -> bool:
-        """Group the segments; whether anything would be gained."""
-        self.end_offset = self.offsets.latest_offset + 1
-        if self.end_offset <= self.target.first_dirty_offset:
-            return False
-        config = self.log.config
-        segments = [segment for segment in self._segments if segment.base_offset < self.end_offset]
-        self.groups = group_segments(segments, config, self.target.end_offset)
-        self._filter = Filter(
-            self.offsets,
-            self._transactions,
-            upper_offset=self.target.end_offset,
+        dirty = self._segments[max(0, bisect_right(bases, start_offset) - 1)]
+        return Job(
+            directory=self.directory,
+            sources=tuple((segment.base_offset, segment.size_bytes) for segment in self._segments),
+            all_bases=tuple(segment.base_offset for segment in log.segments),
+            first_dirty_offset=start_offset,
+            first_dirty_position=dirty.offset_index.floor_position(start_offset),
+            end_offset=self.target.end_offset,
             now_ms=self.now_ms,
             delete_retention_ms=config.delete_retention_ms,
+            index_interval_bytes=config.index_interval_bytes,
+            segment_index_bytes=config.segment_index_bytes,
+            dedupe_bytes=settings.log_cleaner_dedupe_buffer_size // share,
+            load_factor=settings.log_cleaner_io_buffer_load_factor,
+            read_bytes=settings.log_cleaner_io_buffer_size // share // 2,
+            bytes_per_second=settings.log_cleaner_io_max_bytes_per_second / share,
         )
-        return True
 
-    def writing(self, group: list[Segment]) -> "tuple[Callable[[], None], list[Segment]]":
-        """What writes a group's replacement, in a thread, and the list it then adds it to."""
-        decide, log = self._filter, self.log
-        written: list[Segment] = []
-        assert decide is not None, "plan comes first"
-        # What the producers are at now: a batch of theirs may have become the last one only since.
-        decide.last_records = {
-            producer_id: LastRecord(entry.batches[-1].last_offset if entry.batches else -1, entry.epoch)
-            for producer_id, entry in log.producer_state.producers.items()
-        }
-        config = log.config
-
-        def write() -> None:
-            self.pause(0)
-            segment = Segment(
-                self.fs,
-                self.directory,
-                group[0].base_offset,
-                config,
-                now_ms=self.now_ms,
-                fresh=True,
-                suffix=CLEANED_SUFFIX,
-            )
-            self._transactions.index = segment.transaction_index
-            rewrite(group, segment, decide, self.pause)
-            segment.seal()
-            segment.file.sync()
-            for kind in (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX):
-                self.fs.sync_path(segment.path(kind))
-            self.fs.set_modified_ms(segment.path(".log"), self.fs.modified_ms(group[-1].path(".log")))
-            self.pause(0)
-            written.append(segment)
-
-        return write, written
+    def plan(self) -> None:
+        """The keys are mapped: group the segments. Raises OSError."""
+        self.end_offset = self.mapped.latest_offset + 1
+        segments = [segment for segment in self._segments if segment.base_offset < self.end_offset]
+        self.groups = group_segments(segments, self.log.config, self.target.end_offset)
 
     def is_in_place(self, group: list[Segment]) -> bool:
         """Whether the log still has these segments, side by side."""
@@ -232,16 +134,19 @@ class _Compaction:
         return segments[first : first + len(group)] == group and len(segments) > first + len(group)
 
 
-def _aborted_transactions(log: PartitionLog) -> list[AbortedTransaction]:
-    """All there are: the marker of data in an early segment may be in a late one."""
-    return [entry for segment in log.segments for entry in segment.transaction_index.entries()]
+def last_records(log: PartitionLog) -> dict[int, LastRecord]:
+    """Of each producer that the log knows."""
+    return {
+        producer_id: LastRecord(entry.batches[-1].last_offset if entry.batches else -1, entry.epoch)
+        for producer_id, entry in log.producer_state.producers.items()
+    }
 
 
 class Cleaner:
-    """Compacts the logs of a host, one after the other.
+    """Compacts the logs of a host, log.cleaner.threads of them at a time.
 
     `offsets` says of each log how far it is compacted. `uncleanable` are logs with records that cannot be read; they
-    are left alone until the next start.
+    are left alone until the next start. `start_worker` starts a process, and raises OSError if it cannot.
     """
 
     def __init__(
@@ -253,6 +158,7 @@ class Cleaner:
         *,
         monotonic: Callable[[], float],
         sleep: Callable[[float], None],
+        start_worker: Callable[[], Worker] | None = None,
     ) -> None:
         self.settings = settings
         self.offsets: dict[Key, int] = {}
@@ -262,114 +168,192 @@ class Cleaner:
         self._run_in_thread = run_in_thread
         self._monotonic = monotonic
         self._sleep = sleep
-        self._current: _Compaction | None = None
-        self._cancelled = False
+        self._start_worker = start_worker
+        self._running: dict[Key, _Compaction] = {}
+        self._processes: list[Worker] = []
+        self._losses: dict[Key, int] = {}
+        self._sweep: Iterator[PartitionLog] | None = None
+        self._found: list[Target] = []
+        self._due: list[Target] = []
+        self._swept_ms = 0
+        self._is_closed = False
 
     @property
-    def current(self) -> Key | None:
-        """The log that is being compacted."""
-        return self._current.key if self._current is not None else None
+    def running(self) -> set[Key]:
+        """The logs that are being compacted."""
+        return set(self._running)
+
+    def is_running(self, key: Key) -> bool:
+        return key in self._running
 
     def step(self, now_ms: int) -> bool:
-        """Begin with the dirtiest log that is due, unless one is being compacted."""
-        if self._current is not None:
+        """Look for logs that are due, then begin with the dirtiest; whether there may be more to do at once."""
+        if self._is_closed:
             return False
-        target = self._dirtiest(now_ms)
+        is_stale = now_ms - self._swept_ms >= self.settings.log_cleaner_backoff_ms
+        if (self._sweep is not None or not self._due or is_stale) and not self._sweep_on(now_ms):
+            return True
+        has_begun = False
+        while self._due and len(self._running) < self.settings.log_cleaner_threads:
+            has_begun = self._begin(self._due.pop(), now_ms) or has_begun
+            if has_begun and not self._running:
+                # Done already, in this thread: others may have become dirtier.
+                return True
+        if not self._running and not self._due:
+            self._let_processes_go()
+        return False
+
+    # Choosing
+
+    def _sweep_on(self, now_ms: int) -> bool:
+        """Look at some of the logs: delete what may go, note what is due. Whether all were looked at."""
+        if self._sweep is None:
+            self._sweep = iter(self._host.all_logs())
+            self._found = []
+            self._swept_ms = now_ms
+        for _ in range(_VISITS_PER_STEP):
+            log = next(self._sweep, None)
+            if log is None:
+                self._sweep = None
+                self._due = sorted(self._found, key=lambda target: target.ratio)
+                return True
+            if log.config.compacts and log.failure is None and (log.topic, log.partition) not in self._running:
+                self._visit(log, now_ms)
+        return False
+
+    def _visit(self, log: PartitionLog, now_ms: int) -> None:
+        self._host.delete_old_segments(log, now_ms)
+        key = (log.topic, log.partition)
+        if log.failure is None and key not in self.uncleanable:
+            self._check_checkpoint(log, key)
+            target = self._find_target(log, now_ms)
+            if target is not None:
+                self._found.append(target)
+
+    def _check_checkpoint(self, log: PartitionLog, key: Key) -> None:
+        """One outside of the log is set back for good: the log may grow up to it, with nothing compacted below."""
+        checkpoint = self.offsets.get(key)
+        if checkpoint is None:
+            return
+        first_dirty = first_dirty_offset(log, checkpoint)
+        if first_dirty == checkpoint:
+            return
+        # With both policies the start moves on its own.
+        if checkpoint > first_dirty or not log.config.deletes:
+            logger.warning(
+                "compacting from the log's start: the checkpoint is outside of the log log=%s checkpoint=%d",
+                log,
+                checkpoint,
+            )
+        self.offsets[key] = first_dirty
+        self._host.checkpoint_cleaned(log.log_directory, lambda: None)
+
+    def _find_target(self, log: PartitionLog, now_ms: int) -> Target | None:
+        try:
+            target = find_target(log, self.offsets.get((log.topic, log.partition)), now_ms)
+        except OSError as error:
+            self._host.fail_directory(log.log_directory, error)
+            return None
+        return target if target is not None and target.is_due else None
+
+    # One compaction
+
+    def _begin(self, found: Target, now_ms: int) -> bool:
+        log = found.log
+        key = (log.topic, log.partition)
+        if log.failure is not None or key in self._running or key in self.uncleanable or not log.config.compacts:
+            return False
+        if not any(log is other for other in self._host.all_logs()):
+            return False
+        target = self._find_target(log, now_ms)
         if target is None:
             return False
-        logger.info("compacting log=%s from=%d to=%d", target.log, target.first_dirty_offset, target.end_offset)
-        self._cancelled = False
-        pacer = Pacer(self.settings.log_cleaner_io_max_bytes_per_second, self._monotonic, self._sleep, self._check)
+        compaction = _Compaction(target, self._worker(target), now_ms)
         try:
-            compaction = _Compaction(self._fs, target, self.settings, now_ms, pacer)
+            job = compaction.job(self.settings)
         except OSError as error:
-            self._host.fail_directory(target.log.log_directory, error)
+            self._put_back(compaction.worker)
+            self._host.fail_directory(log.log_directory, error)
             return False
-        self._current = compaction
-        self._run(compaction, compaction.prepare, lambda: self._plan(compaction))
-        # Work that was done at once leaves room for the next log.
-        return self._current is None
+        logger.info("compacting log=%s from=%d to=%d", log, target.first_dirty_offset, target.end_offset)
+        self._running[key] = compaction
 
-    def cancel(self, key: Key | None = None) -> None:
-        """Give up the log being compacted: the one of `key`, or whichever it is."""
-        if self._current is not None and key in (None, self._current.key):
-            self._cancelled = True
+        def begin() -> None:
+            compaction.mapped = compaction.worker.begin(job)
 
-    def forget(self, key: Key) -> None:
-        """The log is gone."""
-        self.cancel(key)
-        self.offsets.pop(key, None)
-        self.uncleanable.discard(key)
+        self._run(compaction, begin, lambda: self._plan(compaction))
+        return True
 
-    def truncated(self, key: Key, offset: int) -> None:
-        """The log was cut at `offset`: what comes behind it will be new."""
-        self.cancel(key)
-        if self.offsets.get(key, -1) > offset:
-            self.offsets[key] = offset
+    def _worker(self, target: Target) -> Worker:
+        if self._start_worker is not None:
+            size_bytes = target.clean_bytes + target.cleanable_bytes
+            if self._processes and size_bytes >= _LEAST_BYTES_FOR_PROCESS:
+                return self._processes.pop()
+            if size_bytes >= _LEAST_BYTES_FOR_PROCESS:
+                try:
+                    return self._start_worker()
+                except OSError as error:
+                    logger.warning("cannot start a process, compacting in a thread error=%s", error)
+        return LocalWorker(self._fs, self._monotonic, self._sleep)
 
-    def _dirtiest(self, now_ms: int) -> Target | None:
-        best: Target | None = None
-        for log in self._host.all_logs():
-            key = (log.topic, log.partition)
-            if not log.config.compacts or log.failure is not None or key in self.uncleanable:
-                continue
-            try:
-                target = find_target(log, self.offsets.get(key), now_ms)
-            except OSError as error:
-                self._host.fail_directory(log.log_directory, error)
-                continue
-            if target is not None and target.is_due and (best is None or target.ratio > best.ratio):
-                best = target
-        return best
+    def _put_back(self, worker: Worker) -> None:
+        if isinstance(worker, LocalWorker):
+            worker.close()
+        else:
+            self._processes.append(worker)
 
-    def _check(self) -> None:
-        if self._cancelled:
-            raise Cancelled
+    def _let_processes_go(self) -> None:
+        while self._processes:
+            # In a thread: it takes a while until the memory of a process is given back.
+            self._run_in_thread(self._processes.pop().close, lambda error: None)
 
     def _run(self, compaction: _Compaction, work: Callable[[], None], then: Callable[[], None]) -> None:
         def finish(error: Exception | None) -> None:
-            if error is None and not self._cancelled:
+            if error is None and not compaction.is_cancelled:
                 then()
             else:
                 self._give_up(compaction, error)
 
         self._run_in_thread(work, finish)
 
-    def _give_up(self, compaction: _Compaction, error: Exception | None) -> None:
-        self._current = None
-        log = compaction.log
-        # A file that is not there was deleted with its segment or log, whoever did that.
-        if self._cancelled or error is None or isinstance(error, FileNotFoundError):
-            logger.info("compaction cancelled log=%s", log)
-        elif isinstance(error, OSError | LogDirFailure):
-            self._host.fail_directory(log.log_directory, error)
-        else:
-            self.uncleanable.add(compaction.key)
-            logger.error("cannot compact log=%s error=%s", log, error, exc_info=error)
-
     def _plan(self, compaction: _Compaction) -> None:
         try:
-            has_gain = compaction.plan()
+            compaction.plan()
         except OSError as error:
             self._give_up(compaction, error)
             return
-        if has_gain:
-            self._next_group(compaction)
-        else:
-            self._give_up(compaction, ValueError("log.cleaner.dedupe.buffer.size is too small for one batch"))
+        self._next_group(compaction)
 
     def _next_group(self, compaction: _Compaction) -> None:
         if not compaction.groups:
             self._finish(compaction)
             return
         group = compaction.groups.pop(0)
-        write, written = compaction.writing(group)
+        records = last_records(compaction.log)
+        bases = tuple(segment.base_offset for segment in group)
+        written: list[Segment] = []
+
+        def write() -> None:
+            compaction.worker.write(bases, records)
+            config = compaction.log.config
+            written.append(
+                Segment(
+                    self._fs,
+                    compaction.directory,
+                    bases[0],
+                    config,
+                    now_ms=compaction.now_ms,
+                    fresh=False,
+                    suffix=CLEANED_SUFFIX,
+                )
+            )
+
         self._run(compaction, write, lambda: self._swap(compaction, group, written[0]))
 
     def _swap(self, compaction: _Compaction, group: list[Segment], replacement: Segment) -> None:
         log = compaction.log
         if log.failure is not None or log.directory != compaction.directory or not compaction.is_in_place(group):
-            self._cancelled = True
+            compaction.is_cancelled = True
             self._give_up(compaction, None)
             return
         try:
@@ -384,7 +368,7 @@ class Cleaner:
             if error is None:
                 # Not before: the names of what replaces them are durable only now.
                 self._host.remove_later(log, deleted, compaction.now_ms)
-            if error is None and not self._cancelled:
+            if error is None and not compaction.is_cancelled:
                 self._next_group(compaction)
             else:
                 self._give_up(compaction, error)
@@ -400,11 +384,82 @@ class Cleaner:
             compaction.end_offset,
             compaction.bytes_before,
             compaction.bytes_after,
-            len(compaction.offsets),
+            compaction.mapped.keys,
         )
         self.offsets[compaction.key] = compaction.end_offset
+        self._losses.pop(compaction.key, None)
+        self._put_back(compaction.worker)
 
         def done() -> None:
-            self._current = None
+            del self._running[compaction.key]
+            self._host.clean_soon()
 
         self._host.checkpoint_cleaned(log.log_directory, done)
+
+    # Endings
+
+    def _give_up(self, compaction: _Compaction, error: Exception | None) -> None:
+        log, key = compaction.log, compaction.key
+        # A file that is not there was deleted with its segment or log, whoever did that.
+        if compaction.is_cancelled or error is None or isinstance(error, FileNotFoundError | Cancelled):
+            logger.info("compaction cancelled log=%s", log)
+        elif isinstance(error, OSError | LogDirFailure):
+            self._host.fail_directory(log.log_directory, error)
+        elif isinstance(error, WorkerLost) and self._losses.get(key, 0) + 1 < _MAX_LOSSES:
+            self._losses[key] = self._losses.get(key, 0) + 1
+            logger.warning("compaction will be tried again log=%s error=%s", log, error)
+        else:
+            self.uncleanable.add(key)
+            logger.error(
+                "cannot compact log=%s error=%s; it is served as it is but grows, and compaction is tried again only "
+                "after a restart: keep a copy of its directory, then delete and fill the topic anew",
+                log,
+                error,
+                exc_info=None if isinstance(error, WorkerLost) else error,
+            )
+
+        def tidy() -> None:
+            compaction.worker.close()
+            if self._fs.is_directory(compaction.directory):
+                remove_cleaned(self._fs, compaction.directory)
+
+        def done(failure: Exception | None) -> None:
+            del self._running[key]
+            if failure is not None and not isinstance(failure, FileNotFoundError):
+                self._host.fail_directory(log.log_directory, failure)
+            if compaction.is_cancelled or key in self.uncleanable:
+                self._host.clean_soon()
+
+        self._run_in_thread(tidy, done)
+
+    def cancel(self, key: Key | None = None) -> None:
+        """Give up the log of `key` if it is being compacted, or all that are."""
+        for compaction in list(self._running.values()):
+            if key in (None, compaction.key) and not compaction.is_cancelled:
+                compaction.is_cancelled = True
+                compaction.worker.cancel()
+
+    def update_settings(self, settings: CleanerSettings) -> None:
+        """Take on changed properties; what is being compacted is begun again with them."""
+        self.settings = settings
+        self.cancel()
+
+    def close(self) -> None:
+        """End all there is to end. What is being written has no effect."""
+        self._is_closed = True
+        self.cancel()
+        while self._processes:
+            self._processes.pop().close()
+
+    def forget(self, key: Key) -> None:
+        """The log is gone."""
+        self.cancel(key)
+        self.offsets.pop(key, None)
+        self.uncleanable.discard(key)
+        self._losses.pop(key, None)
+
+    def truncated(self, key: Key, offset: int) -> None:
+        """The log was cut at `offset`: what comes behind it will be new."""
+        self.cancel(key)
+        if self.offsets.get(key, -1) > offset:
+            self.offsets[key] = offset

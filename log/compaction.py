@@ -1,15 +1,15 @@
-"""What compaction makes of the batches of a log: pure rules, and the reading and writing of segments around them.
+"""What compaction makes of the batches of a log, one after the other: pure rules.
 
 Sources: Kafka documentation ("Log Compaction"); KIP-98 (transactions in compacted topics), KIP-534 (delete horizon).
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from struct import Struct
 from typing import NamedTuple
 
 from odradek.log.offset_map import OffsetMap
-from odradek.log.segment import Segment
 from odradek.log.transaction_index import AbortedTransaction, TransactionIndex
+from odradek.properties import INT64_MAX
 from odradek.protocol.crc import crc32c
 from odradek.protocol.record_batch import (
     ATTRIBUTES_POSITION,
@@ -19,18 +19,11 @@ from odradek.protocol.record_batch import (
     RECORD_BATCH_OVERHEAD,
     BatchHeader,
     InvalidRecordError,
-    crc_is_valid,
     read_header,
 )
 
-_READ_BYTES = 1 << 20
 _UINT32 = Struct(">I")
 _NO_TIMESTAMP = -1
-NO_OFFSET = -1
-
-
-class Cancelled(Exception):  # noqa: N818 - not an error
-    """The compaction is no longer wanted."""
 
 
 class LastRecord(NamedTuple):
@@ -110,7 +103,7 @@ class Filter:
         self._transactions = transactions
         self._upper_offset = upper_offset
         self._now_ms = now_ms
-        self._horizon_ms = now_ms + delete_retention_ms
+        self._horizon_ms = min(now_ms + delete_retention_ms, INT64_MAX)
         self.last_records: dict[int, LastRecord] = {}
 
     def apply(self, header: BatchHeader, batch: memoryview) -> tuple[BatchHeader, "bytes | memoryview"] | None:
@@ -242,65 +235,3 @@ def _varint(data: bytes, position: int) -> tuple[int, int]:
         raw |= (byte & 0x7F) << shift
         shift += 7
     return (raw >> 1) ^ -(raw & 1), position
-
-
-def iter_segment(segment: Segment, position: int = 0) -> Iterator[tuple[BatchHeader, memoryview]]:
-    """The batches of a segment that takes no more appends, from a position on. Raises InvalidRecordError, OSError."""
-    file, end = segment.file, segment.size_bytes
-    chunk, chunk_start = memoryview(b""), position
-    while position < end:
-        at = position - chunk_start
-        if at + RECORD_BATCH_OVERHEAD > len(chunk):
-            chunk, chunk_start, at = memoryview(file.pread(position, _READ_BYTES)), position, 0
-        header = read_header(chunk, at)
-        size_bytes = header.size_bytes
-        if at + size_bytes > len(chunk):
-            chunk, chunk_start, at = memoryview(file.pread(position, max(size_bytes, _READ_BYTES))), position, 0
-        batch = chunk[at : at + size_bytes]
-        if position + size_bytes > end or not crc_is_valid(batch):
-            raise InvalidRecordError(f"bad batch at position {position} of {segment!r}")
-        yield header, batch
-        position += size_bytes
-
-
-def build_map(
-    offsets: OffsetMap,
-    dirty: list[tuple[Segment, int]],
-    start_offset: int,
-    transactions: Transactions,
-    pause: Callable[[int], None],
-) -> None:
-    """Map the keys of dirty segments, each given with the offset that the next begins at, as far as memory goes.
-
-    `pause(bytes)` is called after each batch. Raises InvalidRecordError, CompressionError, OSError.
-    """
-    for segment, next_base_offset in dirty:
-        for header, batch in iter_segment(segment):
-            pause(header.size_bytes)
-            if header.last_offset < start_offset:
-                continue
-            if header.is_control:
-                transactions.is_spent(header, batch)
-            elif not transactions.is_aborted(header):
-                data, position = open_records(header, batch)
-                for _, _, _, offset_delta, key, _ in iter_keys(data, position, header.record_count):
-                    offset = header.base_offset + offset_delta
-                    if key is None or offset < start_offset:
-                        continue
-                    if offsets.is_full:
-                        return
-                    offsets.put(key, offset)
-            offsets.latest_offset = header.last_offset
-        offsets.latest_offset = next_base_offset - 1
-
-
-def rewrite(sources: Iterable[Segment], target: Segment, decide: Filter, pause: Callable[[int], None]) -> None:
-    """Append to `target` what stays of the sources."""
-    for segment in sources:
-        for header, batch in iter_segment(segment):
-            pause(header.size_bytes)
-            result = decide.apply(header, batch)
-            if result is not None:
-                kept, data = result
-                target.append((data,), kept.size_bytes, kept.last_offset, kept.max_timestamp)
-                pause(kept.size_bytes)

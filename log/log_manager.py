@@ -17,6 +17,7 @@ from odradek.log.checkpoints import (
     RECOVERY_POINTS_FILE,
     MalformedFileError,
 )
+from odradek.log.compaction_run import Worker
 from odradek.log.config import LogConfig
 from odradek.log.filesystem import FileSystem, LogDirFailure
 from odradek.log.log_directory import (
@@ -77,7 +78,8 @@ class LogManager(LogUpkeep):
 
     `directories` are absolute paths. `topic_config` gives a topic's properties, None for a topic it does not know,
     which then has `default_config`. `random_bytes(n)` is the source of ids. `on_directory_failure(path, partitions)`
-    is called when a directory goes offline. `monotonic` (seconds) and `sleep` pace compaction, in its thread.
+    is called when a directory goes offline. `monotonic` (seconds) and `sleep` pace compaction in a thread;
+    `start_compaction_worker` starts a process for it, without which all of it goes on in threads.
     """
 
     def __init__(
@@ -97,6 +99,7 @@ class LogManager(LogUpkeep):
         on_directory_failure: Callable[[str, list[Key]], None] = lambda path, partitions: None,
         monotonic: Callable[[], float] = lambda: 0.0,
         sleep: Callable[[float], None] = lambda seconds: None,
+        start_compaction_worker: Callable[[], Worker] | None = None,
     ) -> None:
         super().__init__(
             fs,
@@ -107,6 +110,7 @@ class LogManager(LogUpkeep):
             on_directory_failure,
             monotonic=monotonic,
             sleep=sleep,
+            start_compaction_worker=start_compaction_worker,
         )
         self.node_id = node_id
         self.cluster_id = cluster_id
@@ -443,7 +447,7 @@ class LogManager(LogUpkeep):
 
     def close(self, now_ms: int, broker_epoch: int = -1) -> None:
         """Make everything durable and note a clean stop. Blocks."""
-        self.cleaner.cancel()
+        self.cleaner.close()
         failures: list[tuple[str, LogDirFailure]] = []
         closings = [_closing(log, now_ms, failures) for log in self._logs.values()]
         self._run_all(closings, self.settings.num_recovery_threads_per_data_dir * len(self.directories))

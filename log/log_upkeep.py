@@ -15,6 +15,7 @@ from odradek.log.checkpoints import (
     RECOVERY_POINTS_FILE,
 )
 from odradek.log.cleaner import Cleaner
+from odradek.log.compaction_run import Worker
 from odradek.log.config import LogConfig
 from odradek.log.filesystem import FileSystem, LogDirFailure
 from odradek.log.log_directory import LogDirectory, Offsets
@@ -45,8 +46,10 @@ class LogManagerSettings(NamedTuple):
     producer_id_expiration_check_interval_ms: int = 600_000
     num_recovery_threads_per_data_dir: int = 2
     log_cleaner_enable: bool = True
+    log_cleaner_threads: int = 1
     log_cleaner_backoff_ms: int = 15_000
     log_cleaner_dedupe_buffer_size: int = 134_217_728
+    log_cleaner_io_buffer_size: int = 524_288
     log_cleaner_io_buffer_load_factor: float = 0.9
     log_cleaner_io_max_bytes_per_second: float = float("inf")
 
@@ -89,6 +92,7 @@ class LogUpkeep:
         *,
         monotonic: Callable[[], float],
         sleep: Callable[[float], None],
+        start_compaction_worker: Callable[[], Worker] | None,
     ) -> None:
         paths = [path if path == "/" else path.rstrip("/") for path in directories]
         if len(set(paths)) < len(paths):
@@ -98,7 +102,15 @@ class LogUpkeep:
         self.default_config = default_config
         self.settings = settings
         self.schedule = Schedule()
-        self.cleaner = Cleaner(fs, self, settings, run_in_thread, monotonic=monotonic, sleep=sleep)
+        self.cleaner = Cleaner(
+            fs,
+            self,
+            settings,
+            run_in_thread,
+            monotonic=monotonic,
+            sleep=sleep,
+            start_worker=start_compaction_worker,
+        )
         self._run_in_thread = run_in_thread
         self._on_directory_failure = on_directory_failure
         self._logs: dict[Key, PartitionLog] = {}
@@ -198,8 +210,13 @@ class LogUpkeep:
             logger.error("background work failed directory=%s", path, exc_info=error)
 
     def _apply_retention(self, log: PartitionLog, now_ms: int) -> None:
-        if log.failure is not None or self.cleaner.current == (log.topic, log.partition):
-            return
+        """For logs that are not compacted; the cleaner sees to the others."""
+        is_cleaned = log.config.compacts and self.settings.log_cleaner_enable
+        if log.failure is None and not is_cleaned and not self.cleaner.is_running((log.topic, log.partition)):
+            self.delete_old_segments(log, now_ms)
+
+    def delete_old_segments(self, log: PartitionLog, now_ms: int) -> None:
+        """Apply a log's start and retention; the files go after file.delete.delay.ms."""
         try:
             deleted = log.delete_old_segments(now_ms)
         except LogDirFailure as failure:
@@ -281,18 +298,33 @@ class LogUpkeep:
             self._run(directory.path, write)
 
     def checkpoint_cleaned(self, path: str, done: Callable[[], None]) -> None:
-        """For the cleaner, which is done with a log: write its checkpoint, and let it look for the next one."""
+        """For the cleaner: write its checkpoint of a directory."""
 
         def finish(error: Exception | None) -> None:
             done()
             if error is not None:
                 self._background_failed(path, error)
-            if self._cleaning is not None:
-                self._cleaning.due_ms = 0
 
         directory = self.directories[path]
         write = directory.prepare_checkpoint(CLEANER_OFFSETS_FILE, self._offsets(CLEANER_OFFSETS_FILE, path))
         self._run_in_thread(write or (lambda: None), finish)
+
+    def clean_soon(self) -> None:
+        """For the cleaner: let it look for more to do."""
+        if self._cleaning is not None:
+            self._cleaning.due_ms = 0
+
+    def update_settings(self, settings: LogManagerSettings) -> None:
+        """The broker's properties changed while it runs: take on those that may change so."""
+        if settings == self.settings:
+            return
+        self.settings = settings
+        for log in self._logs.values():
+            log.producer_state.expiration_ms = settings.producer_id_expiration_ms
+        if self._cleaning is not None:
+            self._cleaning.interval_ms = settings.log_cleaner_backoff_ms
+            self.cleaner.update_settings(settings)
+            self.clean_soon()
 
     def _offsets(self, file_name: str, path: str) -> Offsets:
         """What a checkpoint file of a directory is to say now."""

@@ -7,11 +7,10 @@ _BREAK_SECONDS = 0.001
 _LONGEST_SLEEP_SECONDS = 0.1
 
 
-class Pacer:
-    """Called by a thread with the bytes it has just read or written; sleeps as long as it must.
+class Throttle:
+    """Called with the bytes that were just read or written; sleeps as long as a rate asks for.
 
-    Besides the rate it takes a short break every few milliseconds, since a busy thread holds the interpreter and the
-    main thread has to wait for it. `check` is called often, and may raise to end the work.
+    `check` is called often, and may raise to end the work.
     """
 
     def __init__(
@@ -31,6 +30,10 @@ class Pacer:
     def __call__(self, size_bytes: int) -> None:
         self._check()
         self._bytes += size_bytes
+        self._keep_to_rate()
+
+    def _keep_to_rate(self) -> float:
+        """What the time is now."""
         now = self._monotonic()
         ahead = self._bytes / self._rate - (now - self._started)
         while ahead > 0:
@@ -38,6 +41,19 @@ class Pacer:
             self._check()
             ahead -= _LONGEST_SLEEP_SECONDS
             now = self._rested = self._monotonic()
-        if now - self._rested >= _BUSY_SECONDS:
+        return now
+
+
+class Pacer(Throttle):
+    """A throttle for a thread beside the main one.
+
+    It takes a short break every few milliseconds, since a busy thread holds the interpreter and the main thread has
+    to wait for it.
+    """
+
+    def __call__(self, size_bytes: int) -> None:
+        self._check()
+        self._bytes += size_bytes
+        if self._keep_to_rate() - self._rested >= _BUSY_SECONDS:
             self._sleep(_BREAK_SECONDS)
             self._rested = self._monotonic()

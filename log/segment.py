@@ -39,8 +39,10 @@ NO_TIMESTAMP = -1
 class SegmentConfig(Protocol):
     """The topic properties that a segment depends on."""
 
-    index_interval_bytes: int
-    segment_index_bytes: int
+    @property
+    def index_interval_bytes(self) -> int: ...
+    @property
+    def segment_index_bytes(self) -> int: ...
 
 
 class DeletedSegment(NamedTuple):

@@ -8,85 +8,30 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from odradek.log import checkpoints
-from odradek.log.cleaner import find_target, group_segments
+from odradek.log.cleanable import find_target, group_segments
 from odradek.log.config import LogConfig
-from odradek.log.filesystem import FileSystem, MemoryFileSystem, OsFileSystem, SimulatedCrash
-from odradek.log.log_manager import LogManager, LogManagerSettings
+from odradek.log.filesystem import MemoryFileSystem, OsFileSystem, SimulatedCrash
+from odradek.log.log_manager import LogManager
 from odradek.log.offset_map import OffsetMap
 from odradek.log.pacing import Pacer
-from odradek.log.partition_log import Origin, PartitionLog
-from odradek.protocol.compression import Codec
-from odradek.protocol.records import (
-    BatchHeader,
-    ControlType,
-    Record,
-    build_batch,
-    build_control_batch,
-    iter_batches,
-    iter_records,
-    read_header,
+from odradek.log.partition_log import PartitionLog
+from odradek.log.tests.cleaning import (
+    COMPACT,
+    SETTINGS,
+    T0,
+    Steps,
+    batches,
+    clean,
+    latest,
+    make_log,
+    mark,
+    open_manager,
+    put,
+    records,
+    roll,
 )
-
-COMPACT = {
-    "cleanup.policy": "compact",
-    "min.cleanable.dirty.ratio": "0.01",
-    "internal.segment.bytes": "400",
-    "delete.retention.ms": "1000",
-    "file.delete.delay.ms": "0",
-}
-SETTINGS = LogManagerSettings(num_recovery_threads_per_data_dir=1)
-T0 = 1_000_000
-
-
-def open_manager(fs: FileSystem, config: dict[str, str] | None = None, path: str = "/d", **options: Any) -> LogManager:
-    topic_config = LogConfig({**COMPACT, **(config or {})})
-    options = {"settings": SETTINGS, "random_bytes": Random(1).randbytes, **options}
-    manager = LogManager(fs, [path], topic_config, lambda topic: None, 1, **options)
-    manager.open(T0)
-    return manager
-
-
-def make_log(fs: FileSystem, config: dict[str, str] | None = None, **options: Any) -> tuple[LogManager, PartitionLog]:
-    manager = open_manager(fs, config, **options)
-    return manager, manager.create_log("t", 0, bytes(16), T0)
-
-
-def put(log: PartitionLog, *records: tuple[bytes | None, bytes | None], now_ms: int = T0, **fields: Any) -> None:
-    """Append one batch."""
-    batch = build_batch([(now_ms, key, value, ()) for key, value in records], **fields)
-    origin = fields.get("origin", Origin.CLIENT)
-    log.append_as_leader(memoryview(batch), leader_epoch=0, now_ms=now_ms, origin=origin)
-    log.update_high_watermark(log.log_end_offset)
-
-
-def mark(log: PartitionLog, kind: ControlType, producer_id: int, epoch: int = 0, now_ms: int = T0) -> None:
-    batch = build_control_batch(
-        kind, producer_id=producer_id, producer_epoch=epoch, coordinator_epoch=0, timestamp_ms=now_ms
-    )
-    log.append_as_leader(memoryview(batch), leader_epoch=0, now_ms=now_ms, origin=Origin.COORDINATOR)
-    log.update_high_watermark(log.log_end_offset)
-
-
-def roll(log: PartitionLog, now_ms: int = T0) -> None:
-    log.roll(now_ms)
-
-
-def clean(manager: LogManager, now_ms: int = T0) -> None:
-    while manager.cleaner.step(now_ms):
-        pass
-
-
-def batches(log: PartitionLog) -> list[tuple[BatchHeader, list[Record]]]:
-    found = []
-    for segment in log.segments:
-        for batch in iter_batches(segment.file.pread(0, segment.size_bytes)):
-            found.append((read_header(batch), list(iter_records(batch))))
-    return found
-
-
-def records(log: PartitionLog) -> list[tuple[int, bytes | None, bytes | None]]:
-    return [(r.offset, r.key, r.value) for header, rs in batches(log) if not header.is_control for r in rs]
-
+from odradek.protocol.compression import Codec
+from odradek.protocol.records import ControlType, iter_batches, iter_records
 
 # What is due
 
@@ -238,15 +183,6 @@ def test_what_the_memory_does_not_hold_is_left_for_the_next_run() -> None:
     assert records(log) == [(4, b"a", b"v"), (5, b"b", b"v"), (6, b"c", b"v"), (7, b"d", b"v")]
 
 
-def test_a_batch_that_the_memory_can_never_hold_ends_compaction_of_its_log() -> None:
-    manager, log = make_log(MemoryFileSystem(), settings=SETTINGS._replace(log_cleaner_dedupe_buffer_size=700))
-    put(log, *[(b"%d" % key, b"v") for key in range(5)])
-    roll(log)
-    clean(manager)
-    assert manager.cleaner.uncleanable == {("t", 0)}
-    assert len(records(log)) == 5
-
-
 def test_the_last_batch_of_a_live_producer_and_of_the_range_stay_empty() -> None:
     manager, log = make_log(MemoryFileSystem())
     put(log, (b"a", b"1"), producer_id=5, producer_epoch=0, base_sequence=0)
@@ -345,27 +281,6 @@ def test_an_open_transaction_is_not_touched() -> None:
 # Beside other things
 
 
-class Steps:
-    """A RunInThread that does one piece of work when told."""
-
-    def __init__(self) -> None:
-        self.waiting: list[Any] = []
-
-    def __call__(self, work: Any, done: Any) -> None:
-        self.waiting.append((work, done))
-
-    def run(self, count: int = 1000) -> None:
-        while self.waiting and count:
-            count -= 1
-            work, done = self.waiting.pop(0)
-            try:
-                work()
-            except Exception as error:
-                done(error)
-            else:
-                done(None)
-
-
 def dirty_log(steps: Steps, fs: MemoryFileSystem) -> tuple[LogManager, PartitionLog]:
     manager, log = make_log(fs, run_in_thread=steps)
     for index in range(12):
@@ -381,7 +296,7 @@ def test_appends_and_reads_go_on_during_compaction() -> None:
     region = log.read(0, 10_000, upper_offset=12, at_least_one=True)
     manager.cleaner.step(T0)
     count = 0
-    while manager.cleaner.current is not None:
+    while manager.cleaner.running:
         put(log, (b"b", b"%d" % count))
         count += 1
         steps.run(1)
@@ -402,7 +317,7 @@ def test_deleting_the_log_ends_its_compaction(after: int) -> None:
     again = manager.create_log("t", 0, bytes(16), T0)
     put(again, (b"a", b"new"))
     steps.run()
-    assert manager.cleaner.current is None
+    assert not manager.cleaner.running
     assert manager.cleaner.offsets == {}
     assert records(again) == [(0, b"a", b"new")]
     assert manager.online_directories == ["/d"]
@@ -419,7 +334,7 @@ def test_truncation_ends_compaction(after: int) -> None:
     manager.truncate_to("t", 0, 7, T0)
     put(log, (b"a", b"new"))
     steps.run()
-    assert manager.cleaner.current is None
+    assert not manager.cleaner.running
     assert manager.cleaner.offsets.get(("t", 0), 0) <= 7
     assert records(log)[-1][1:] == (b"a", b"new")
     roll(log)
@@ -436,7 +351,7 @@ def test_segments_that_go_meanwhile_end_compaction() -> None:
     steps.run(1)
     log.remove_deleted(log.truncate_to(0, T0))
     steps.run()
-    assert manager.cleaner.current is None
+    assert not manager.cleaner.running
     assert manager.online_directories == ["/d"]
     assert log.log_end_offset == 0
 
@@ -449,7 +364,7 @@ def test_a_disk_that_fails_takes_the_directory_offline() -> None:
     fs.fail("write", path_contains=".cleaned")
     clean(manager)
     assert manager.online_directories == []
-    assert manager.cleaner.current is None
+    assert not manager.cleaner.running
 
 
 def test_a_log_that_cannot_be_read_is_left_alone() -> None:
@@ -515,14 +430,6 @@ ACTIONS = st.one_of(
     st.tuples(st.just("wait"), st.integers(1, 2000)),
     st.tuples(st.just("restart"), st.booleans()),
 )
-
-
-def latest(found: list[tuple[int, bytes | None, bytes | None]]) -> dict[bytes | None, bytes | None]:
-    """What a reader of the whole topic ends with; a tombstone leaves nothing."""
-    state: dict[bytes | None, bytes | None] = {}
-    for _, key, value in found:
-        state[key] = value
-    return {key: value for key, value in state.items() if value is not None}
 
 
 @settings(max_examples=150, deadline=None)

@@ -1,0 +1,285 @@
+"""Which log is compacted, from where to where, how often it is looked for, and what happens to one that cannot be."""
+
+import logging
+
+import pytest
+
+from odradek.log import checkpoints
+from odradek.log.cleanable import find_target
+from odradek.log.filesystem import MemoryFileSystem
+from odradek.log.tests.cleaning import (
+    SETTINGS,
+    T0,
+    Steps,
+    batches,
+    clean,
+    make_log,
+    mark,
+    open_manager,
+    put,
+    records,
+    roll,
+)
+from odradek.properties import INT64_MAX
+from odradek.protocol.records import ControlType
+
+
+def dirty(log, count, now_ms=T0):
+    """Append as many values of one key, each in a segment of its own."""
+    for _ in range(count):
+        put(log, (b"a", b"1"), now_ms=now_ms)
+        roll(log, now_ms)
+
+
+# The checkpoint
+
+
+@pytest.mark.parametrize("lost", ["end", "start"])
+def test_a_checkpoint_outside_of_the_log_is_set_back_for_good(lost, caplog):
+    """Else the log would grow up to it, and what lies below would never be compacted."""
+    fs = MemoryFileSystem()
+    manager, log = make_log(fs, {"min.cleanable.dirty.ratio": "1"})
+    dirty(log, 6)
+    if lost == "end":
+        manager.cleaner.offsets["t", 0] = 9
+    else:
+        manager.cleaner.offsets["t", 0] = 1
+        log.advance_log_start(3)
+    manager.cleaner.step(T0)
+    expected = 0 if lost == "end" else 3
+    assert manager.cleaner.offsets == {("t", 0): expected}
+    assert checkpoints.read_offsets(fs, "/d/cleaner-offset-checkpoint") == {("t", 0): expected}
+    assert "outside of the log" in caplog.text
+
+
+def test_that_compact_and_delete_moves_the_start_is_not_worth_a_warning(caplog):
+    manager, log = make_log(MemoryFileSystem(), {"cleanup.policy": "compact,delete", "min.cleanable.dirty.ratio": "1"})
+    dirty(log, 3)
+    manager.cleaner.offsets["t", 0] = 1
+    log.advance_log_start(2)
+    manager.cleaner.step(T0)
+    assert manager.cleaner.offsets == {("t", 0): 2}
+    assert caplog.text == ""
+
+
+# What is due
+
+
+def test_a_log_without_a_whole_segment_has_nothing_to_compact():
+    _, log = make_log(MemoryFileSystem())
+    assert find_target(log, None, T0) is None
+    put(log, (b"a", b"1"))
+    assert find_target(log, 1, T0) is None
+
+
+def test_the_oldest_dirty_record_tells_what_is_overdue_even_if_it_cannot_be_compacted_yet():
+    _, log = make_log(MemoryFileSystem(), {"min.cleanable.dirty.ratio": "1", "max.compaction.lag.ms": "1000"})
+    put(log, (b"a", b"1"), now_ms=T0 + 2000)
+    roll(log)
+    put(log, (b"a", b"1"), now_ms=T0, producer_id=1, producer_epoch=0, base_sequence=0, transactional=True)
+    roll(log)
+    target = find_target(log, None, T0 + 1001)
+    assert target is not None
+    assert target.end_offset == 1
+    assert target.is_due
+
+
+def test_a_ratio_of_zero_asks_for_some_dirt():
+    _, log = make_log(MemoryFileSystem(), {"min.cleanable.dirty.ratio": "0"})
+    dirty(log, 2)
+    target = find_target(log, 1, T0)
+    assert target is not None
+    assert target.is_due
+    assert find_target(log, 2, T0) is None
+
+
+# Rules
+
+
+def test_a_delete_retention_without_end_keeps_tombstones_for_ever():
+    manager, log = make_log(MemoryFileSystem(), {"delete.retention.ms": str(INT64_MAX)})
+    put(log, (b"a", None))
+    roll(log)
+    clean(manager)
+    assert manager.cleaner.uncleanable == set()
+    assert batches(log)[0][0].delete_horizon_ms == INT64_MAX
+    put(log, (b"b", b"1"))
+    roll(log)
+    clean(manager, T0 + 10**12)
+    assert records(log)[0] == (0, b"a", None)
+    assert [record.timestamp for _, found in batches(log) for record in found] == [T0, T0]
+
+
+def test_a_batch_with_more_keys_than_the_memory_holds_is_compacted_in_parts():
+    manager, log = make_log(MemoryFileSystem(), settings=SETTINGS._replace(log_cleaner_dedupe_buffer_size=700))
+    put(log, *[(b"%d" % (key % 4), b"%d" % key) for key in range(8)])
+    roll(log)
+    assert manager.cleaner.step(T0)
+    assert manager.cleaner.offsets == {("t", 0): 3}
+    clean(manager)
+    assert manager.cleaner.offsets == {("t", 0): 8}
+    assert manager.cleaner.uncleanable == set()
+    assert records(log) == [(4 + key, b"%d" % key, b"%d" % (4 + key)) for key in range(4)]
+
+
+def test_the_marker_of_a_producer_without_data_keeps_its_epoch_through_a_restart():
+    fs = MemoryFileSystem()
+    manager, log = make_log(fs)
+    put(log, (b"a", b"1"), producer_id=5, producer_epoch=0, base_sequence=0, transactional=True)
+    mark(log, ControlType.ABORT, 5, epoch=1)
+    roll(log)
+    for now_ms in (T0, T0, T0 + 5000, T0 + 5000):
+        put(log, (b"b", b"1"), now_ms=now_ms)
+        roll(log, now_ms)
+        clean(manager, now_ms)
+    header, found = batches(log)[0]
+    assert (header.is_control, header.producer_id, header.producer_epoch, found) == (True, 5, 1, [])
+    log.flush(T0)
+    fs.crash()
+    state = open_manager(fs).all_logs()[0].producer_state
+    assert 5 not in state.producers or state.producers[5].epoch == 1
+    assert state.first_unstable_offset == -1
+
+
+def test_an_open_transaction_goes_on_after_compaction_and_a_crash():
+    fs = MemoryFileSystem()
+    manager, log = make_log(fs)
+    dirty(log, 3)
+    put(log, (b"b", b"1"), producer_id=5, producer_epoch=0, base_sequence=0, transactional=True)
+    roll(log)
+    dirty(log, 2)
+    clean(manager)
+    assert [offset for offset, _, _ in records(log)] == [2, 3, 4, 5]
+    log.flush(T0)
+    fs.crash()
+    manager = open_manager(fs)
+    log = manager.all_logs()[0]
+    log.update_high_watermark(log.log_end_offset)
+    assert log.last_stable_offset == 3
+    put(log, (b"b", b"2"), producer_id=5, producer_epoch=0, base_sequence=1, transactional=True)
+    mark(log, ControlType.COMMIT, 5)
+    roll(log)
+    clean(manager)
+    assert [(key, value) for _, key, value in records(log)] == [(b"a", b"1"), (b"b", b"2")]
+
+
+# Retention of compacted logs
+
+
+@pytest.mark.parametrize("policy", ["compact", "compact,delete"])
+def test_the_cleaner_removes_what_lies_before_the_start_of_its_logs(policy):
+    manager, log = make_log(MemoryFileSystem(), {"cleanup.policy": policy, "min.cleanable.dirty.ratio": "1"})
+    dirty(log, 4)
+    log.advance_log_start(2)
+    manager.cleaner.step(T0)
+    assert [segment.base_offset for segment in log.segments] == [2, 3, 4]
+
+
+def test_the_cleaner_applies_time_and_size_to_compact_and_delete():
+    config = {"cleanup.policy": "compact,delete", "min.cleanable.dirty.ratio": "1", "retention.ms": "500"}
+    manager, log = make_log(MemoryFileSystem(), config)
+    dirty(log, 2)
+    dirty(log, 2, T0 + 600)
+    manager.cleaner.step(T0 + 600)
+    assert log.log_start_offset == 2
+    log.update_config(log.config.replace({"retention.bytes": str(log.segments[0].size_bytes)}))
+    manager.cleaner.step(T0 + 600)
+    assert log.log_start_offset == 3
+
+
+def test_only_the_cleaner_deletes_from_compacted_logs():
+    steps = Steps()
+    manager, log = make_log(
+        MemoryFileSystem(), {"cleanup.policy": "compact,delete", "internal.segment.bytes": "100"}, run_in_thread=steps
+    )
+    dirty(log, 4)
+    steps.run()
+    manager.cleaner.step(T0)
+    assert ("t", 0) in manager.cleaner.running
+    log.advance_log_start(2)
+    manager.cleaner.step(T0)
+    assert len(log.segments) == 5, "not while it is being compacted"
+    while manager.cleaner.running:
+        steps.run()
+    manager.cleaner.step(T0)
+    steps.run()
+    assert log.segments[0].base_offset == 2
+
+
+# Logs that cannot be compacted
+
+
+def test_a_log_that_cannot_be_compacted_is_named_with_what_to_do_and_others_go_on(caplog):
+    manager, log = make_log(MemoryFileSystem())
+    other = manager.create_log("t", 1, bytes(16), T0)
+    dirty(log, 3)
+    dirty(other, 3)
+    log.segments[0].file.write_pieces(65, [b"x"], 1)
+    clean(manager)
+    assert manager.cleaner.uncleanable == {("t", 0)}
+    assert manager.cleaner.offsets == {("t", 1): 3}
+    [line] = [record for record in caplog.records if record.levelno == logging.ERROR]
+    assert "/d/t-0" in line.getMessage()
+    assert "restart" in line.getMessage()
+    put(log, (b"a", b"2"))
+    assert manager.online_directories == ["/d"]
+    manager.delete_log("t", 0, T0)
+    assert manager.cleaner.uncleanable == set()
+
+
+def test_a_bad_transaction_index_ends_compaction_of_its_log_only():
+    fs = MemoryFileSystem()
+    manager, log = make_log(fs)
+    put(log, (b"a", b"1"), producer_id=5, producer_epoch=0, base_sequence=0, transactional=True)
+    mark(log, ControlType.ABORT, 5)
+    roll(log)
+    fs.open(log.segments[0].transaction_index.path).truncate(20)
+    clean(manager)
+    assert manager.cleaner.uncleanable == {("t", 0)}
+    assert manager.online_directories == ["/d"]
+
+
+def test_nothing_half_made_is_left_behind():
+    fs = MemoryFileSystem()
+    manager, log = make_log(fs)
+    dirty(log, 3)
+    clean(manager)
+    dirty(log, 3)
+    log.segments[0].file.write_pieces(65, [b"x"], 1)
+    clean(manager)
+    assert manager.cleaner.uncleanable == {("t", 0)}
+    assert not [name for name in fs.list_names("/d/t-0") if name.endswith(".cleaned")]
+
+
+# Properties that change
+
+
+def test_properties_are_taken_on_while_it_runs():
+    steps = Steps()
+    manager, log = make_log(MemoryFileSystem(), {"min.cleanable.dirty.ratio": "0.5"}, run_in_thread=steps)
+    others = [manager.create_log("t", index, bytes(16), T0) for index in (1, 2)]
+    for each in (log, *others):
+        dirty(each, 4)
+    steps.run()
+    manager.cleaner.step(T0)
+    assert len(manager.cleaner.running) == 1
+    manager.update_settings(SETTINGS._replace(log_cleaner_threads=2, log_cleaner_backoff_ms=100))
+    steps.run()
+    assert manager.cleaner.running == set(), "begun again with the new properties"
+    while manager.cleaner.step(T0):
+        pass
+    assert len(manager.cleaner.running) == 2
+    for _ in range(20):
+        steps.run()
+        manager.cleaner.step(T0)
+    assert manager.cleaner.offsets == {("t", index): 4 for index in range(3)}
+
+
+def test_the_new_backoff_counts_from_now():
+    manager, log = make_log(MemoryFileSystem())
+    manager.run_due(T0)
+    manager.update_settings(SETTINGS._replace(log_cleaner_backoff_ms=50))
+    dirty(log, 2)
+    manager.run_due(manager.run_due(T0))
+    manager.run_due(T0 + 51)
+    assert manager.cleaner.offsets == {("t", 0): 2}
