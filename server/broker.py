@@ -175,10 +175,10 @@ class Broker:
         await self._load_logs(store, cluster_id)
         configs = services.configs = self._topic_configs = BrokerConfigs(self.config.node_id, self.config, image)
         configs.listeners.append(self._on_config)
-        services.flusher = Flusher(services.logs, self._now_ms, self._reactor)
         services.replicas = ReplicaManager(
-            self.config.node_id, image, configs, services.logs, self._now_ms, services.flusher.request
+            self.config.node_id, image, configs, services.logs, self._now_ms
         )
+        services.flusher = Flusher(services.logs, self._now_ms)
         services.producer_ids = ProducerIdManager(lambda: allocate_block(store, self.config.node_id))
         services.fetch_sessions = FetchSessionCache(
             self.config.max_incremental_fetch_session_cache_slots, lambda: self._random.randrange(1, 1 << 31)
@@ -232,6 +232,7 @@ class Broker:
             on_directory_failure=self._on_directory_failure,
             monotonic=self._surroundings.monotonic,
             sleep=self._surroundings.sleep,
+            start_compaction_worker=self._surroundings.start_compaction_worker,
         )
         logs.open(self._now_ms())
         self.services.logs = logs
@@ -283,6 +284,7 @@ class Broker:
     def _on_config(self, old: PropertySet, new: PropertySet) -> None:
         assert isinstance(new, BrokerConfig)
         self.services.config = new
+        self.services.logs.update_settings(LogManagerSettings.of(new))
         self.services.logs.update_default_config(self.services.configs.topic_defaults)
 
     def _on_directory_failure(self, path: str, partitions: list[tuple[str, int]]) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 from odradek.log import parallel
 from odradek.log.background import Done
+from odradek.log.compaction_run import Worker
 from odradek.log.filesystem import File, FileSystem, OsFileSystem
 from odradek.replication.metadata_store import MetadataStore
 
@@ -46,6 +47,19 @@ class Surroundings:
 
         deferred = deferToThreadPool(self.reactor, self.reactor.getThreadPool(), work)
         deferred.addCallbacks(lambda _: done(None), lambda failure: done(failure.value))
+
+    @property
+    def start_compaction_worker(self) -> Callable[[], Worker] | None:
+        """Starts a process that compacts logs, or raises OSError. None where no other process has the files."""
+        if not isinstance(self.fs, OsFileSystem):
+            return None
+
+        def start() -> Worker:
+            from odradek.log.compaction_process import ProcessWorker
+
+            return ProcessWorker()
+
+        return start
 
     def run_all(self, actions: Sequence[Callable[[], None]], thread_count: int) -> None:
         """Do all of them in up to `thread_count` threads, and wait; for start and stop (`log.parallel`)."""
