@@ -175,10 +175,10 @@ class Broker:
         await self._load_logs(store, cluster_id)
         configs = services.configs = self._topic_configs = BrokerConfigs(self.config.node_id, self.config, image)
         configs.listeners.append(self._on_config)
+        services.flusher = Flusher(services.logs, self._now_ms, self._reactor)
         services.replicas = ReplicaManager(
-            self.config.node_id, image, configs, services.logs, self._now_ms
+            self.config.node_id, image, configs, services.logs, self._now_ms, services.flusher.request
         )
-        services.flusher = Flusher(services.logs, self._now_ms)
         services.producer_ids = ProducerIdManager(lambda: allocate_block(store, self.config.node_id))
         services.fetch_sessions = FetchSessionCache(
             self.config.max_incremental_fetch_session_cache_slots, lambda: self._random.randrange(1, 1 << 31)

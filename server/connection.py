@@ -8,6 +8,7 @@ import logging
 import struct
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from odradek.protocol.codec import MALFORMED, Splice
@@ -184,6 +185,16 @@ class Connection:
             if api.key == PRODUCE_KEY and position == end:
                 self._remember_produce(frame, request, response)
         elif response is not NO_RESPONSE:
+            if api.key == PRODUCE_KEY and position == end:
+
+                def remember(answer: Any) -> Any:
+                    self.context.api_version = api.version
+                    # The topic may be gone by now.
+                    with suppress(KafkaError):
+                        self._remember_produce(frame, request, answer)
+                    return answer
+
+                response.addCallback(remember)
             self._wait_for(api, correlation_id, request, response)
 
     def _remember_produce(self, frame: bytes | memoryview, request: Any, response: Any) -> None:
@@ -217,7 +228,10 @@ class Connection:
 
         def answered(response: Any) -> None:
             self._in_progress = None
-            if response is not NO_RESPONSE:
+            if isinstance(response, bytearray):
+                if not self._lost and not self._transport.writer.send_one(response):
+                    self._blocked = True
+            elif response is not NO_RESPONSE:
                 self._respond(api, correlation_id, response)
             self._done_waiting()
 

@@ -13,19 +13,24 @@ import struct
 from typing import TYPE_CHECKING, Any, Final
 
 from odradek.protocol.codec import MALFORMED, Buffer, encoder, read_varint_tail
-from odradek.protocol.errors import KafkaError
+from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.framing import SIZE_BYTES
 from odradek.protocol.headers import response_is_flexible
 from odradek.protocol.messages.produce import (
     ProduceRequest,
+    ProduceRequestPartitionProduceData,
     ProduceRequestTopicProduceData,
     ProduceResponse,
     ProduceResponsePartitionProduceResponse,
     ProduceResponseTopicProduceResponse,
 )
 from odradek.server.handlers import produce
+from odradek.server.purgatory import DelayedOperation
 
 if TYPE_CHECKING:
+    from twisted.internet.defer import Deferred
+
+    from odradek.log.log_append import AppendInfo
     from odradek.replication.partition import Partition
     from odradek.server.request import RequestContext
     from odradek.server.services import Services
@@ -91,7 +96,7 @@ class ProduceMemo:
         self._flexible = False
 
     def answer(self, frame: Buffer) -> Any:
-        """Append a frame with a known head: its encoded response, or a Deferred of a `ProduceResponse`.
+        """Append a frame with a known head: its encoded response, or a Deferred of that or of a `ProduceResponse`.
 
         None if the frame is not one of those, or if it cannot be appended; then nothing was.
         """
@@ -119,13 +124,40 @@ class ProduceMemo:
             )
         except KafkaError:
             return None
-        if info.flush_due or (known.acks == -1 and log.high_watermark <= info.last_offset):
-            request = ProduceRequest(acks=known.acks, timeout_ms=known.timeout_ms)
-            return produce.finish_one(self._services, partition, known.topic, request, info)
         out = bytearray(known.response)
         out[_ANSWERED_ID] = frame[_CORRELATION_ID]
         _pack_offsets(out, known.offsets_at, info.first_offset, info.log_append_time_ms, info.log_start_offset)
+        if info.flush_due or (known.acks == -1 and log.high_watermark <= info.last_offset):
+            return self._when_done(known, info, out)
         return out
+
+    def _when_done(self, known: _Known, info: "AppendInfo", out: bytearray) -> "Deferred[Any]":
+        """`out` once the batch is replicated, or synced; what the general way says if it is both or fails."""
+        services, partition, acks, offset = self._services, known.partition, known.acks, info.last_offset + 1
+        request = ProduceRequest(acks=acks, timeout_ms=known.timeout_ms)
+
+        def failed(error: KafkaError) -> ProduceResponse | None:
+            row = ProduceRequestPartitionProduceData(index=partition.index)
+            topic = ProduceRequestTopicProduceData(
+                name=known.topic.name, topic_id=known.topic.topic_id, partition_data=[row]
+            )
+            request.topic_data = [topic]
+            return produce.produce_error(request, self._version, error)
+
+        def settled() -> bytearray | ProduceResponse | None:
+            try:
+                return out if partition.has_reached(offset) else None
+            except KafkaError as error:
+                return failed(error)
+
+        if not partition.waits_for_sync(info, acks):
+            operation = DelayedOperation(settled, lambda: failed(KafkaError(ErrorCode.REQUEST_TIMED_OUT)))
+            return operation.wait(services.reactor, known.timeout_ms, (partition,))
+        if acks == -1:
+            return produce.finish_one(services, partition, known.topic, request, info)
+        return services.flusher.flush(partition).addCallback(
+            lambda is_synced: out if is_synced else failed(KafkaError(ErrorCode.KAFKA_STORAGE_ERROR))
+        )
 
     def _records(self, frame: Buffer, head_end: int) -> memoryview | None:
         """The records behind a head; None unless they end where the frame has to."""

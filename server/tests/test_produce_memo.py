@@ -187,14 +187,17 @@ def test_a_topic_that_is_deleted_and_made_again_is_found_again(client, topic, ve
         assert row(answer(client, request(topic, batch()), version)).base_offset == 0
 
 
-def test_an_answer_that_waits_for_the_disk(client):
+@pytest.mark.parametrize("acks", [-1, 1])
+@pytest.mark.parametrize("config", [("flush.messages", "1"), ("flush.before.acks", "true")], ids=lambda pair: pair[0])
+def test_an_answer_that_waits_for_the_disk(client, config, acks):
     name = next(_names)
-    config = CreateTopicsRequestCreatableTopicConfig(name="flush.messages", value="1")
+    config = CreateTopicsRequestCreatableTopicConfig(name=config[0], value=config[1])
     creation = CreateTopicsRequestCreatableTopic(name=name, num_partitions=1, replication_factor=1, configs=[config])
     client.ask(CreateTopicsRequest(topics=[creation]), 5)
     for expected in range(4):
-        response = answer(client, request((name, bytes(16)), batch()), 9)
+        response = answer(client, request((name, bytes(16)), batch(), acks), 9)
         assert (row(response).error_code, row(response).base_offset) == (0, expected)
+        assert row(response).log_start_offset == 0
 
 
 def test_many_topics_of_many_lengths(client):
