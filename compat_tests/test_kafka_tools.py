@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 
+from compat_tests import transaction_frames as frames
 from compat_tests.apache_kafka import tools
 from compat_tests.apache_kafka.tools import RunningTool, ToolResult, run
+from compat_tests.bad_frames import Connection
 from compat_tests.clients import load
-from compat_tests.clients.common import ConsumerOptions, Message, ProducerOptions, read, wait_until
+from compat_tests.clients.common import ClientError, ConsumerOptions, Message, ProducerOptions, read, wait_until
 
 pytestmark = pytest.mark.usefixtures("kafka_jars")
 
@@ -26,6 +28,12 @@ def tool(broker: Any) -> Any:
         return run(name, "--bootstrap-server", broker.bootstrap_servers, *arguments, **options)
 
     return run_tool
+
+
+@pytest.fixture
+def admin_of() -> Any:
+    """Makes an admin client for a broker of the test's own."""
+    return lambda broker: load("kafka_python").Admin(broker.bootstrap_servers)
 
 
 def table(result: ToolResult) -> list[dict[str, str]]:
@@ -291,3 +299,191 @@ def test_console_consumer_waits_for_records(broker, topic, tmp_path):
         produce(broker, topic, 3)
         consumer.wait_for("2\n", 20)
         assert "0\n1\n2\n" in consumer.terminate()
+
+
+# Transactions.
+
+
+def transactional(broker: Any, transactional_id: str) -> Any:
+    return CLIENT.Producer(broker.bootstrap_servers, ProducerOptions(transactional_id=transactional_id))
+
+
+def test_transactions_are_listed_and_described(broker, tool, topic, unique):
+    with transactional(broker, unique) as producer:
+        producer.begin()
+        producer.produce(topic, [Message(b"%d" % n) for n in range(3)])
+        listed = table(tool(tools.TRANSACTIONS, "list", "--transactional-id-pattern", f"{unique}.*"))
+        assert [(row["TransactionalId"], row["TransactionState"]) for row in listed] == [(unique, "Ongoing")]
+        assert table(tool(tools.TRANSACTIONS, "list", "--duration-filter", "3600000")) == []
+
+        (told,) = table(tool(tools.TRANSACTIONS, "describe", "--transactional-id", unique))
+        assert (told["TransactionState"], told["TransactionTimeoutMs"]) == ("Ongoing", "60000")
+        assert (told["ProducerId"], told["TopicPartitions"]) == (listed[0]["ProducerId"], f"{topic}-0")
+
+        of_partition = ["--topic", topic, "--partition", "0"]
+        (state,) = table(tool(tools.TRANSACTIONS, "describe-producers", *of_partition))
+        assert (state["ProducerId"], state["LastSequence"]) == (told["ProducerId"], "2")
+        assert state["CurrentTransactionStartOffset"] == "0"
+        hanging = tool(tools.TRANSACTIONS, "find-hanging", *of_partition, "--max-transaction-timeout", "0")
+        assert table(hanging) == []
+
+        producer.commit()
+        (state,) = table(tool(tools.TRANSACTIONS, "describe-producers", *of_partition))
+        assert state["CurrentTransactionStartOffset"] == "None"
+        (told,) = table(tool(tools.TRANSACTIONS, "describe", "--transactional-id", unique))
+        assert told["TransactionState"] == "CompleteCommit"
+    missing = tool(tools.TRANSACTIONS, "describe", "--transactional-id", f"{unique}-missing", check=False)
+    assert missing.returncode == 1
+    assert "could not be found" in missing.stderr
+
+
+def test_a_transaction_is_aborted_by_its_offset(broker, tool, topic, unique):
+    """Admin.abortTransaction."""
+    with transactional(broker, unique) as producer:
+        producer.begin()
+        producer.produce(topic, [Message(b"hangs")])
+        produce(broker, topic, 1)
+        of_partition = ["--topic", topic, "--partition", "0"]
+        nothing = tool(tools.TRANSACTIONS, "abort", *of_partition, "--start-offset", "5", check=False)
+        assert nothing.returncode == 1
+        tool(tools.TRANSACTIONS, "abort", *of_partition, "--start-offset", "0")
+        (state, *_) = table(tool(tools.TRANSACTIONS, "describe-producers", *of_partition))
+        assert state["CurrentTransactionStartOffset"] == "None"
+        with CLIENT.Consumer(broker.bootstrap_servers, ConsumerOptions(committed_only=True)) as consumer:
+            consumer.assign([(topic, 0)])
+            assert [record.value for record in read(consumer, 1)] == [b"0"]
+
+
+def test_a_producer_is_fenced_from_outside(broker, tool, topic, unique):
+    """Admin.fenceProducers."""
+    with transactional(broker, unique) as producer:
+        producer.begin()
+        producer.produce(topic, [Message(b"fenced")])
+        tool(tools.TRANSACTIONS, "forceTerminateTransaction", "--transactionalId", unique)
+        (told,) = table(tool(tools.TRANSACTIONS, "describe", "--transactional-id", unique))
+        assert told["TransactionState"] in ("CompleteAbort", "Empty")
+        with pytest.raises(ClientError):
+            producer.commit()
+
+
+def test_a_hanging_transaction_is_found_and_aborted(start_broker, unique, admin_of):
+    """Without verification a late batch opens a transaction that no coordinator knows."""
+    broker = start_broker({"transaction.partition.verification.enable": "false"})
+    with admin_of(broker) as admin:
+        admin.create_topic(unique)
+    with Connection(broker.port) as connection:
+        frames.await_coordinator(connection)
+        frames.await_topic(connection, unique)
+        late = frames.start(connection, unique)
+        assert frames.produce(connection, late, (unique, 0), frames.records_of(late), version=10) == (0, 0)
+    to_broker = ["--bootstrap-server", broker.bootstrap_servers]
+    of_partition = ["--topic", unique, "--partition", "0"]
+    time.sleep(1)
+
+    def found() -> list[dict[str, str]]:
+        result = run(
+            tools.TRANSACTIONS,
+            *to_broker,
+            "find-hanging",
+            "--broker-id",
+            "1",
+            "--topic",
+            unique,
+            "--max-transaction-timeout",
+            "0",
+        )
+        return table(result)
+
+    (hanging,) = found()
+    assert (hanging["ProducerId"], hanging["StartOffset"]) == (str(late.producer_id), "0")
+    run(tools.TRANSACTIONS, *to_broker, "abort", *of_partition, "--start-offset", hanging["StartOffset"])
+    assert found() == []
+
+
+def test_the_feature_of_transactions(start_broker, unique, admin_of):
+    """Described, lowered and raised again; what clients do follows it."""
+    broker = start_broker()
+
+    def features(*arguments: str, **options: Any) -> ToolResult:
+        return run(tools.FEATURES, "--bootstrap-server", broker.bootstrap_servers, *arguments, **options)
+
+    def level() -> tuple[str, str, str]:
+        (told,) = re.findall(
+            r"Feature: transaction\.version\s+SupportedMinVersion: (\d+)\s+SupportedMaxVersion: (\d+)\s+"
+            r"FinalizedVersionLevel: (\d+)",
+            features("describe").stdout,
+        )
+        return told
+
+    def epoch_after_a_commit() -> int:
+        with transactional(broker, unique) as producer:
+            producer.begin()
+            producer.produce(unique, [Message(b"x")])
+            producer.commit()
+            described = run(
+                tools.TRANSACTIONS,
+                "--bootstrap-server",
+                broker.bootstrap_servers,
+                "describe",
+                "--transactional-id",
+                unique,
+            )
+            return int(table(described)[0]["ProducerEpoch"])
+
+    with admin_of(broker) as admin:
+        admin.create_topic(unique)
+    assert level() == ("0", "2", "2")
+    dry = features("downgrade", "--feature", "transaction.version=1", "--dry-run")
+    assert "transaction.version can be downgraded to 1" in dry.stdout
+    assert level() == ("0", "2", "2")
+    features("downgrade", "--feature", "transaction.version=1")
+    assert wait_until(lambda: level() == ("0", "2", "1"))
+    assert epoch_after_a_commit() == 0
+    features("upgrade", "--feature", "transaction.version=2")
+    assert wait_until(lambda: level() == ("0", "2", "2"))
+    refused = features("upgrade", "--feature", "transaction.version=3", check=False)
+    assert refused.returncode == 1
+
+
+def test_the_performance_producer_in_transactions(broker, tool, topic, unique):
+    load = ["--topic", topic, "--num-records", "3000", "--record-size", "100", "--throughput", "-1"]
+    produced = tool(
+        tools.PRODUCER_PERFORMANCE,
+        *load,
+        "--transactional-id",
+        unique,
+        "--transaction-duration-ms",
+        "50",
+        "--command-property",
+        "acks=all",
+    )
+    assert "3000 records sent" in produced.stdout
+    result = tool(
+        tools.CONSOLE_CONSUMER,
+        "--topic",
+        topic,
+        "--from-beginning",
+        "--isolation-level",
+        "read_committed",
+        "--max-messages",
+        "3000",
+        "--timeout-ms",
+        "20000",
+    )
+    assert len(result.lines) == 3000
+
+
+def test_the_console_consumer_by_isolation(broker, tool, topic, unique):
+    with transactional(broker, unique) as producer:
+        for value in (b"aborted", b"committed"):
+            producer.begin()
+            producer.produce(topic, [Message(value)])
+            if value == b"aborted":
+                producer.abort()
+            else:
+                producer.commit()
+    arguments = ["--topic", topic, "--from-beginning", "--timeout-ms", "3000"]
+    committed = tool(tools.CONSOLE_CONSUMER, *arguments, "--isolation-level", "read_committed")
+    everything = tool(tools.CONSOLE_CONSUMER, *arguments, "--isolation-level", "read_uncommitted")
+    assert committed.lines == ["committed"]
+    assert everything.lines == ["aborted", "committed"]

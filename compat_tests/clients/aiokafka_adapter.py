@@ -61,13 +61,16 @@ class Producer(common.Producer):
         if options.partitioner:
             choose = options.partitioner
             more["partitioner"] = lambda key, every, available: choose(key, sorted(every))
+        if options.transactional_id is not None:
+            more["transactional_id"] = options.transactional_id
+            more["transaction_timeout_ms"] = options.transaction_timeout_ms
 
         async def start() -> AIOKafkaProducer:
             producer = AIOKafkaProducer(
                 bootstrap_servers=bootstrap,
                 acks=options.acks,
                 compression_type=options.compression,
-                enable_idempotence=options.idempotent,
+                enable_idempotence=options.idempotent or options.transactional_id is not None,
                 linger_ms=options.linger_ms,
                 max_request_size=options.max_request_bytes,
                 request_timeout_ms=options.timeout_ms,
@@ -99,6 +102,19 @@ class Producer(common.Producer):
 
         return _run(produce())
 
+    def begin(self) -> None:
+        _run(self._producer.begin_transaction())
+
+    def commit(self) -> None:
+        _run(self._producer.commit_transaction())
+
+    def abort(self) -> None:
+        _run(self._producer.abort_transaction())
+
+    def send_offsets(self, offsets: Mapping[Partition, int], consumer: Any) -> None:
+        positions = {TopicPartition(*p): OffsetAndMetadata(offset, "") for p, offset in offsets.items()}
+        _run(self._producer.send_offsets_to_transaction(positions, consumer.group))
+
     def close(self) -> None:
         _run(self._producer.stop())
 
@@ -116,6 +132,8 @@ class _Listener(ConsumerRebalanceListener):
 
 class Consumer(common.Consumer):
     def __init__(self, bootstrap: str, options: common.ConsumerOptions) -> None:
+        self.group = options.group
+
         async def start() -> AIOKafkaConsumer:
             consumer = AIOKafkaConsumer(
                 bootstrap_servers=bootstrap,
@@ -129,6 +147,7 @@ class Consumer(common.Consumer):
                 enable_auto_commit=False,
                 max_partition_fetch_bytes=options.max_partition_bytes,
                 fetch_max_wait_ms=options.fetch_wait_ms,
+                isolation_level="read_committed" if options.committed_only else "read_uncommitted",
             )
             await consumer.start()
             return consumer

@@ -28,9 +28,11 @@ class Code(IntEnum):
     INVALID_REPLICA_ASSIGNMENT = 39
     INVALID_CONFIG = 40
     INVALID_REQUEST = 42
+    INVALID_PRODUCER_EPOCH = 47
     NON_EMPTY_GROUP = 68
     GROUP_ID_NOT_FOUND = 69
     INVALID_RECORD = 87
+    PRODUCER_FENCED = 90
 
 
 class ClientError(Exception):
@@ -82,11 +84,13 @@ class ProducerOptions:
     max_request_bytes: int = 1_000_000
     partitioner: Callable[[bytes | None, Sequence[int]], int] | None = None
     timeout_ms: int = 20_000
+    transactional_id: str | None = None
+    transaction_timeout_ms: int = 60_000
 
 
 @dataclass
 class ConsumerOptions:
-    """How a consumer is to be made. assignor: range, roundrobin or cooperative."""
+    """How a consumer is to be made. assignor: range, roundrobin or cooperative; committed_only: read_committed."""
 
     group: str | None = None
     instance_id: str | None = None
@@ -97,6 +101,7 @@ class ConsumerOptions:
     max_partition_bytes: int = 1_048_576
     fetch_wait_ms: int = 100
     client_id: str = "compat"
+    committed_only: bool = False
 
 
 class TopicConfig(NamedTuple):
@@ -143,6 +148,18 @@ class Producer(Closing):
     @abstractmethod
     def produce(self, topic: str, messages: Iterable[Message]) -> list[Sent]:
         """Sends all, waits for all, and answers in the order sent. Raises ClientError for the first that failed."""
+
+    # With a transactional id; the producer fences its predecessors when it is made.
+
+    @abstractmethod
+    def begin(self) -> None: ...
+    @abstractmethod
+    def commit(self) -> None: ...
+    @abstractmethod
+    def abort(self) -> None: ...
+    @abstractmethod
+    def send_offsets(self, offsets: Mapping[Partition, int], consumer: "Consumer") -> None:
+        """Commits offsets of the consumer's group with the transaction."""
 
 
 class Consumer(Closing):

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import confluent_kafka
@@ -34,6 +34,11 @@ def _translated() -> Iterator[None]:
         yield
     except KafkaException as error:
         raise ClientError(error.args[0].code(), error.args[0]) from error
+    except SystemError as error:
+        # A fatal error raised while delivery reports are handed out.
+        if not isinstance(error.__cause__, KafkaException):
+            raise
+        raise ClientError(error.__cause__.args[0].code(), error.__cause__.args[0]) from error
 
 
 def _ignore(_: object) -> None:
@@ -42,18 +47,25 @@ def _ignore(_: object) -> None:
 
 class Producer(common.Producer):
     def __init__(self, bootstrap: str, options: common.ProducerOptions) -> None:
-        self._producer = confluent_kafka.Producer(
-            {
-                "bootstrap.servers": bootstrap,
-                "acks": options.acks,
-                "compression.type": options.compression or "none",
-                "enable.idempotence": options.idempotent,
-                "linger.ms": options.linger_ms,
-                "message.max.bytes": options.max_request_bytes,
-                "message.timeout.ms": options.timeout_ms,
-                "error_cb": _ignore,
-            }
-        )
+        settings = {
+            "bootstrap.servers": bootstrap,
+            "acks": options.acks,
+            "compression.type": options.compression or "none",
+            "enable.idempotence": options.idempotent,
+            "linger.ms": options.linger_ms,
+            "message.max.bytes": options.max_request_bytes,
+            "message.timeout.ms": options.timeout_ms,
+            "error_cb": _ignore,
+        }
+        if options.transactional_id is not None:
+            settings["enable.idempotence"] = True
+            settings["transactional.id"] = options.transactional_id
+            settings["transaction.timeout.ms"] = options.transaction_timeout_ms
+            settings["message.timeout.ms"] = min(options.timeout_ms, options.transaction_timeout_ms)
+        self._producer = confluent_kafka.Producer(settings)
+        if options.transactional_id is not None:
+            with _translated():
+                self._producer.init_transactions(TIMEOUT_S)
 
     def produce(self, topic: str, messages: Iterable[Message]) -> list[Sent]:
         answers: dict[int, tuple[Any, Any]] = {}
@@ -87,9 +99,28 @@ class Producer(common.Producer):
             except BufferError:
                 self._producer.poll(0.1)
 
+    def begin(self) -> None:
+        with _translated():
+            self._producer.begin_transaction()
+
+    def commit(self) -> None:
+        with _translated():
+            self._producer.commit_transaction(TIMEOUT_S)
+
+    def abort(self) -> None:
+        with _translated():
+            self._producer.abort_transaction(TIMEOUT_S)
+
+    def send_offsets(self, offsets: Mapping[Partition, int], consumer: Any) -> None:
+        positions = [TopicPartition(*p, offset) for p, offset in offsets.items()]
+        with _translated():
+            self._producer.send_offsets_to_transaction(positions, consumer.group_metadata(), TIMEOUT_S)
+
     def close(self) -> None:
         self._producer.purge()
-        self._producer.flush(5)
+        # One that was fenced says so again.
+        with suppress(KafkaException):
+            self._producer.flush(5)
 
 
 class Consumer(common.Consumer):
@@ -107,6 +138,7 @@ class Consumer(common.Consumer):
             "max.partition.fetch.bytes": options.max_partition_bytes,
             "fetch.error.backoff.ms": 50,
             "fetch.wait.max.ms": options.fetch_wait_ms,
+            "isolation.level": "read_committed" if options.committed_only else "read_uncommitted",
             "error_cb": _ignore,
         }
         if options.instance_id:
@@ -169,6 +201,9 @@ class Consumer(common.Consumer):
         with _translated():
             (answer,) = self._consumer.committed([TopicPartition(*partition)], timeout=TIMEOUT_S)
         return answer.offset if answer.offset >= 0 else None
+
+    def group_metadata(self) -> Any:
+        return self._consumer.consumer_group_metadata()
 
     def offsets_for_times(self, times: Mapping[Partition, int]) -> dict[Partition, int | None]:
         asked = [TopicPartition(*p, t) for p, t in times.items()]

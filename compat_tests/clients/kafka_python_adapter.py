@@ -77,11 +77,14 @@ class Producer(common.Producer):
         more: dict[str, Any] = {}
         if options.partitioner:
             more["partitioner"] = _Partitioner(options.partitioner)
+        if options.transactional_id is not None:
+            more["transactional_id"] = options.transactional_id
+            more["transaction_timeout_ms"] = options.transaction_timeout_ms
         self._producer = KafkaProducer(
             bootstrap_servers=bootstrap,
             acks=options.acks,
             compression_type=options.compression,
-            enable_idempotence=options.idempotent,
+            enable_idempotence=options.idempotent or options.transactional_id is not None,
             linger_ms=options.linger_ms,
             max_request_size=options.max_request_bytes,
             max_block_ms=options.timeout_ms,
@@ -89,6 +92,9 @@ class Producer(common.Producer):
             delivery_timeout_ms=options.timeout_ms + options.linger_ms,
             **more,
         )
+        if options.transactional_id is not None:
+            with _translated():
+                self._producer.init_transactions()
 
     def produce(self, topic: str, messages: Iterable[Message]) -> list[Sent]:
         with _translated():
@@ -106,6 +112,23 @@ class Producer(common.Producer):
             self._producer.flush()
             answers = [future.get(20) for future in futures]
         return [Sent(answer.partition, -1 if answer.offset is None else answer.offset) for answer in answers]
+
+    def begin(self) -> None:
+        with _translated():
+            self._producer.begin_transaction()
+
+    def commit(self) -> None:
+        with _translated():
+            self._producer.commit_transaction()
+
+    def abort(self) -> None:
+        with _translated():
+            self._producer.abort_transaction()
+
+    def send_offsets(self, offsets: Mapping[Partition, int], consumer: Any) -> None:
+        positions = {TopicPartition(*p): OffsetAndMetadata(offset, "", -1) for p, offset in offsets.items()}
+        with _translated():
+            self._producer.send_offsets_to_transaction(positions, consumer.group_metadata())
 
     def close(self) -> None:
         self._producer.close(timeout=5)
@@ -139,6 +162,7 @@ class Consumer(common.Consumer):
             enable_auto_commit=False,
             max_partition_fetch_bytes=options.max_partition_bytes,
             fetch_max_wait_ms=options.fetch_wait_ms,
+            isolation_level="read_committed" if options.committed_only else "read_uncommitted",
         )
 
     def subscribe(
@@ -181,6 +205,9 @@ class Consumer(common.Consumer):
             task = coordinator._join_task
             if task is not None and task.is_done:
                 coordinator.request_rejoin()
+
+    def group_metadata(self) -> Any:
+        return self._consumer.group_metadata()
 
     def seek(self, partition: Partition, offset: int) -> None:
         self._consumer.seek(TopicPartition(*partition), offset)
