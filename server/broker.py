@@ -11,7 +11,7 @@ import logging
 import os
 import time
 from collections.abc import Callable
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from twisted.internet.defer import Deferred
 from twisted.internet.error import CannotListenError
@@ -28,12 +28,13 @@ from odradek.replication.adoption import FoundLog, adopt_topics
 from odradek.replication.broker_configs import BrokerConfigs
 from odradek.replication.cluster_metadata import BrokerMetadata, ClusterMetadata, Endpoint, MetadataDelta
 from odradek.replication.controller import Controller, StartError
+from odradek.replication.features import Features
 from odradek.replication.metadata_loader import load_image
 from odradek.replication.metadata_store import MetadataStore, MetadataStoreError
 from odradek.replication.producer_id_blocks import allocate_block
 from odradek.replication.replica_manager import ReplicaManager
 from odradek.replication.topic_ids import random_topic_id
-from odradek.replication.topic_names import GROUP_METADATA_TOPIC
+from odradek.replication.topic_names import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
 from odradek.server.apis import Dispatch
 from odradek.server.config import BrokerConfig, Listener
 from odradek.server.connection import Connection
@@ -45,6 +46,9 @@ from odradek.server.request import RequestContext
 from odradek.server.services import Services
 from odradek.server.surroundings import Surroundings
 from odradek.server.transport import KafkaTransport, KafkaTransportFactory
+
+if TYPE_CHECKING:
+    from odradek.server.coordinator_runtime import CoordinatorRuntime
 
 logger = logging.getLogger(__name__)
 
@@ -113,8 +117,9 @@ class Broker:
         self._connections.stop()
         if self._background is not None and self._background.active():
             self._background.cancel()
-        if self.services.groups_in_use is not None:
-            self.services.groups_in_use.stop()
+        for coordinators in (self.services.transactions_in_use, self.services.groups_in_use):
+            if coordinators is not None:
+                coordinators.stop()
         if hasattr(self.services, "logs"):
             self.services.logs.close(self._now_ms(), self._epoch())
         if self._store is not None:
@@ -179,7 +184,11 @@ class Broker:
         services.replicas = ReplicaManager(
             self.config.node_id, image, configs, services.logs, self._now_ms, services.flusher.request
         )
-        services.producer_ids = ProducerIdManager(lambda: allocate_block(store, self.config.node_id))
+        services.producer_ids = ProducerIdManager(
+            lambda: allocate_block(store, self.config.node_id), Deferred.fromCoroutine
+        )
+        services.features = Features()
+        await services.features.load(store)
         services.fetch_sessions = FetchSessionCache(
             self.config.max_incremental_fetch_session_cache_slots, lambda: self._random.randrange(1, 1 << 31)
         )
@@ -270,16 +279,21 @@ class Broker:
     def _on_metadata(self, delta: MetadataDelta) -> None:
         services = self.services
         if GROUP_METADATA_TOPIC in delta.topics:
-            for partition in services.replicas:
-                if partition.topic != GROUP_METADATA_TOPIC:
-                    continue
-                if partition.is_leader and partition.log is not None:
-                    services.groups.lead(partition)
-                else:
-                    services.groups.resign(partition.index)
+            self._lead_coordinators(services.groups)
+        if TRANSACTION_STATE_TOPIC in delta.topics:
+            self._lead_coordinators(services.transactions)
         deleted = [(topic.name, topic.topic_id) for topic in delta.deleted_topics]
         if deleted and services.groups_in_use is not None:
             services.groups_in_use.topics_deleted(deleted)
+
+    def _lead_coordinators(self, runtime: "CoordinatorRuntime[Any]") -> None:
+        for partition in self.services.replicas:
+            if partition.topic != runtime.topic:
+                continue
+            if partition.is_leader and partition.log is not None:
+                runtime.lead(partition)
+            else:
+                runtime.resign(partition.index)
 
     def _on_config(self, old: PropertySet, new: PropertySet) -> None:
         assert isinstance(new, BrokerConfig)

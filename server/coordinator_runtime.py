@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
 from twisted.internet.defer import Deferred
 
-from odradek.coordinator.group_shard import Phase
 from odradek.coordinator.partitioning import partition_for
+from odradek.coordinator.phase import Phase
 from odradek.coordinator.result import CoordinatorRecord, Result
 from odradek.log.validation import Origin
 from odradek.protocol.errors import ErrorCode, KafkaError
@@ -106,8 +106,8 @@ class Led(Generic[S]):
         self.waiting: deque[tuple[int, Callable[[ErrorCode], None]]] = deque()
 
     def wake(self) -> None:
-        """The partition calls this when its high watermark has moved."""
-        if self.waiting:
+        """The partition calls this when its high watermark has moved, or when its disk has failed."""
+        if self.waiting or self.partition.log is None:
             self.on_wake(self)
 
 
@@ -278,6 +278,9 @@ class CoordinatorRuntime(ABC, Generic[S]):
         return written
 
     def _replicated(self, led: Led[S]) -> None:
+        if led.partition.log is None and self._is_led(led):
+            # Whether the last records are on the disk nobody knows: who loads them next will see.
+            self.resign(led.partition.index)
         while led.waiting and is_replicated(led.partition, led.waiting[0][0]):
             led.waiting.popleft()[1](ErrorCode.NONE)
 

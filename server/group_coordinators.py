@@ -3,7 +3,8 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from odradek.coordinator.group_shard import GroupShard, Phase
+from odradek.coordinator.group_shard import GroupShard
+from odradek.coordinator.phase import Phase
 from odradek.coordinator.settings import GroupSettings
 from odradek.log.validation import Origin
 from odradek.protocol.errors import ErrorCode, KafkaError

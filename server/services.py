@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from twisted.internet.defer import Deferred
 
 from odradek.protocol.types import ZERO_UUID
-from odradek.replication.topic_names import GROUP_METADATA_TOPIC
+from odradek.replication.topic_names import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
 
 if TYPE_CHECKING:
     import random
@@ -22,12 +22,16 @@ if TYPE_CHECKING:
     from odradek.replication.config_admin import ConfigAdmin
     from odradek.replication.config_description import ConfigDescriber
     from odradek.replication.controller import Controller
+    from odradek.replication.features import Features
     from odradek.replication.replica_manager import ReplicaManager
     from odradek.replication.topic_admin import TopicAdmin
     from odradek.server.config import BrokerConfig
     from odradek.server.fetch_sessions import FetchSessionCache
     from odradek.server.flusher import Flusher
     from odradek.server.group_coordinators import GroupCoordinatorRuntime
+    from odradek.server.marker_sender import MarkerSender
+    from odradek.server.transaction_coordinators import TransactionCoordinatorRuntime
+    from odradek.server.transaction_verification import TransactionVerifier
 
 
 class LeaderNode(NamedTuple):
@@ -52,6 +56,7 @@ class Services:
         self.random_source = random_source
         self.configs: BrokerConfigs
         self.controller: Controller
+        self.features: Features
         self.fetch_sessions: FetchSessionCache
         self.flusher: Flusher
         self.logs: LogManager
@@ -103,7 +108,7 @@ class Services:
             reactor=self.reactor,
             now_ms=self.now_ms,
             random_uuid=lambda: str(uuid.UUID(int=self.random_source.getrandbits(128), version=4)),
-            partition_count=self._group_partition_count,
+            partition_count=lambda: self._partition_count(GROUP_METADATA_TOPIC),
         )
 
     @property
@@ -111,8 +116,57 @@ class Services:
         """The group coordinators, if anybody has asked for them yet."""
         return self.__dict__.get("groups")
 
-    def _group_partition_count(self) -> int:
-        topic = self.metadata.topics.get(GROUP_METADATA_TOPIC)
+    @cached_property
+    def markers(self) -> "MarkerSender":
+        """Writes the outcome of transactions to partitions."""
+        from odradek.server.marker_sender import MarkerSender
+
+        return MarkerSender(self)
+
+    @cached_property
+    def transactions(self) -> "TransactionCoordinatorRuntime":
+        """The transaction coordinators."""
+        from odradek.coordinator.transaction_settings import TransactionSettings
+        from odradek.replication.features import TRANSACTION_VERSION
+        from odradek.server.transaction_coordinators import TransactionCoordinatorRuntime
+
+        config, features = self.config, self.features
+        settings = TransactionSettings(
+            transaction_version=features.level(TRANSACTION_VERSION),
+            max_timeout_ms=config.transaction_max_timeout_ms,
+            transactional_id_expiration_ms=config.transactional_id_expiration_ms,
+            abort_timed_out_interval_ms=config.transaction_abort_timed_out_transaction_cleanup_interval_ms,
+            remove_expired_interval_ms=config.transaction_remove_expired_transaction_cleanup_interval_ms,
+            is_two_phase_commit_enabled=config.transaction_two_phase_commit_enable,
+        )
+
+        def follow_feature() -> None:
+            settings.transaction_version = features.level(TRANSACTION_VERSION)
+
+        features.listeners.append(follow_feature)
+        return TransactionCoordinatorRuntime(
+            settings,
+            reactor=self.reactor,
+            now_ms=self.now_ms,
+            take_producer_id=self.producer_ids.take,
+            partition_count=lambda: self._partition_count(TRANSACTION_STATE_TOPIC),
+            markers=self.markers,
+        )
+
+    @cached_property
+    def verifier(self) -> "TransactionVerifier":
+        """Asks whether transactions know what is written in them."""
+        from odradek.server.transaction_verification import TransactionVerifier
+
+        return TransactionVerifier(self)
+
+    @property
+    def transactions_in_use(self) -> "TransactionCoordinatorRuntime | None":
+        """The transaction coordinators, if anybody has asked for them yet."""
+        return self.__dict__.get("transactions")
+
+    def _partition_count(self, topic_name: str) -> int:
+        topic = self.metadata.topics.get(topic_name)
         return 0 if topic is None else len(topic.partitions)
 
     def current_leader(self, topic: str, topic_id: bytes, index: int, listener: str) -> LeaderNode | None:

@@ -3,6 +3,7 @@
 import pytest
 
 from odradek.coordinator.producer_ids import ProducerIdManager
+from odradek.protocol.errors import ErrorCode, KafkaError
 
 
 def run(coroutine):
@@ -34,3 +35,45 @@ def test_a_failed_allocation_is_tried_again():
     with pytest.raises(OSError, match="disk"):
         manager.next_id().send(None)
     assert run(manager.next_id()) == 3
+
+
+def test_taking_one_does_not_wait():
+    blocks = [range(3, 5), range(9, 10)]
+    started = []
+
+    async def allocate():
+        return blocks.pop(0)
+
+    def run_at_once(coroutine):
+        with pytest.raises(StopIteration):
+            coroutine.send(None)
+
+    manager = ProducerIdManager(allocate, run_at_once)
+    assert [manager.take() for _ in range(3)] == [3, 4, 9]
+
+    slow = ProducerIdManager(allocate, started.append)
+    for _ in range(2):
+        with pytest.raises(KafkaError) as caught:
+            slow.take()
+        assert caught.value.code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    assert len(started) == 1, "one block is fetched at a time"
+    started[0].close()
+
+
+def test_a_failed_block_is_asked_for_again():
+    answers = [OSError("no store"), range(5, 6)]
+
+    async def allocate():
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def run_at_once(coroutine):
+        with pytest.raises(StopIteration):
+            coroutine.send(None)
+
+    manager = ProducerIdManager(allocate, run_at_once)
+    with pytest.raises(KafkaError):
+        manager.take()
+    assert manager.take() == 5

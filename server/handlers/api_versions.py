@@ -3,7 +3,7 @@
 Versions 0-4. From 3 on the client names itself, and a name or version that is not
 `[a-zA-Z0-9](?:[a-zA-Z0-9\\-.]*[a-zA-Z0-9])?` is INVALID_REQUEST (KIP-511). A request in an unknown version is answered
 in version 0 with UNSUPPORTED_VERSION and the range of ApiVersions itself. Features are listed when they are whole
-(KIP-584); there are none yet.
+(KIP-584); before version 4 not those that may be at level 0, which older clients cannot read (KAFKA-17492).
 """
 
 import re
@@ -15,13 +15,17 @@ from odradek.protocol.messages.api_versions import (
     ApiVersionsRequest,
     ApiVersionsResponse,
     ApiVersionsResponseApiVersion,
+    ApiVersionsResponseFinalizedFeatureKey,
+    ApiVersionsResponseSupportedFeatureKey,
 )
+from odradek.replication.features import SUPPORTED
 from odradek.server.apis import APIS, Api, advertised_first_version
 
 if TYPE_CHECKING:
     from odradek.server.request import RequestContext
     from odradek.server.services import Services
 
+LEVEL_0_SINCE: Final = 4
 _SOFTWARE: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 
@@ -38,7 +42,20 @@ def api_versions(
         if not all(_SOFTWARE.fullmatch(part) for part in software):
             raise KafkaError(ErrorCode.INVALID_REQUEST)
         context.client_software = software
-    return ApiVersionsResponse(api_keys=[_row(api) for api in APIS.values()])
+    features = services.features
+    return ApiVersionsResponse(
+        api_keys=[_row(api) for api in APIS.values()],
+        supported_features=[
+            ApiVersionsResponseSupportedFeatureKey(name=name, min_version=lowest, max_version=highest)
+            for name, (lowest, highest) in SUPPORTED.items()
+            if lowest > 0 or context.api_version >= LEVEL_0_SINCE
+        ],
+        finalized_features_epoch=features.epoch,
+        finalized_features=[
+            ApiVersionsResponseFinalizedFeatureKey(name=name, max_version_level=level, min_version_level=level)
+            for name, level in features.levels.items()
+        ],
+    )
 
 
 def api_versions_error(request: ApiVersionsRequest | None, version: int, error: KafkaError) -> ApiVersionsResponse:

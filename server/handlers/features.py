@@ -1,40 +1,60 @@
-"""UpdateFeatures 0-2: finalised feature levels (KIP-584).
+"""UpdateFeatures 0-2: changes finalised feature levels (KIP-584, KIP-1022).
 
-No feature is served whole yet, so there is none whose level could be changed: every update is refused, all or nothing,
-with INVALID_UPDATE_VERSION. From version 2 on the answer has no row for each feature (KIP-1022).
+All updates or none. Version 0 knows only whether a downgrade is allowed, later ones its kind, and a mere trial.
+From version 2 on the answer has no row for each feature.
 """
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from odradek.protocol.errors import ErrorCode, KafkaError
-from odradek.protocol.messages.update_features import UpdateFeaturesRequest, UpdateFeaturesResponse
+from twisted.internet.defer import Deferred
+
+from odradek.protocol.errors import KafkaError
+from odradek.protocol.messages.update_features import (
+    UpdateFeaturesRequest,
+    UpdateFeaturesRequestFeatureUpdateKey,
+    UpdateFeaturesResponse,
+    UpdateFeaturesResponseUpdatableFeatureResult,
+)
+from odradek.replication.features import FeatureUpdate, UpgradeType
 
 if TYPE_CHECKING:
     from odradek.server.request import RequestContext
     from odradek.server.services import Services
 
-_UPGRADE_TYPES: Final = (1, 2, 3)
+UPGRADE_TYPES_SINCE: Final = 1
+ROWS_UNTIL: Final = 1
 
 
-def update_features(
-    services: "Services", context: "RequestContext", request: UpdateFeaturesRequest
-) -> UpdateFeaturesResponse:
-    """Refuses the first update; a request without updates has nothing to refuse."""
-    for update in request.feature_updates:
-        why = "this broker does not support the feature"
-        if update.upgrade_type not in _UPGRADE_TYPES:
-            why = "the upgrade type is not known"
-        elif update.max_version_level < 0:
-            why = "a feature level cannot be less than 0"
-        raise KafkaError(
-            ErrorCode.INVALID_UPDATE_VERSION,
-            f"Invalid update version {update.max_version_level} for feature {update.feature}: {why}.",
-        )
-    return UpdateFeaturesResponse()
+def update_features(services: "Services", context: "RequestContext", request: UpdateFeaturesRequest) -> Any:
+    """Change the levels, or only say whether they could be changed."""
+    version = context.api_version
+    updates = [_update(asked, version) for asked in request.feature_updates]
+    changed = services.features.update(services.controller, updates, validate_only=request.validate_only)
+    return Deferred.fromCoroutine(changed).addCallback(lambda _: _done(request, version))
+
+
+def _update(asked: UpdateFeaturesRequestFeatureUpdateKey, version: int) -> FeatureUpdate:
+    kind = asked.upgrade_type
+    if version < UPGRADE_TYPES_SINCE:
+        kind = UpgradeType.SAFE_DOWNGRADE if asked.allow_downgrade else UpgradeType.UPGRADE
+    return FeatureUpdate(asked.feature, asked.max_version_level, kind)
+
+
+def _done(request: UpdateFeaturesRequest, version: int) -> UpdateFeaturesResponse:
+    rows = []
+    if version <= ROWS_UNTIL:
+        rows = [
+            UpdateFeaturesResponseUpdatableFeatureResult(feature=asked.feature, error_message=None)
+            for asked in request.feature_updates
+        ]
+    return UpdateFeaturesResponse(error_message=None, results=rows)
 
 
 def update_features_error(
     request: UpdateFeaturesRequest, version: int, error: KafkaError
 ) -> UpdateFeaturesResponse:
     """The error for the request as a whole."""
-    return UpdateFeaturesResponse(error_code=error.code, error_message=error.message)
+    message = error.message
+    if message is not None:
+        message = f"The update failed for all features since the following feature had an error: {message}"
+    return UpdateFeaturesResponse(error_code=error.code, error_message=message)

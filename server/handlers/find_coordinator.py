@@ -1,8 +1,8 @@
-"""FindCoordinator 0-6: which broker coordinates a group.
+"""FindCoordinator 0-6: which broker coordinates a group or a transactional id.
 
 Several keys from version 4 on, each with its own error (KIP-699). The internal topic is created when it is first asked
-for; until it is there the answer is COORDINATOR_NOT_AVAILABLE, which clients retry. Transactional ids and share groups
-have no coordinator here yet and are refused with INVALID_REQUEST, so that a client fails at once instead of waiting.
+for; until it is there the answer is COORDINATOR_NOT_AVAILABLE, which clients retry. Share groups have no coordinator
+here and are refused with INVALID_REQUEST, so that a client fails at once instead of waiting.
 """
 
 from typing import TYPE_CHECKING, Any, Final
@@ -13,22 +13,24 @@ from odradek.protocol.messages.find_coordinator import (
     FindCoordinatorResponse,
     FindCoordinatorResponseCoordinator,
 )
-from odradek.replication.topic_names import GROUP_METADATA_TOPIC
+from odradek.replication.topic_names import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
 
 if TYPE_CHECKING:
+    from odradek.server.coordinator_runtime import CoordinatorRuntime
     from odradek.server.request import RequestContext
     from odradek.server.services import Services
 
 GROUP: Final = 0
+TRANSACTION: Final = 1
 BATCHED_SINCE: Final = 4
+_TOPICS: Final = {GROUP: GROUP_METADATA_TOPIC, TRANSACTION: TRANSACTION_STATE_TOPIC}
 
 
 def find_coordinator(services: "Services", context: "RequestContext", request: FindCoordinatorRequest) -> Any:
     """The coordinator of each key."""
-    if request.key_type == GROUP and GROUP_METADATA_TOPIC not in services.metadata.topics:
-        return services.create_internal_topic(GROUP_METADATA_TOPIC).addCallback(
-            lambda _: _answer(services, context, request)
-        )
+    topic = _TOPICS.get(request.key_type)
+    if topic is not None and topic not in services.metadata.topics:
+        return services.create_internal_topic(topic).addCallback(lambda _: _answer(services, context, request))
     return _answer(services, context, request)
 
 
@@ -55,11 +57,16 @@ def _answer(
 def _find(
     services: "Services", context: "RequestContext", key_type: int, key: str
 ) -> FindCoordinatorResponseCoordinator:
-    if key_type != GROUP:
-        what = {1: "transactions", 2: "share groups"}.get(key_type, f"coordinator type {key_type}")
+    coordinators: CoordinatorRuntime[Any]
+    if key_type == GROUP:
+        coordinators = services.groups
+    elif key_type == TRANSACTION:
+        coordinators = services.transactions
+    else:
+        what = "share groups" if key_type == 2 else f"coordinator type {key_type}"
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"This broker does not serve {what}.")
     metadata = services.metadata
-    partition = metadata.partition(GROUP_METADATA_TOPIC, services.groups.index_of(key))
+    partition = metadata.partition(coordinators.topic, coordinators.index_of(key))
     leader = metadata.brokers.get(partition.leader) if partition is not None else None
     endpoint = leader.endpoint(context.listener_name) if leader is not None else None
     if leader is None or endpoint is None:

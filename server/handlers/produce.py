@@ -4,7 +4,9 @@ acks: 0 gets no response at all, and a failure closes the connection; 1 is answe
 once all replicas in sync have (KIP-679 makes that the clients' default). Anything else is INVALID_REQUIRED_ACKS.
 Topics go by id from version 13 on (KIP-516). From 8 on an error names the records that caused it (KIP-467), from 10 on
 NOT_LEADER_OR_FOLLOWER says who leads (KIP-951). A batch that was appended before is answered with the offsets of
-that time (KIP-98). Where flush.messages or flush.before.acks asks for it, the answer waits for the disk.
+that time (KIP-98). A transaction's first batch on a partition is verified by the transaction's coordinator, or from 12
+on adds the partition to it (KIP-890). Where flush.messages or flush.before.acks asks for it, the answer waits for the
+disk.
 """
 
 from typing import TYPE_CHECKING, Any, Final
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     from odradek.replication.partition import Partition
     from odradek.server.request import RequestContext
     from odradek.server.services import Services
+    from odradek.server.transaction_verification import Verified
 
 TOPIC_IDS_SINCE: Final = 13
 ADMIN_CLIENT_ID: Final = "__admin_client"
@@ -50,10 +53,23 @@ _EMPTY_RECORDS: Final = memoryview(b"")
 
 def produce(services: "Services", context: "RequestContext", request: ProduceRequest) -> Any:
     """Append what each partition was sent; wait for replicas and for the disk where that was asked for."""
+    if len(request.topic_data) > 1 or (request.topic_data and len(request.topic_data[0].partition_data) > 1):
+        _drop_repeated(request, context.api_version)
+    if request.transactional_id is None:
+        if _is_transactional(request):
+            raise KafkaError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+        return _append_all(services, context, request, None)
+    verified = services.verifier.before_produce(request, context.api_version)
+    if isinstance(verified, Deferred):
+        return verified.addCallback(lambda outcome: _append_all(services, context, request, outcome))
+    return _append_all(services, context, request, verified)
+
+
+def _append_all(
+    services: "Services", context: "RequestContext", request: ProduceRequest, verified: "Verified | None"
+) -> Any:
     version = context.api_version
     acks = request.acks
-    if request.transactional_id is None and _is_transactional(request):
-        raise KafkaError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
     now_ms = services.now_ms()
     topics = []
     unfinished: list[_Unfinished] | None = None
@@ -63,7 +79,7 @@ def produce(services: "Services", context: "RequestContext", request: ProduceReq
         rows = []
         for data in topic.partition_data:
             try:
-                partition, log, info = _append(services, context, request, topic, data, now_ms)
+                partition, log, info = _append(services, context, request, topic, data, now_ms, verified)
             except KafkaError as error:
                 failed = True
                 rows.append(_failed_row(data.index, error))
@@ -98,6 +114,7 @@ def _append(
     topic: ProduceRequestTopicProduceData,
     data: ProduceRequestPartitionProduceData,
     now_ms: int,
+    verified: "Verified | None",
 ) -> "tuple[Partition, PartitionLog, AppendInfo]":
     """Append one partition's batch. The log is what it was then: whom the append wakes may find its disk broken."""
     partition = find_partition(services, topic, data.index, context.api_version)
@@ -105,30 +122,54 @@ def _append(
         raise KafkaError(ErrorCode.INVALID_REQUIRED_ACKS)
     if partition.is_internal and context.client_id != ADMIN_CLIENT_ID:
         raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Cannot append to internal topic {partition.topic}")
+    if verified is not None:
+        error = verified.error(partition)
+        if error is not None:
+            raise error
     log: Any = partition.log
     info = partition.append_as_leader(
         data.records or _EMPTY_RECORDS,  # type: ignore[arg-type] # decoded: a view of the frame
         required_acks=request.acks,
         now_ms=now_ms,
         produce_version=context.api_version,
-        is_verified=False,
+        is_verified=verified is not None and verified.may_append(partition),
     )
     return partition, log, info
+
+
+def _drop_repeated(request: ProduceRequest, version: int) -> None:
+    """Of a partition that is named twice, the last word counts."""
+    seen: set[tuple[str | bytes, int]] = set()
+    is_repeated = False
+    for topic in reversed(request.topic_data):
+        name = topic.topic_id if version >= TOPIC_IDS_SINCE else topic.name
+        for position in range(len(topic.partition_data) - 1, -1, -1):
+            key = name, topic.partition_data[position].index
+            if key in seen:
+                is_repeated = True
+                del topic.partition_data[position]
+            seen.add(key)
+    if is_repeated:
+        request.topic_data = [topic for topic in request.topic_data if topic.partition_data]
 
 
 def _is_transactional(request: ProduceRequest) -> bool:
     """Whether any batch says that it belongs to a transaction."""
     for topic in request.topic_data:
         for data in topic.partition_data:
-            records: Any = data.records
-            if (
-                records
-                and len(records) > _ATTRIBUTES_AT
-                and records[_MAGIC_AT] == 2
-                and records[_ATTRIBUTES_AT] & _TRANSACTIONAL
-            ):
+            if is_transactional_batch(data.records):
                 return True
     return False
+
+
+def is_transactional_batch(records: Any) -> bool:
+    """Whether a produced batch says that it belongs to a transaction."""
+    return bool(
+        records
+        and len(records) > _ATTRIBUTES_AT
+        and records[_MAGIC_AT] == 2
+        and records[_ATTRIBUTES_AT] & _TRANSACTIONAL
+    )
 
 
 def find_partition(

@@ -1,7 +1,6 @@
-"""InitProducerId 0-5 and DescribeProducers 0: who produces (KIP-98, KIP-360, KIP-664).
+"""InitProducerId 0-6 and DescribeProducers 0: who produces (KIP-98, KIP-360, KIP-664, KIP-939).
 
-Idempotent producers get an id of their own. A transactional id is refused with INVALID_REQUEST: transactions are not
-served, and FindCoordinator says so first.
+Idempotent producers get an id of their own, transactional ones theirs from their coordinator.
 """
 
 from typing import TYPE_CHECKING, Any, Final
@@ -31,7 +30,10 @@ def init_producer_id(services: "Services", context: "RequestContext", request: I
     if (request.producer_id == NO_PRODUCER) != (request.producer_epoch == NO_PRODUCER):
         raise KafkaError(ErrorCode.INVALID_REQUEST)
     if request.transactional_id is not None:
-        raise KafkaError(ErrorCode.INVALID_REQUEST)
+        return services.transactions.run(
+            request.transactional_id,
+            lambda shard, token, now_ms: shard.init_producer_id(request, context, token, now_ms),
+        )
     return Deferred.fromCoroutine(services.producer_ids.next_id()).addCallback(
         lambda producer_id: InitProducerIdResponse(producer_id=producer_id, producer_epoch=0)
     )

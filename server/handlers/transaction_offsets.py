@@ -1,0 +1,146 @@
+"""TxnOffsetCommit 0-5: a group's positions, stored as part of a transaction (KIP-98).
+
+From version 3 on a consumer says which member of the group it is (KIP-447). Before anything is written the transaction
+is verified, or from 5 on the group's partition is added to it (KIP-890). Clients before 2 crash on
+COORDINATOR_LOAD_IN_PROGRESS and are told COORDINATOR_NOT_AVAILABLE (KAFKA-7296).
+"""
+
+from typing import TYPE_CHECKING, Any, Final
+
+from twisted.internet.defer import Deferred
+
+from odradek.coordinator.result import Result, client_error
+from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.protocol.messages.txn_offset_commit import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestTopic,
+    TxnOffsetCommitResponse,
+    TxnOffsetCommitResponsePartition,
+    TxnOffsetCommitResponseTopic,
+)
+from odradek.replication.partition import Partition
+from odradek.replication.topic_names import GROUP_METADATA_TOPIC
+from odradek.server.transaction_verification import NO_SEQUENCE, Support, Verified, Writer
+
+if TYPE_CHECKING:
+    from odradek.coordinator.group_shard import GroupShard
+    from odradek.server.request import RequestContext
+    from odradek.server.services import Services
+
+LOADING_KNOWN_SINCE: Final = 2
+
+
+def txn_offset_commit(services: "Services", context: "RequestContext", request: TxnOffsetCommitRequest) -> Any:
+    """What exists goes to the group's shard; if nothing is left, nobody is asked."""
+    version = context.api_version
+    refused = _refuse_missing(services, request)
+    if not request.topics:
+        return refused
+    if not request.group_id:
+        raise KafkaError(ErrorCode.INVALID_GROUP_ID)
+    index = services.groups.index_of(request.group_id)
+    if index < 0:
+        raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "no group has offsets yet")
+    partition = services.replicas.get(GROUP_METADATA_TOPIC, index)
+    writer = Writer(
+        request.transactional_id, request.producer_id, request.producer_epoch, Support.of_offset_commit(version)
+    )
+
+    def commit(verified: Verified) -> Any:
+        code = verified.errors.get(partition)
+        if code is not None:
+            raise KafkaError(code)
+        return services.groups.run_on(
+            index,
+            lambda shard, token, now_ms: _decide(shard, context, request, token, now_ms, verified, partition),
+        )
+
+    def answer(response: TxnOffsetCommitResponse) -> TxnOffsetCommitResponse:
+        return _merged(refused, response, version)
+
+    verified = services.verifier.verify(writer, {partition: NO_SEQUENCE})
+    if isinstance(verified, Deferred):
+        return verified.addCallback(commit).addCallback(answer)
+    outcome = commit(verified)
+    return outcome.addCallback(answer) if isinstance(outcome, Deferred) else answer(outcome)
+
+
+def _decide(
+    shard: "GroupShard",
+    context: "RequestContext",
+    request: TxnOffsetCommitRequest,
+    token: Any,
+    now_ms: int,
+    verified: Verified,
+    partition: Partition,
+) -> Result:
+    """Let the shard decide, but write only while the verification holds or the transaction is open here."""
+    result = shard.commit_offsets_in_transaction(request, context, token, now_ms)
+    if not result.records or verified.may_append(partition):
+        return result
+    try:
+        partition.leading_log().producer_state.check_in_transaction(request.producer_id, request.producer_epoch)
+    except KafkaError as error:
+        return shard.on_write_failed(result, error.code, now_ms)
+    return result
+
+
+def _refuse_missing(services: "Services", request: TxnOffsetCommitRequest) -> TxnOffsetCommitResponse:
+    """Take out of the request what does not exist; the answer to that."""
+    known = services.metadata.partition
+    refused = TxnOffsetCommitResponse(topics=[])
+    remaining = []
+    for topic in request.topics:
+        kept = [item for item in topic.partitions if known(topic.name, item.partition_index) is not None]
+        if kept:
+            remaining.append(TxnOffsetCommitRequestTopic(name=topic.name, partitions=kept))
+        rows = [
+            TxnOffsetCommitResponsePartition(
+                partition_index=item.partition_index, error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            )
+            for item in topic.partitions
+            if known(topic.name, item.partition_index) is None
+        ]
+        if rows or not topic.partitions:
+            refused.topics.append(TxnOffsetCommitResponseTopic(name=topic.name, partitions=rows))
+    request.topics = remaining
+    return refused
+
+
+def _merged(
+    refused: TxnOffsetCommitResponse, answered: TxnOffsetCommitResponse, version: int
+) -> TxnOffsetCommitResponse:
+    by_name = {topic.name: topic for topic in refused.topics}
+    for topic in answered.topics:
+        if version < LOADING_KNOWN_SINCE:
+            for row in topic.partitions:
+                if row.error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+                    row.error_code = ErrorCode.COORDINATOR_NOT_AVAILABLE
+        if topic.name in by_name:
+            by_name[topic.name].partitions += topic.partitions
+        else:
+            refused.topics.append(topic)
+    return refused
+
+
+def txn_offset_commit_error(
+    request: TxnOffsetCommitRequest, version: int, error: KafkaError
+) -> TxnOffsetCommitResponse:
+    """The error at every partition."""
+    code = client_error(error.code)
+    if code is ErrorCode.NETWORK_EXCEPTION:
+        code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    if code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS and version < LOADING_KNOWN_SINCE:
+        code = ErrorCode.COORDINATOR_NOT_AVAILABLE
+    return TxnOffsetCommitResponse(
+        topics=[
+            TxnOffsetCommitResponseTopic(
+                name=topic.name,
+                partitions=[
+                    TxnOffsetCommitResponsePartition(partition_index=item.partition_index, error_code=code)
+                    for item in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ]
+    )

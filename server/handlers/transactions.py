@@ -1,0 +1,196 @@
+"""Transactions: AddPartitionsToTxn 0-5, AddOffsetsToTxn 0-4, EndTxn 0-5, DescribeTransactions 0, ListTransactions 0-2.
+
+AddPartitionsToTxn up to version 3 is one producer's; from 4 on brokers send it, for several transactions at once, and
+may only ask (KIP-890). A partition that does not exist fails its transaction's whole list. From EndTxn 5 on the answer
+bears the epoch for the next transaction. KIP-98, KIP-664 (what administrators see), KIP-994 (by duration), KIP-1152 (by
+pattern).
+"""
+
+from typing import TYPE_CHECKING, Any, Final
+
+from twisted.internet.defer import Deferred, gatherResults
+
+from odradek.coordinator.transaction_admin import describe_error, unknown_states
+from odradek.coordinator.transaction_responses import (
+    add_offsets_response,
+    add_partitions_response,
+    add_partitions_result,
+    end_txn_response,
+    verified_result,
+)
+from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
+from odradek.protocol.messages.add_partitions_to_txn import (
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnRequestAddPartitionsToTxnTopic,
+    AddPartitionsToTxnRequestAddPartitionsToTxnTransaction,
+    AddPartitionsToTxnResponse,
+    AddPartitionsToTxnResponseAddPartitionsToTxnResult,
+)
+from odradek.protocol.messages.describe_transactions import (
+    DescribeTransactionsRequest,
+    DescribeTransactionsResponse,
+)
+from odradek.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
+from odradek.protocol.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
+
+if TYPE_CHECKING:
+    from odradek.server.request import RequestContext
+    from odradek.server.services import Services
+
+BATCHED_SINCE: Final = 4
+
+Topics = list[AddPartitionsToTxnRequestAddPartitionsToTxnTopic]
+
+
+def add_partitions_to_txn(services: "Services", context: "RequestContext", request: AddPartitionsToTxnRequest) -> Any:
+    """What exists goes to the transaction's shard."""
+    version = context.api_version
+    if version >= BATCHED_SINCE:
+        return _add_batched(services, context, request)
+    transactional_id = request.v3_and_below_transactional_id
+    missing = _missing(services, transactional_id, request.v3_and_below_topics)
+    if missing is not None:
+        return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=missing.topic_results)
+    return services.transactions.run(
+        transactional_id,
+        lambda shard, token, now_ms: shard.add_partitions(request, context, token, now_ms),
+    )
+
+
+def _add_batched(services: "Services", context: "RequestContext", request: AddPartitionsToTxnRequest) -> Any:
+    results: list[Any] = [_add_one(services, context, transaction) for transaction in request.transactions]
+    if not any(isinstance(result, Deferred) for result in results):
+        return AddPartitionsToTxnResponse(results_by_transaction=results)
+    waits = [result if isinstance(result, Deferred) else _succeeded(result) for result in results]
+    return gatherResults(waits, consumeErrors=True).addCallback(
+        lambda done: AddPartitionsToTxnResponse(results_by_transaction=done)
+    )
+
+
+def _succeeded(result: Any) -> "Deferred[Any]":
+    deferred: Deferred[Any] = Deferred()
+    deferred.callback(result)
+    return deferred
+
+
+def _add_one(
+    services: "Services",
+    context: "RequestContext",
+    transaction: AddPartitionsToTxnRequestAddPartitionsToTxnTransaction,
+) -> Any:
+    missing = _missing(services, transaction.transactional_id, transaction.topics)
+    if missing is not None:
+        return missing
+    return services.transactions.run(
+        transaction.transactional_id,
+        lambda shard, token, now_ms: shard.add_partitions_of(transaction, context, token, now_ms),
+    )
+
+
+def _missing(
+    services: "Services", transactional_id: str, topics: Topics
+) -> AddPartitionsToTxnResponseAddPartitionsToTxnResult | None:
+    """The answer where a partition does not exist: nothing was tried with the others."""
+    known = services.metadata.partition
+    errors = {
+        (topic.name, index): ErrorCode.OPERATION_NOT_ATTEMPTED
+        if known(topic.name, index) is not None
+        else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        for topic in topics
+        for index in topic.partitions
+    }
+    if ErrorCode.UNKNOWN_TOPIC_OR_PARTITION not in errors.values():
+        return None
+    return verified_result(transactional_id, errors)
+
+
+def add_partitions_to_txn_error(
+    request: AddPartitionsToTxnRequest, version: int, error: KafkaError
+) -> AddPartitionsToTxnResponse:
+    """The error at every partition; from version 4 on also for the request as a whole."""
+    if version < BATCHED_SINCE:
+        return add_partitions_response(request.v3_and_below_topics, error.code, version)
+    return AddPartitionsToTxnResponse(
+        error_code=error.code,
+        results_by_transaction=[
+            add_partitions_result(one.transactional_id, one.topics, error.code, version)
+            for one in request.transactions
+        ],
+    )
+
+
+def add_offsets_to_txn(services: "Services", context: "RequestContext", request: AddOffsetsToTxnRequest) -> Any:
+    """Add the partition that holds the group's offsets."""
+    index = services.groups.index_of(request.group_id)
+    if index < 0:
+        raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "no group has offsets yet")
+    return services.transactions.run(
+        request.transactional_id,
+        lambda shard, token, now_ms: shard.add_offsets(request, context, token, now_ms, offsets_partition=index),
+    )
+
+
+def add_offsets_to_txn_error(
+    request: AddOffsetsToTxnRequest, version: int, error: KafkaError
+) -> AddOffsetsToTxnResponse:
+    """The error for the request as a whole."""
+    return add_offsets_response(error.code, version)
+
+
+def end_txn(services: "Services", context: "RequestContext", request: EndTxnRequest) -> Any:
+    """Answered once the decision is written; the markers follow."""
+    return services.transactions.run(
+        request.transactional_id, lambda shard, token, now_ms: shard.end_txn(request, context, token, now_ms)
+    )
+
+
+def end_txn_error(request: EndTxnRequest, version: int, error: KafkaError) -> EndTxnResponse:
+    """The error for the request as a whole."""
+    return end_txn_response(error.code, version)
+
+
+def describe_transactions(
+    services: "Services", context: "RequestContext", request: DescribeTransactionsRequest
+) -> DescribeTransactionsResponse:
+    """Each transactional id from its shard, at once."""
+    coordinators = services.transactions
+    states = []
+    for transactional_id in request.transactional_ids:
+        states += coordinators.shard(coordinators.index_of(transactional_id)).describe([transactional_id])
+    return DescribeTransactionsResponse(transaction_states=states)
+
+
+def describe_transactions_error(
+    request: DescribeTransactionsRequest, version: int, error: KafkaError
+) -> DescribeTransactionsResponse:
+    """The error at every transactional id."""
+    return DescribeTransactionsResponse(
+        transaction_states=[describe_error(name, error.code) for name in request.transactional_ids]
+    )
+
+
+def list_transactions(
+    services: "Services", context: "RequestContext", request: ListTransactionsRequest
+) -> ListTransactionsResponse:
+    """The transactions of all shards of this broker that pass the filters; states nobody knows are given back."""
+    now_ms = services.now_ms()
+    found = []
+    for shard in services.transactions.shards():
+        found += shard.list_transactions(
+            request.state_filters,
+            request.producer_id_filters,
+            request.duration_filter,
+            request.transactional_id_pattern,
+            now_ms,
+        )
+    return ListTransactionsResponse(
+        unknown_state_filters=unknown_states(request.state_filters), transaction_states=found
+    )
+
+
+def list_transactions_error(
+    request: ListTransactionsRequest, version: int, error: KafkaError
+) -> ListTransactionsResponse:
+    """The error for the request as a whole."""
+    return ListTransactionsResponse(error_code=error.code)

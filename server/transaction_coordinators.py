@@ -1,0 +1,65 @@
+"""Runs the transaction coordinators, and brings what they decide to the partitions of each transaction."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from odradek.coordinator.result import Result, TransactionOutcome
+from odradek.coordinator.transaction_settings import TransactionSettings
+from odradek.coordinator.transaction_shard import TransactionShard
+from odradek.protocol.errors import ErrorCode
+from odradek.replication.topic_names import TRANSACTION_STATE_TOPIC
+from odradek.server.coordinator_runtime import CoordinatorRuntime, Led
+from odradek.server.marker_sender import MarkerSender, TopicPartition
+
+if TYPE_CHECKING:
+    from odradek.replication.partition import Partition
+
+
+class TransactionCoordinatorRuntime(CoordinatorRuntime[TransactionShard]):
+    """The transaction coordinators of this broker. The leader epoch of a shard's partition is its coordinator epoch."""
+
+    def __init__(
+        self,
+        settings: TransactionSettings,
+        *,
+        reactor: Any,
+        now_ms: Callable[[], int],
+        take_producer_id: Callable[[], int],
+        partition_count: Callable[[], int],
+        markers: MarkerSender,
+    ) -> None:
+        self.settings = settings
+        self._take_producer_id = take_producer_id
+        self._markers = markers
+        super().__init__(TRANSACTION_STATE_TOPIC, reactor=reactor, now_ms=now_ms, partition_count=partition_count)
+
+    def _make_absent(self) -> TransactionShard:
+        return TransactionShard.absent(self.settings)
+
+    def _make_shard(self, partition: "Partition") -> TransactionShard:
+        return TransactionShard(
+            self.settings, coordinator_epoch=partition.leader_epoch, take_producer_id=self._take_producer_id
+        )
+
+    def _send(self, led: Led[TransactionShard] | None, result: Result) -> None:
+        super()._send(led, result)
+        if led is not None:
+            for outcome in result.outcomes:
+                self._markers.send(outcome, partial(self._marker_written, led, outcome))
+
+    def _marker_written(
+        self, led: Led[TransactionShard], outcome: TransactionOutcome, partition: TopicPartition, error: ErrorCode
+    ) -> None:
+        """A partition has its marker, or cannot have it now. One who leads no longer has nothing more to say."""
+        if not self._is_led(led):
+            return
+        written = led.shard.marker_written(
+            outcome.transactional_id,
+            outcome.producer_id,
+            outcome.producer_epoch,
+            partition,
+            error,
+            self._now_ms(),
+        )
+        self._carry_out(led, written)
