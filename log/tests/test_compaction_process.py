@@ -1,0 +1,265 @@
+"""Compaction in a process: the same outcome as in a thread, and none at all if the process dies or is stopped."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from queue import SimpleQueue
+
+import pytest
+
+from odradek.log import cleaner as cleaner_module
+from odradek.log.compaction_process import ProcessWorker
+from odradek.log.compaction_run import Cancelled, WorkerLost
+from odradek.log.filesystem import OsFileSystem
+from odradek.log.tests.cleaning import SETTINGS, T0, clean, make_log, mark, open_manager, put, records, roll
+from odradek.protocol.records import Codec, ControlType
+
+DEADLINE_SECONDS = 20
+SEGMENTS = {"internal.segment.bytes": "2000", "segment.index.bytes": "4096"}
+
+
+class Workers:
+    """Starts processes, remembers them, and leaves none behind."""
+
+    def __init__(self):
+        self.started = []
+
+    def __call__(self):
+        worker = ProcessWorker()
+        self.started.append(worker)
+        return worker
+
+
+@pytest.fixture(autouse=True)
+def everything_is_large(monkeypatch):
+    monkeypatch.setattr(cleaner_module, "_LEAST_BYTES_FOR_PROCESS", 0)
+
+
+@pytest.fixture
+def workers():
+    result = Workers()
+    yield result
+    for worker in result.started:
+        worker.close()
+
+
+class Threads:
+    """A RunInThread with real threads; `run_until` calls back in the test's."""
+
+    def __init__(self):
+        self._done = SimpleQueue()
+        self.count = 0
+
+    def __call__(self, work, done):
+        self.count += 1
+
+        def run():
+            error = None
+            try:
+                work()
+            except Exception as raised:
+                error = raised
+            self._done.put((done, error))
+
+        threading.Thread(target=run).start()
+
+    def run_until(self, condition):
+        while not condition():
+            self.run_once()
+
+    def run_once(self):
+        done, error = self._done.get(timeout=DEADLINE_SECONDS)
+        self.count -= 1
+        done(error)
+
+    def finish(self):
+        self.run_until(lambda: self.count == 0)
+
+
+def fill(log, rounds=20, producer_id=5):
+    for index in range(rounds):
+        put(log, *[(b"key%d" % key, b"%d" % index) for key in range(index, index + 30)], codec=Codec(index % 5))
+        put(log, (b"key%d" % index, None), (b"a key that is longer than sixteen bytes", b"x" * index))
+        put(
+            log,
+            (b"no%d" % index, b"1"),
+            producer_id=producer_id,
+            producer_epoch=0,
+            base_sequence=index,
+            transactional=True,
+        )
+        mark(log, ControlType.COMMIT if index % 2 else ControlType.ABORT, producer_id)
+    roll(log)
+
+
+def contents(directory):
+    found = {}
+    for path in sorted(directory.iterdir()):
+        if path.suffix not in (".snapshot", ".metadata"):
+            found[path.name] = path.read_bytes()
+    return found
+
+
+def test_a_process_writes_the_same_bytes_as_a_thread(tmp_path, workers):
+    for name, options in (("thread", {}), ("process", {"start_compaction_worker": workers})):
+        path = tmp_path / name
+        path.mkdir()
+        manager, log = make_log(OsFileSystem(), SEGMENTS, path=str(path), **options)
+        fill(log)
+        clean(manager)
+        fill(log, 3, producer_id=6)
+        clean(manager, T0 + 2000)
+        manager.run_due(T0 + 2000)
+        assert manager.cleaner.uncleanable == set()
+        manager.close(T0)
+    assert len(workers.started) == 1, "one after the other by the same"
+    assert contents(tmp_path / "process/t-0") == contents(tmp_path / "thread/t-0")
+
+
+def test_there_is_a_process_only_while_there_is_work(tmp_path, workers):
+    manager, log = make_log(OsFileSystem(), SEGMENTS, path=str(tmp_path), start_compaction_worker=workers)
+    assert workers.started == []
+    fill(log)
+    clean(manager)
+    [worker] = workers.started
+    with pytest.raises(ProcessLookupError):
+        os.kill(worker.pid, 0)
+    manager.close(T0)
+
+
+def test_a_small_log_is_compacted_without(tmp_path, workers, monkeypatch):
+    monkeypatch.undo()
+    manager, log = make_log(OsFileSystem(), SEGMENTS, path=str(tmp_path), start_compaction_worker=workers)
+    fill(log)
+    clean(manager)
+    assert workers.started == []
+    assert manager.cleaner.offsets == {("t", 0): log.log_end_offset}
+    manager.close(T0)
+
+
+def test_without_a_process_a_thread_does_it(tmp_path, caplog):
+    def start():
+        raise BlockingIOError("no more processes")
+
+    manager, log = make_log(OsFileSystem(), SEGMENTS, path=str(tmp_path), start_compaction_worker=start)
+    fill(log)
+    clean(manager)
+    assert manager.cleaner.offsets == {("t", 0): log.log_end_offset}
+    assert "no more processes" in caplog.text
+    manager.close(T0)
+
+
+def slow_log(tmp_path, workers, threads):
+    """A log whose compaction would take hours at its rate, being compacted."""
+    settings = SETTINGS._replace(log_cleaner_io_max_bytes_per_second=1000.0)
+    options = {"settings": settings, "run_in_thread": threads, "start_compaction_worker": workers}
+    manager, log = make_log(OsFileSystem(), SEGMENTS, path=str(tmp_path), **options)
+    fill(log)
+    threads.finish()
+    before = records(log)
+    while manager.cleaner.step(T0):
+        pass
+    assert manager.cleaner.running
+    return manager, log, before
+
+
+def test_the_death_of_the_process_leaves_the_log_as_it_was(tmp_path, workers, caplog):
+    threads = Threads()
+    manager, log, before = slow_log(tmp_path, workers, threads)
+    os.kill(workers.started[0].pid, signal.SIGKILL)
+    threads.finish()
+    assert not manager.cleaner.running
+    assert records(log) == before
+    assert manager.cleaner.uncleanable == set()
+    assert "ended unexpectedly" in caplog.text
+    manager.update_settings(SETTINGS)
+    while manager.cleaner.step(T0):
+        pass
+    threads.run_until(lambda: not manager.cleaner.running)
+    assert manager.cleaner.offsets == {("t", 0): log.log_end_offset}
+    assert len(records(log)) < len(before)
+    manager.close(T0)
+
+
+def test_a_log_that_kills_process_after_process_is_left_alone(tmp_path, workers):
+    threads = Threads()
+    manager, _, _ = slow_log(tmp_path, workers, threads)
+    for _ in range(3):
+        assert manager.cleaner.running
+        os.kill(workers.started[-1].pid, signal.SIGKILL)
+        threads.finish()
+        manager.cleaner.step(T0)
+    assert manager.cleaner.uncleanable == {("t", 0)}
+    assert len(workers.started) == 3
+    manager.close(T0)
+
+
+@pytest.mark.parametrize("how", ["cancel", "delete", "close"])
+def test_what_is_not_wanted_any_more_ends_at_once(tmp_path, workers, how):
+    threads = Threads()
+    manager, log, before = slow_log(tmp_path, workers, threads)
+    if how == "cancel":
+        manager.cleaner.cancel()
+    elif how == "delete":
+        manager.delete_log("t", 0, T0)
+    else:
+        manager.close(T0)
+    threads.finish()
+    assert not manager.cleaner.running
+    assert manager.cleaner.uncleanable == set()
+    assert manager.online_directories == [str(tmp_path)]
+    assert not list(tmp_path.glob("t-0/*.cleaned"))
+    with pytest.raises(ProcessLookupError):
+        os.kill(workers.started[0].pid, 0)
+    if how == "close":
+        log = open_manager(OsFileSystem(), path=str(tmp_path)).all_logs()[0]
+    if how != "delete":
+        assert records(log) == before
+        manager.close(T0)
+
+
+def test_a_worker_tells_death_from_cancelling(workers):
+    lost, cancelled = workers(), workers()
+    os.kill(lost.pid, signal.SIGKILL)
+    with pytest.raises(WorkerLost, match=str(lost.pid)):
+        lost.write((0,), {})
+    cancelled.cancel()
+    with pytest.raises(Cancelled):
+        cancelled.write((0,), {})
+
+
+def test_what_goes_wrong_in_the_process_is_told(tmp_path, workers):
+    manager, log = make_log(OsFileSystem(), SEGMENTS, path=str(tmp_path), start_compaction_worker=workers)
+    fill(log)
+    log.segments[0].file.write_pieces(65, [b"x"], 1)
+    clean(manager)
+    assert manager.cleaner.uncleanable == {("t", 0)}
+    assert manager.online_directories == [str(tmp_path)]
+    manager.close(T0)
+
+
+PARENT = """
+import os, signal
+from odradek.log.compaction_process import ProcessWorker
+print(ProcessWorker().pid, flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_it_dies_with_the_broker():
+    parent = subprocess.run([sys.executable, "-c", PARENT], capture_output=True, timeout=DEADLINE_SECONDS)
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    while is_there(int(parent.stdout)):
+        assert time.monotonic() < deadline
+
+
+def is_there(pid):
+    """Whether the process runs; one that nobody has taken note of the end of does not."""
+    try:
+        with open(f"/proc/{pid}/stat") as stat:
+            return stat.read().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
