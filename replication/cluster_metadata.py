@@ -45,7 +45,8 @@ class PartitionMetadata(NamedTuple):
     """A partition's replicas and who leads it.
 
     `leader_epoch` counts leaders; `partition_epoch` counts changes of leader or ISR. `controller_epoch` is that of
-    the controller that made the last change.
+    the controller that made the last change. `offline` are replicas whose log directory failed (KIP-112); the store
+    does not have them, since each broker finds out anew at its start.
     """
 
     leader: int
@@ -57,6 +58,7 @@ class PartitionMetadata(NamedTuple):
     leader_recovery_state: int = 0
     adding: tuple[int, ...] = ()
     removing: tuple[int, ...] = ()
+    offline: tuple[int, ...] = ()
 
 
 class TopicMetadata(NamedTuple):
@@ -184,9 +186,9 @@ class ClusterMetadata:
         return metadata.partitions[index]
 
     def offline_replicas(self, partition: PartitionMetadata) -> list[int]:
-        """The replicas whose broker is not live."""
-        brokers = self.brokers
-        return [replica for replica in partition.replicas if replica not in brokers]
+        """The replicas whose broker is not live, or whose log directory failed."""
+        brokers, offline = self.brokers, partition.offline
+        return [replica for replica in partition.replicas if replica not in brokers or replica in offline]
 
     def contents(self) -> dict[str, Any]:
         """All that the image says, for comparing images."""

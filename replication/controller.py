@@ -172,7 +172,7 @@ class Controller:
 
     def _elected(self, partition: PartitionMetadata, new_epochs: bool) -> PartitionMetadata:
         """A partition with a live leader of its ISR, in assignment order; without a live one it has no leader."""
-        live = self.image.brokers
+        live = self.image.brokers.keys() - set(partition.offline)
         if partition.leader in live and not (new_epochs and partition.leader == self.broker_id):
             return partition
         isr = partition.isr or partition.replicas
@@ -249,20 +249,59 @@ class Controller:
         self.image.publish()
 
     async def put_partitions(self, topics: Iterable[TopicMetadata]) -> None:
-        """Writes and publishes new leaders and ISRs; each state must still have the epoch the image knows."""
+        """Writes and publishes new leaders and ISRs; each state must still have the epoch the image knows.
+
+        Many topics go into one transaction, in which all of a topic is: a commit is what takes time.
+        """
+        operations: list[Operation] = []
+        written: list[TopicMetadata] = []
         for changed in topics:
             current = self.image.topics[changed.name].partitions
-            indexes = [i for i, partition in enumerate(changed.partitions) if partition != current[i]]
-            written = list(changed.partitions)
-            operations: list[Operation] = []
-            for index in indexes:
-                partition = changed.partitions[index]
-                written[index] = partition._replace(partition_epoch=partition.partition_epoch + 1)
-                path = znodes.state_path(changed.name, index)
-                operations.append(SetData(path, znodes.encode_state(partition), partition.partition_epoch))
-            await self.write(operations)
-            self.image.put_topic(changed._replace(partitions=tuple(written)))
+            partitions = list(changed.partitions)
+            for index, partition in enumerate(changed.partitions):
+                if partition != current[index]:
+                    partitions[index] = partition._replace(partition_epoch=partition.partition_epoch + 1)
+                    path = znodes.state_path(changed.name, index)
+                    operations.append(SetData(path, znodes.encode_state(partition), partition.partition_epoch))
+            written.append(changed._replace(partitions=tuple(partitions)))
+            if len(operations) >= MAX_OPERATIONS:
+                await self._write_topics(operations, written)
+                operations, written = [], []
+        if operations:
+            await self._write_topics(operations, written)
         self.image.publish()
+
+    async def _write_topics(self, operations: list[Operation], written: list[TopicMetadata]) -> None:
+        await self.write(operations)
+        for topic in written:
+            self.image.put_topic(topic)
+
+    async def take_offline(self, failed: Iterable[tuple[str, int]]) -> None:
+        """This broker's replicas of these partitions (topic, index) lost their log directory (KIP-112).
+
+        Others of the ISR are elected; without any the partition has no leader. If the store cannot take the change
+        (it may lie on the same disk), clients are told all the same.
+        """
+        changed: dict[str, TopicMetadata] = {}
+        for name, index in failed:
+            topic = changed.get(name) or self.image.topics.get(name)
+            if topic is None or not index < len(topic.partitions):
+                continue
+            partitions = list(topic.partitions)
+            partition = partitions[index]
+            if self.broker_id in partition.replicas and self.broker_id not in partition.offline:
+                partition = partition._replace(offline=(*partition.offline, self.broker_id))
+                partitions[index] = self._elected(partition, False)
+                changed[name] = topic._replace(partitions=tuple(partitions))
+        if not changed:
+            return
+        try:
+            await self.put_partitions(changed.values())
+        except (KafkaError, MetadataStoreError) as error:
+            logger.error("the metadata store takes no note of offline partitions topics=%d: %s", len(changed), error)
+            for topic in changed.values():
+                self.image.put_topic(topic)
+            self.image.publish()
 
     async def delete_topics(self, names: Sequence[str]) -> None:
         """Deletes topics: the mark makes it certain, replicas follow the image, then the nodes go."""

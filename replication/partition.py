@@ -282,7 +282,7 @@ class Partition:
         raise KafkaError(ErrorCode.UNKNOWN_LEADER_EPOCH, f"leader epoch {epoch} is not known here yet")
 
     def _not_leading(self) -> KafkaError:
-        if self.log is None and self.is_leader:
+        if self.log is None and self._local_id in self.replicas:
             return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.topic}-{self.index} is offline")
         return KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{self.topic}-{self.index} is not led here")
 

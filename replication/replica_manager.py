@@ -92,6 +92,11 @@ class ReplicaManager:
     def __iter__(self) -> Iterator[Partition]:
         return iter(list(self.partitions.values()))
 
+    @property
+    def offline(self) -> list[tuple[str, int]]:
+        """The partitions whose log lies in a directory that failed."""
+        return [key for key, partition in self.partitions.items() if partition.log is None]
+
     def topic_id(self, topic: str) -> bytes | None:
         """The id of a topic of which the cluster knows."""
         metadata = self._image.topics.get(topic)

@@ -197,6 +197,7 @@ class Broker:
         await controller.start(self._registration(), new_leader_epochs=not was_clean)
         await self._adopt_found_topics()
         await controller.finish_deletions()
+        await controller.take_offline(services.replicas.offline)
 
     def _make_first_directory(self) -> None:
         try:
@@ -304,10 +305,19 @@ class Broker:
     def _on_directory_failure(self, path: str, partitions: list[tuple[str, int]]) -> None:
         if hasattr(self.services, "replicas"):
             self.services.replicas.directory_failed(path)
-        if self._is_running and not self.has_failed and not self.services.logs.online_directories:
+        if not self._is_running or self.has_failed:
+            return
+        if self.services.logs.online_directories:
+            # Not at once: what found the disk broken may be in the midst of an append.
+            self._reactor.callLater(0, self._note_offline)
+        else:
             logger.error("no log directory is left; stopping; check the disks and start again")
             self.has_failed = True
             self._reactor.stop()
+
+    def _note_offline(self) -> None:
+        if self._is_running:
+            Deferred.fromCoroutine(self.services.controller.take_offline(self.services.replicas.offline))
 
     def _run_background(self) -> None:
         now_ms = self._now_ms()

@@ -162,3 +162,44 @@ def test_what_kafka_wrote_is_understood():
     assert znodes.topic_config_path("al ice") == "/config/topics/al%20ice"
     assert znodes.topic_of_config("al%20ice") == "al ice"
     assert znodes.broker_config_path(None) == "/config/brokers/<default>"
+
+
+def test_new_leader_epochs_of_many_topics_are_one_change():
+    cluster = Cluster()
+    create(cluster, *(new(f"t{number}") for number in range(30)))
+    before = run_now(cluster.store.exists("/brokers/topics/t0/partitions/0/state")).modified_id
+    run_now(cluster.controller._elect_leaders(True))
+    stats = [
+        run_now(cluster.store.exists(f"/brokers/topics/t{number}/partitions/0/state")) for number in range(30)
+    ]
+    assert len({stat.modified_id for stat in stats}) == 1
+    assert stats[0].modified_id > before
+    assert {cluster.image.topics[name].partitions[0].leader_epoch for name in cluster.image.topics} == {1}
+
+
+def test_a_partition_whose_only_log_failed_has_no_leader_until_the_next_start():
+    cluster = Cluster(others=[2])
+    create(cluster, new("t", -1, -1, assignments=[(0, [1]), (1, [2])]))
+    create(cluster, new("s", -1, -1, assignments=[(0, [1, 2])]))
+    run_now(cluster.controller.take_offline([("t", 0), ("t", 1), ("s", 0), ("gone", 0), ("t", 7)]))
+    alone, elsewhere = cluster.image.topics["t"].partitions
+    [shared] = cluster.image.topics["s"].partitions
+    assert (alone.leader, alone.leader_epoch, alone.isr) == (-1, 1, (1,))
+    assert (shared.leader, shared.leader_epoch, shared.isr) == (2, 1, (2,))
+    assert (elsewhere.leader, elsewhere.leader_epoch) == (2, 0)
+    assert [cluster.image.offline_replicas(p) for p in (alone, shared, elsewhere)] == [[1], [1], []]
+    version = cluster.image.version
+    run_now(cluster.controller.take_offline([("t", 0)]))
+    assert cluster.image.version == version, "that was known"
+    again = restart(cluster)
+    assert [p.leader for p in again.image.topics["t"].partitions] == [1, 2]
+    assert again.image.offline_replicas(again.image.topics["t"].partitions[0]) == []
+
+
+def test_clients_are_told_of_a_failed_log_even_if_the_store_failed_with_it():
+    cluster = Cluster()
+    create(cluster, new("t"))
+    cluster.server.expire(cluster.store)
+    run_now(cluster.controller.take_offline([("t", 0)]))
+    [partition] = cluster.image.topics["t"].partitions
+    assert (partition.leader, cluster.image.offline_replicas(partition)) == (-1, [1])

@@ -341,6 +341,13 @@ def test_a_failed_directory_takes_its_partitions_offline_and_no_other():
         append(partition, 1)
     assert waiting.woken == 1
     assert logs.online_directories == [d for d in ("/one", "/two") if d != directory]
+    assert cluster.replicas.offline == [(p.topic, p.index) for p in mates]
+    run_now(cluster.controller.take_offline(cluster.replicas.offline))
+    for partition in mates:
+        assert not partition.is_leader
+        fails(E.KAFKA_STORAGE_ERROR, append, partition, 1)
+    for partition in others:
+        append(partition, 1)
 
 
 def test_the_log_of_a_deleted_topic_of_that_name_is_set_aside():

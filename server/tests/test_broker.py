@@ -9,7 +9,8 @@ from odradek.server.surroundings import Surroundings
 
 def test_without_any_log_directory_it_stops_once_and_has_failed():
     stops = []
-    broker = Broker(BrokerConfig({}), Surroundings(SimpleNamespace(stop=lambda: stops.append(1))))
+    reactor = SimpleNamespace(stop=lambda: stops.append(1), callLater=lambda delay_s, action: None)
+    broker = Broker(BrokerConfig({}), Surroundings(reactor))
     broker.services.logs = SimpleNamespace(online_directories=["/other"])
     broker._is_running = True
     broker._on_directory_failure("/data", [])
