@@ -1,7 +1,8 @@
 """UpdateFeatures 0-2: changes finalised feature levels (KIP-584, KIP-1022).
 
-All updates or none. Version 0 knows only whether a downgrade is allowed, later ones its kind, and a mere trial.
-From version 2 on the answer has no row for each feature.
+All updates or none. From version 1 on a request says of what kind a change is, and whether it is a mere trial; what
+version 0 says of downgrades goes unheard, as in a KRaft cluster. From version 2 on the answer has no row for each
+feature.
 """
 
 from typing import TYPE_CHECKING, Any, Final
@@ -15,29 +16,25 @@ from odradek.protocol.messages.update_features import (
     UpdateFeaturesResponse,
     UpdateFeaturesResponseUpdatableFeatureResult,
 )
-from odradek.replication.features import FeatureUpdate, UpgradeType
+from odradek.replication.features import FeatureUpdate
 
 if TYPE_CHECKING:
     from odradek.server.request import RequestContext
     from odradek.server.services import Services
 
-UPGRADE_TYPES_SINCE: Final = 1
 ROWS_UNTIL: Final = 1
 
 
 def update_features(services: "Services", context: "RequestContext", request: UpdateFeaturesRequest) -> Any:
     """Change the levels, or only say whether they could be changed."""
     version = context.api_version
-    updates = [_update(asked, version) for asked in request.feature_updates]
+    updates = [_update(asked) for asked in request.feature_updates]
     changed = services.features.update(services.controller, updates, validate_only=request.validate_only)
     return Deferred.fromCoroutine(changed).addCallback(lambda _: _done(request, version))
 
 
-def _update(asked: UpdateFeaturesRequestFeatureUpdateKey, version: int) -> FeatureUpdate:
-    kind = asked.upgrade_type
-    if version < UPGRADE_TYPES_SINCE:
-        kind = UpgradeType.SAFE_DOWNGRADE if asked.allow_downgrade else UpgradeType.UPGRADE
-    return FeatureUpdate(asked.feature, asked.max_version_level, kind)
+def _update(asked: UpdateFeaturesRequestFeatureUpdateKey) -> FeatureUpdate:
+    return FeatureUpdate(asked.feature, asked.max_version_level, asked.upgrade_type)
 
 
 def _done(request: UpdateFeaturesRequest, version: int) -> UpdateFeaturesResponse:
