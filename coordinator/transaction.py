@@ -148,8 +148,8 @@ class Transaction:
         self.pending: Change | None = None
         self.has_failed_epoch_fence = False
         """Whether the epoch is already one that fences, in memory only, since writing it failed."""
-        self.unmarked: Partitions | None = None
-        """Partitions without a marker yet, from the decision to the last of them."""
+        self.unmarked: dict[tuple[str, int], bool] | None = None
+        """Partitions without a marker yet, and whether one is on its way; from the decision to the end."""
 
     @classmethod
     def from_record(cls, transactional_id: str, value: TransactionLogValue) -> "Transaction":

@@ -49,7 +49,11 @@ def end_txn(
     bumps_epoch = context.api_version >= EPOCH_BUMP_API_VERSION
 
     def answer(effects: Effects, error: ErrorCode, producer_id: int, producer_epoch: int) -> None:
-        effects.reply(token, end_txn_response(error, context.api_version, producer_id, producer_epoch))
+        if bumps_epoch:
+            response = end_txn_response(error, context.api_version, producer_id, producer_epoch)
+        else:
+            response = end_txn_response(error, context.api_version)
+        effects.reply(token, response)
 
     try:
         transaction = state.transaction(request.transactional_id)

@@ -13,7 +13,6 @@ from odradek.coordinator.transaction import (
     PREPARED,
     STATE_NAMES,
     Change,
-    Partitions,
     Transaction,
 )
 from odradek.coordinator.transaction_shard_state import TransactionShardState, completion_key
@@ -54,12 +53,9 @@ def start(state: TransactionShardState, transaction: Transaction, effects: Effec
     """The decision is written: have the markers written, or the end if there is none to write; says what the end is."""
     change = transaction.completed(now_ms)
     transaction.has_failed_epoch_fence = False
-    transaction.unmarked = dict(transaction.partitions)
+    transaction.unmarked = dict.fromkeys(transaction.partitions, False)
     transaction.begin(change)
-    if transaction.unmarked:
-        effects.outcomes.append(_outcome(state, transaction, transaction.unmarked))
-    else:
-        _write_end(state, transaction, change, effects)
+    _go_on(state, transaction, effects)
     return change
 
 
@@ -87,7 +83,7 @@ def marker_written(
 ) -> None:
     """How a marker fared. An answer that comes twice, or too late, changes nothing."""
     unmarked = transaction.unmarked
-    if transaction.state not in PREPARED or unmarked is None or partition not in unmarked:
+    if transaction.state not in PREPARED or unmarked is None or not unmarked.get(partition):
         return
     if error in DONE:
         del unmarked[partition]
@@ -108,6 +104,7 @@ def marker_written(
             "transaction marker not written; it is tried again transactional_id=%s partition=%s-%d error=%s",
             transaction.transactional_id, *partition, error.name,
         )  # fmt: skip
+        unmarked[partition] = False
         _try_again(state, transaction, now_ms + state.settings.marker_retry_backoff_ms)
 
 
@@ -119,16 +116,26 @@ def _try_again(state: TransactionShardState, transaction: Transaction, at_ms: in
 
 
 def _go_on(state: TransactionShardState, transaction: Transaction, effects: Effects) -> None:
+    """Have the markers written that are neither written nor on their way, or else the end.
+
+    A partition never has two markers on their way: without an epoch for every transaction, the second one might come
+    when the next transaction is open there already, and end that.
+    """
     change, unmarked = transaction.pending, transaction.unmarked
     if transaction.state not in PREPARED or change is None or unmarked is None:
         return
-    if unmarked:
-        effects.outcomes.append(_outcome(state, transaction, unmarked))
-    else:
+    if not unmarked:
         _write_end(state, transaction, change, effects)
+        return
+    partitions = [partition for partition, is_on_its_way in unmarked.items() if not is_on_its_way]
+    if partitions:
+        unmarked.update(dict.fromkeys(partitions, True))
+        effects.outcomes.append(_outcome(state, transaction, partitions))
 
 
-def _outcome(state: TransactionShardState, transaction: Transaction, partitions: Partitions) -> TransactionOutcome:
+def _outcome(
+    state: TransactionShardState, transaction: Transaction, partitions: list[tuple[str, int]]
+) -> TransactionOutcome:
     return TransactionOutcome(
         transactional_id=transaction.transactional_id,
         producer_id=transaction.producer_id,

@@ -2,7 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from odradek.coordinator.group_shard import GroupShard
 from odradek.coordinator.result import CoordinatorRecord, Result
@@ -11,6 +11,13 @@ from odradek.coordinator.shard_state import RequestContext
 from odradek.protocol.errors import ErrorCode
 
 START_MS = 1_000_000
+
+
+class Marker(NamedTuple):
+    """A transaction marker in the log."""
+
+    producer_id: int
+    is_commit: bool
 
 
 class Driver:
@@ -23,7 +30,9 @@ class Driver:
     def __init__(self, settings: GroupSettings | None = None) -> None:
         self.settings = settings or GroupSettings()
         self.now_ms = START_MS
-        self.log: list[CoordinatorRecord] = []
+        self.log: list[CoordinatorRecord | Marker] = []
+        self.producers: dict[int, int] = {}
+        """Offset in the log -> producer id of the transaction in which it was written."""
         self.answered: dict[Any, Any] = {}
         self.asked: set[Any] = set()
         self.is_holding = False
@@ -47,16 +56,28 @@ class Driver:
     def load(self) -> None:
         """Replay the log into a fresh shard and start serving."""
         self.shard = self.new_shard()
-        for offset, (key, value) in enumerate(self.log):
-            self.shard.replay(key, value, offset)
+        self.replay_into(self.shard)
         self.take(self.shard.finish_loading(self.now_ms))
 
-    def call(self, name: str, token: Any, request: Any, version: int, client: str = "c") -> None:
+    def replay_into(self, shard: GroupShard) -> None:
+        for offset, entry in enumerate(self.log):
+            if isinstance(entry, Marker):
+                shard.replay_end_of_transaction(*entry)
+            else:
+                shard.replay(entry.key, entry.value, offset, self.producers.get(offset, -1))
+
+    def mark(self, producer_id: int, is_commit: bool) -> None:
+        """A marker is written to the shard's partition."""
+        assert not self.held, "markers come after what was written before them"
+        self.log.append(Marker(producer_id, is_commit))
+        self.shard.replay_end_of_transaction(producer_id, is_commit)
+
+    def call(self, name: str, token: Any, request: Any, version: int, client: str = "c", **more: Any) -> None:
         """Send one request."""
         assert token not in self.asked, f"token {token} used twice"
         self.asked.add(token)
         context = RequestContext(api_version=version, client_id=client, client_host="/10.0.0.1")
-        self.take(getattr(self.shard, name)(request, context, token, self.now_ms))
+        self.take(getattr(self.shard, name)(request, context, token, self.now_ms, **more))
 
     def take(self, result: Result) -> None:
         """Do what a result asks for."""
@@ -78,6 +99,8 @@ class Driver:
     def _write(self, result: Result) -> None:
         base_offset = len(self.log)
         for record in result.records:
+            if result.producer is not None:
+                self.producers[len(self.log)] = result.producer.producer_id
             self.log.append(record)
             self.on_record(record)
         self.take(self.shard.on_written(result, base_offset, self.now_ms))

@@ -40,6 +40,11 @@ from odradek.protocol.messages.offset_delete import (
 )
 from odradek.protocol.messages.offset_fetch import OffsetFetchRequestGroup, OffsetFetchRequestTopics
 from odradek.protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment, SyncGroupResponse
+from odradek.protocol.messages.txn_offset_commit import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitRequestTopic,
+)
 
 SEPARATOR = "----"
 
@@ -72,32 +77,41 @@ def render(blocks: list[Block]) -> str:
 
 
 class Player(logging.Handler):
-    """Plays commands and writes down what comes of them."""
+    """Plays commands and writes down what comes of them: replies, records, changes of state."""
 
-    def __init__(self) -> None:
+    logger_name = ""
+
+    def __init__(self, driver: Driver) -> None:
         super().__init__()
         self.out: list[str] = []
-        self.driver = Driver()
-        self._listen()
+        self.use(driver)
 
-    def _listen(self) -> None:
-        self.driver.on_reply = lambda token, response: self.say(f"{token} <- {show(response)}")
-        self.driver.on_record = lambda record: self.say(f"write {show_record(record)}")
+    def use(self, driver: Driver) -> None:
+        """Play on this driver from here on."""
+        self.driver = driver
+        driver.on_reply = lambda token, response: self.say(f"{token} <- {self.show(response)}")
+        driver.on_record = lambda record: self.say(f"write {self.show_record(record)}")
+
+    def show(self, response: Any) -> str:
+        raise NotImplementedError
+
+    def show_record(self, record: CoordinatorRecord) -> str:
+        raise NotImplementedError
 
     def say(self, text: str) -> None:
         self.out.append(f"+{self.driver.now_ms - START_MS} {text}")
 
     def emit(self, record: logging.LogRecord) -> None:
-        if record.msg.startswith("group state changed"):
-            group, old, new, _, why = record.args  # type: ignore[misc]
-            self.say(f"{group}: {old} -> {new} ({why})")
+        if "state changed" in record.msg:
+            name, old, new, *_, why = record.args  # type: ignore[misc]
+            self.say(f"{name}: {old} -> {new} ({why})")
 
     def play(self, file: Path) -> list[Block]:
         """The blocks of the file with the outcome they really have."""
-        state_log = logging.getLogger("odradek.coordinator.group")
+        state_log = logging.getLogger(self.logger_name)
         level = state_log.level
         state_log.addHandler(self)
-        state_log.setLevel(logging.INFO)
+        state_log.setLevel(logging.DEBUG)
         try:
             played = []
             for block in parse(file.read_text()):
@@ -117,13 +131,6 @@ class Player(logging.Handler):
         options = dict(word.split("=", 1) for word in words if "=" in word)
         getattr(self, f"do_{name.replace('-', '_')}")(*positional, **options)
 
-    # -- commands ------------------------------------------------------------------------------------------------
-
-    def do_start(self, **settings: str) -> None:
-        self.driver = Driver(GroupSettings(**{name: int(value) for name, value in settings.items()}))
-        self._listen()
-        self.driver.load()
-
     def do_load(self, **settings: str) -> None:
         for name, value in settings.items():
             setattr(self.driver.settings, name, int(value))
@@ -142,9 +149,32 @@ class Player(logging.Handler):
         self.driver.is_holding = False
         self.driver.release()
 
+    def do_write_one(self) -> None:
+        """Like `written`, but what follows from it has to wait again."""
+        self.driver.release()
+
     def do_failed(self, error: str) -> None:
         self.driver.is_holding = False
         self.driver.fail(ErrorCode[error])
+
+
+class GroupPlayer(Player):
+    """Commands of the group coordinator."""
+
+    logger_name = "odradek.coordinator.group"
+
+    def __init__(self) -> None:
+        super().__init__(Driver())
+
+    def show(self, response: Any) -> str:
+        return show(response)
+
+    def show_record(self, record: CoordinatorRecord) -> str:
+        return show_record(record)
+
+    def do_start(self, **settings: str) -> None:
+        self.use(Driver(GroupSettings(**{name: int(value) for name, value in settings.items()})))
+        self.driver.load()
 
     def do_state(self, group: str = "g") -> None:
         (described,) = self.driver.shard.describe_groups([group], RequestContext(api_version=6))
@@ -238,6 +268,39 @@ class Player(logging.Handler):
             topics=list(topics.values()),
         )
         self.driver.call("commit_offsets", token, request, int(v))
+
+    def do_txn_commit(
+        self, token: str, *, offsets: str, by: str, g: str = "g", gen: str = "-1", id: str = "",
+        instance: str | None = None, v: str = "5", meta: str = "",
+    ) -> None:  # fmt: skip
+        """`by` is the producer: id/epoch."""
+        producer_id, epoch = by.split("/")
+        request = TxnOffsetCommitRequest(
+            transactional_id="x",
+            group_id=g,
+            producer_id=int(producer_id),
+            producer_epoch=int(epoch),
+            generation_id=int(gen),
+            member_id=id,
+            group_instance_id=instance,
+            topics=[
+                TxnOffsetCommitRequestTopic(
+                    name=name,
+                    partitions=[
+                        TxnOffsetCommitRequestPartition(
+                            partition_index=int(partition),
+                            committed_offset=int(offset),
+                            committed_metadata="m" * int(meta) if meta.isdigit() else meta,
+                        )
+                    ],
+                )
+                for name, partition, offset in (item.split(":") for item in offsets.split(","))
+            ],
+        )
+        self.driver.call("commit_offsets_in_transaction", token, request, int(v))
+
+    def do_marker(self, kind: str, *, by: str) -> None:
+        self.driver.mark(int(by), kind == "commit")
 
     def do_fetch(self, topics: str = "", *, g: str = "g", stable: str = "no") -> None:
         """`topics` has topic:partition by comma; none asks for all."""

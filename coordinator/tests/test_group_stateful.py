@@ -328,8 +328,7 @@ class GroupMachine(RuleBasedStateMachine):
             driver.fail(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         assert not driver.parked
         fresh = GroupShard(driver.settings, str)
-        for offset, (key, value) in enumerate(driver.log):
-            fresh.replay(key, value, offset)
+        driver.replay_into(fresh)
         loaded = fresh._state.groups.get("g")
         if is_settled and before is not None and before[0] is STABLE:
             assert (loaded.state, loaded.generation_id, loaded.protocol_type) == before

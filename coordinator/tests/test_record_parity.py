@@ -5,6 +5,7 @@ import random
 import pytest
 
 from odradek.coordinator.record_types import GroupMetadataKey, GroupMetadataValue, OffsetCommitKey, OffsetCommitValue
+from odradek.coordinator.transaction_records import TransactionLogKey, TransactionLogValue
 from odradek.protocol.tests.java_oracle import Oracle, check, java_gateway
 from odradek.protocol.tests.values import RandomSource, make, versions_of
 
@@ -12,14 +13,25 @@ EXAMPLES = 20
 
 
 @pytest.fixture(scope="module")
-def oracle():
+def coordinators():
     with java_gateway() as gateway:
-        yield Oracle(gateway, gateway.jvm.org.apache.kafka.coordinator.group.generated, "")
+        yield gateway, gateway.jvm.org.apache.kafka.coordinator
 
 
-@pytest.mark.parametrize("cls", [OffsetCommitKey, OffsetCommitValue, GroupMetadataKey, GroupMetadataValue])
-def test_parity_with_kafkas_own_classes(cls, oracle):
+def check_every_version(cls, oracle):
     for version in versions_of(cls):
         rng = random.Random(f"{cls.__name__} {version}")
         for _ in range(EXAMPLES):
             check(oracle, cls, version, make(cls, version, RandomSource(rng)))
+
+
+@pytest.mark.parametrize("cls", [OffsetCommitKey, OffsetCommitValue, GroupMetadataKey, GroupMetadataValue])
+def test_group_records_are_kafkas(cls, coordinators):
+    gateway, packages = coordinators
+    check_every_version(cls, Oracle(gateway, packages.group.generated, ""))
+
+
+@pytest.mark.parametrize("cls", [TransactionLogKey, TransactionLogValue])
+def test_transaction_records_are_kafkas(cls, coordinators):
+    gateway, packages = coordinators
+    check_every_version(cls, Oracle(gateway, packages.transaction.generated, ""))
