@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_LOAD_CHUNK_BYTES: Final = 1048576
+_MAX_LOAD_CHUNK_BYTES: Final = 1048576
+"""More would hold up other requests for too long."""
 _MAX_TIMER_S: Final = 3600.0
 _RECORDS_PER_BATCH: Final = 1000
 """Of records that need not be written together, such as the tombstones of many expired offsets."""
@@ -118,9 +119,16 @@ class CoordinatorRuntime(ABC, Generic[S]):
     """
 
     def __init__(
-        self, topic: str, *, reactor: Any, now_ms: Callable[[], int], partition_count: Callable[[], int]
+        self,
+        topic: str,
+        *,
+        reactor: Any,
+        now_ms: Callable[[], int],
+        partition_count: Callable[[], int],
+        load_buffer_bytes: int = _MAX_LOAD_CHUNK_BYTES,
     ) -> None:
         self.topic = topic
+        self._load_chunk_bytes = min(load_buffer_bytes, _MAX_LOAD_CHUNK_BYTES)
         self._reactor = reactor
         self._now_ms = now_ms
         self._partition_count = partition_count
@@ -228,7 +236,7 @@ class CoordinatorRuntime(ABC, Generic[S]):
         shard = led.shard
         offset = log.log_start_offset
         while offset < log.log_end_offset:
-            region = log.read(offset, _LOAD_CHUNK_BYTES, upper_offset=log.log_end_offset, at_least_one=True)
+            region = log.read(offset, self._load_chunk_bytes, upper_offset=log.log_end_offset, at_least_one=True)
             if region is None:
                 break
             for batch in iter_batches(region.read()):

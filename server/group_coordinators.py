@@ -26,10 +26,17 @@ class GroupCoordinatorRuntime(CoordinatorRuntime[GroupShard]):
         now_ms: Callable[[], int],
         random_uuid: Callable[[], str],
         partition_count: Callable[[], int],
+        load_buffer_bytes: int,
     ) -> None:
         self._settings = settings
         self._random_uuid = random_uuid
-        super().__init__(GROUP_METADATA_TOPIC, reactor=reactor, now_ms=now_ms, partition_count=partition_count)
+        super().__init__(
+            GROUP_METADATA_TOPIC,
+            reactor=reactor,
+            now_ms=now_ms,
+            partition_count=partition_count,
+            load_buffer_bytes=load_buffer_bytes,
+        )
 
     def _make_absent(self) -> GroupShard:
         return GroupShard.absent(self._settings)

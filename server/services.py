@@ -109,6 +109,7 @@ class Services:
             now_ms=self.now_ms,
             random_uuid=lambda: str(uuid.UUID(int=self.random_source.getrandbits(128), version=4)),
             partition_count=lambda: self._partition_count(GROUP_METADATA_TOPIC),
+            load_buffer_bytes=config.offsets_load_buffer_size,
         )
 
     @property
@@ -150,6 +151,7 @@ class Services:
             now_ms=self.now_ms,
             take_producer_id=self.producer_ids.take,
             partition_count=lambda: self._partition_count(TRANSACTION_STATE_TOPIC),
+            load_buffer_bytes=config.transaction_state_log_load_buffer_size,
             markers=self.markers,
         )
 

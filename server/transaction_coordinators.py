@@ -27,12 +27,19 @@ class TransactionCoordinatorRuntime(CoordinatorRuntime[TransactionShard]):
         now_ms: Callable[[], int],
         take_producer_id: Callable[[], int],
         partition_count: Callable[[], int],
+        load_buffer_bytes: int,
         markers: MarkerSender,
     ) -> None:
         self.settings = settings
         self._take_producer_id = take_producer_id
         self._markers = markers
-        super().__init__(TRANSACTION_STATE_TOPIC, reactor=reactor, now_ms=now_ms, partition_count=partition_count)
+        super().__init__(
+            TRANSACTION_STATE_TOPIC,
+            reactor=reactor,
+            now_ms=now_ms,
+            partition_count=partition_count,
+            load_buffer_bytes=load_buffer_bytes,
+        )
 
     def _make_absent(self) -> TransactionShard:
         return TransactionShard.absent(self.settings)

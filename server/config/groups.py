@@ -157,7 +157,7 @@ class GroupProperties(PropertySet):
         "offsets.load.buffer.size",
         5_242_880,
         minimum=1,
-        doc="Bytes read at a time when groups are loaded.",
+        doc="Bytes read at a time when groups are loaded; at most 1 MiB.",
     )
     offsets_retention_minutes = integer(
         "offsets.retention.minutes",

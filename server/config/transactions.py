@@ -63,7 +63,7 @@ class TransactionProperties(PropertySet):
         "transaction.state.log.load.buffer.size",
         5_242_880,
         minimum=1,
-        doc="Bytes read at a time when transactions are loaded.",
+        doc="Bytes read at a time when transactions are loaded; at most 1 MiB.",
     )
     transactional_id_expiration_ms = integer(
         "transactional.id.expiration.ms",
@@ -75,13 +75,11 @@ class TransactionProperties(PropertySet):
         "add.partitions.to.txn.retry.backoff.ms",
         20,
         minimum=1,
-        no_effect=True,
-        doc="Kafka's first pause before it asks again whether a transaction knows a partition.",
+        doc="Pause before a produce tries again to add its partition while the transaction before it is ending.",
     )
     add_partitions_to_txn_retry_backoff_max_ms = integer(
         "add.partitions.to.txn.retry.backoff.max.ms",
         100,
         minimum=0,
-        no_effect=True,
-        doc="Kafka's longest such pause.",
+        doc="How long a produce goes on trying; then the client is told.",
     )
