@@ -209,6 +209,9 @@ class _Loader:
                 )
                 self._delete(later)
                 del self.segments[index + 1 :]
+                # Or what was cut off might come back in the next crash, behind what has taken its place.
+                segment.file.sync()
+                self.fs.sync_directory(self.directory)
                 return
 
     def _recover(self, segment: Segment, log_start_offset: int, before: list[Segment] | None = None) -> int:

@@ -121,6 +121,26 @@ def test_bad_bytes_end_the_log_and_later_segments_go(tmp_path):
     assert append(log, [b"next"]).first_offset == second.base_offset
 
 
+def test_what_was_cut_off_does_not_come_back_behind_what_took_its_place():
+    """A second loss of power brings names and sizes back that were not synced since."""
+    fs = MemoryFileSystem(now_ms=NOW_MS)
+    log = open_log(fs, SMALL)
+    for number in range(12):
+        append(log, [b"old %d" % number * 30])
+    log.close(NOW_MS)
+    first = log.segments[0]
+    count = log.segments[1].base_offset
+    fs.open(first.path(".log")).write_pieces(70, [b"\xff"], 1)
+    log = open_log(fs, SMALL, is_clean=False)
+    assert log.log_end_offset == 0
+    for number in range(count):
+        append(log, [b"new %d" % number * 30])
+    log.segments[0].file.sync()
+    fs.crash(lose_names=True)
+    values = [value for _, value in read_all(open_log(fs, SMALL, is_clean=False))]
+    assert values == [b"new %d" % number * 30 for number in range(count)]
+
+
 def test_clean_start_reads_no_batch_and_unclean_reads_from_the_recovery_point():
     fs = MemoryFileSystem(now_ms=NOW_MS)
     log = open_log(fs, SMALL)
