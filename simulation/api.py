@@ -33,7 +33,10 @@ class Clock(Protocol):
 class ClientConnection(Protocol):
     """A client's side of a connection to the broker: real codecs and framing over the simulated network."""
 
-    is_lost: bool
+    @property
+    def is_lost(self) -> bool:
+        """Whether nothing can be sent any more."""
+        ...
 
     def request(self, message: Message, version: int, *, client_id: str) -> "Deferred[Any]":
         """Send a request; its response. Errs with ConnectionLost. Several may be under way; answers come in order."""

@@ -179,6 +179,11 @@ class BrokerProcess:
         self._ended_lives: list[Any] = []
 
     @property
+    def directories(self) -> list[str]:
+        """The log directories."""
+        return self.properties["log.dirs"].split(",")
+
+    @property
     def is_alive(self) -> bool:
         """Whether there is a process, started or not."""
         return self._reactor is not None and self._reactor.is_alive

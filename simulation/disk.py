@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import TYPE_CHECKING
 
-from odradek.log.filesystem import File, MemoryFile, MemoryFileSystem, Piece, SimulatedCrash
+from odradek.log.filesystem import File, MemoryFile, MemoryFileSystem, Piece, SimulatedCrash, _Node
 
 if TYPE_CHECKING:
     from odradek.simulation.clock import SimulatedClock
@@ -38,8 +38,7 @@ class SimulatedFile(MemoryFile):
         try:
             super().sync()
         except OSError:
-            # As Linux does it: the pages count as clean from now on, and a later sync says nothing.
-            self._node.changes.clear()
+            self._fs.sync_failed(self._node)
             raise
 
 
@@ -58,6 +57,7 @@ class SimulatedDisk(MemoryFileSystem):
         self.broken: dict[str, None] = {}
         self.failed_operations = 0
         self.written_bytes = 0
+        self._unsynced: list[_Node] = []
         self._clock = clock
         self._random = random
         self._on_crash = on_crash
@@ -113,8 +113,21 @@ class SimulatedDisk(MemoryFileSystem):
         try:
             super().sync_path(path)
         except OSError:
-            self._nodes[path].changes.clear()
+            self.sync_failed(self._nodes[path])
             raise
+
+    def sync_failed(self, node: _Node) -> None:
+        """As Linux has it: what was to be written counts as written, and is there for as long as it is in memory."""
+        node.changes.clear()
+        if node not in self._unsynced:
+            self._unsynced.append(node)
+
+    def forget_unsynced(self) -> bool:
+        """Memory is needed for something else: files whose sync has failed read as they are on the disk. Any?"""
+        forgotten, self._unsynced = self._unsynced, []
+        for node in forgotten:
+            node.crash(None)
+        return bool(forgotten)
 
     def before_read(self, path: str) -> None:
         """Raises what a read of a file gets."""

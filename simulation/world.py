@@ -81,6 +81,10 @@ class World:
     def trace(self, text: str) -> None:
         """Note a line, with the time."""
         self._hash.update(f"{self.clock.seconds():.9f} {text}\n".encode())
+        self.note(text)
+
+    def note(self, text: str) -> None:
+        """A line for who reads along."""
         if self._print_line is not None:
             self._print_line(f"{self.clock.seconds():10.4f} {text}")
 
@@ -102,8 +106,7 @@ class World:
     ) -> None:
         """Note a request or a response; the bytes themselves are noted when they arrive."""
         if self._print_line is not None:
-            now_s = self.clock.seconds()
-            self._print_line(f"{now_s:10.4f} {client_id} {arrow} {correlation_id} {describe(message, version)}")
+            self.note(f"{client_id} {arrow} {correlation_id} {describe(message, version)}")
 
     @property
     def is_printing(self) -> bool:
@@ -171,7 +174,10 @@ class LogWatch(logging.Handler):
         world = self._world
         if not world.broker.is_alive:
             return
-        if record.levelno >= logging.ERROR and (record.exc_info or "please report it" in record.msg):
+        if record.levelno < logging.WARNING:
+            # Not a part of the trace proper: it must be the same when nobody reads along.
+            world.note(f"log: {record.getMessage()}")
+        elif record.levelno >= logging.ERROR and (record.exc_info or "please report it" in record.msg):
             error = record.exc_info[1] if record.exc_info else None
             world.fail(f"log: {record.getMessage()}", error)
         else:

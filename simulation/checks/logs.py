@@ -85,7 +85,7 @@ def _acknowledged(evidence: Evidence, partition: Partition, crashes: LossyCrashe
             if found is not None and found.value == record.value:
                 kept.append((era, offset, send, number))
             elif era < crashes.last_era:
-                if send.base_offset >= 0:
+                if send.base_offset >= 0 and superseded.get(record.key, -1) <= offset:
                     lost.append((era, offset))
             elif record.value in places:
                 yield Violation(

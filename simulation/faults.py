@@ -1,0 +1,166 @@
+"""Everything that goes wrong in a run, and the operator who starts the broker again.
+
+A fault is a method of `Faults`, chosen by weight. Those "while writing" wait for one of the next changes that the
+broker makes on the disk, and strike in the midst of it.
+"""
+
+import errno
+from collections.abc import Callable
+from random import Random
+from typing import TYPE_CHECKING, Final
+
+from odradek.simulation.history import CrashKind, History
+from odradek.simulation.scenario import FaultPlan
+
+if TYPE_CHECKING:
+    from odradek.simulation.world import World
+
+_MOST_FAILED_STARTS: Final = 5
+_OPERATIONS: Final = ("write", "write", "sync", "sync", "create", "rename", "remove", "truncate", "sync_directory")
+
+
+class Faults:
+    """Strikes until `end`, after which everything heals."""
+
+    def __init__(self, world: "World", history: History, plan: FaultPlan, random: Random) -> None:
+        self._world = world
+        self._history = history
+        self._plan = plan
+        self._random = random
+        self._crash_is_power_loss = False
+        self._failed_starts = 0
+        self._is_over = False
+        world.on_broker_end = self._broker_ended
+        world.on_start_failure = self._start_failed
+
+    def begin(self) -> None:
+        """The first fault comes in a while."""
+        if self._plan.weights:
+            self._next()
+
+    def end(self) -> None:
+        """From now on nothing goes wrong any more; a broker that lost a directory is started again."""
+        self._is_over = True
+        world = self._world
+        world.disk.repair()
+        world.network.habits = world.network.habits._replace(slow_share=0.0)
+        world.trace("all faults are over")
+        if world.broker.is_up and self._has_lost_directory():
+            world.broker.stop()
+
+    def _next(self) -> None:
+        self._world.clock.callLater(self._random.expovariate(1 / self._plan.interval_s), self._strike)
+
+    def _strike(self) -> None:
+        if self._is_over:
+            return
+        names = list(self._plan.weights)
+        (name,) = self._random.choices(names, list(self._plan.weights.values()))
+        self._world.trace(f"fault: {name}")
+        fault: Callable[[], None] = getattr(self, name)
+        fault()
+        self._next()
+
+    # The faults
+
+    def kill(self) -> None:
+        """kill -9."""
+        self._world.broker.kill()
+
+    def kill_while_writing(self) -> None:
+        """kill -9 between two changes of the disk, or in the middle of a write."""
+        self._crash_is_power_loss = False
+        self._world.disk.crash_at(self._random.randint(1, 60))
+
+    def lose_power(self) -> None:
+        """The machine is off."""
+        if not self._world.broker.is_alive:
+            # What a killed broker had written may be in memory still.
+            self._history.crash(CrashKind.POWER_LOSS)
+        self._world.broker.lose_power(lose_names=self._random.random() < 0.5)
+
+    def lose_power_while_writing(self) -> None:
+        """The machine is off in the midst of a change."""
+        self._crash_is_power_loss = True
+        self._world.disk.crash_at(self._random.randint(1, 60))
+
+    def stop(self) -> None:
+        """A clean stop."""
+        self._world.broker.stop()
+
+    def break_connection(self) -> None:
+        """One connection breaks."""
+        links = list(self._world.network.links)
+        if links:
+            self._random.choice(links).break_off(self._random)
+
+    def break_all_connections(self) -> None:
+        """All connections break."""
+        for link in list(self._world.network.links):
+            link.break_off(self._random)
+
+    def fail_once(self) -> None:
+        """One operation on the disk fails."""
+        error = self._random.choice((errno.EIO, errno.ENOSPC))
+        self._world.disk.fail(self._random.choice(_OPERATIONS), after=self._random.randint(1, 20), error=error)
+        self._repair_later()
+
+    def fill_disk(self) -> None:
+        """The disk is full for a while."""
+        self._world.disk.is_full = True
+        self._repair_later()
+
+    def break_directory(self) -> None:
+        """A log directory fails until somebody changes the cable."""
+        directories = self._world.broker.directories
+        self._world.disk.broken[self._random.choice(directories)] = None
+        self._repair_later()
+
+    # The operator
+
+    def _repair_later(self) -> None:
+        self._world.clock.callLater(self._random.uniform(0.1, 1.5), self._repair)
+
+    def _repair(self) -> None:
+        """Mend the disk, and start the broker again if it has given a directory up."""
+        world = self._world
+        world.disk.is_full = False
+        world.disk.broken.clear()
+        world.disk.heal()
+        if world.broker.is_up and self._has_lost_directory():
+            if self._random.random() < 0.7:
+                world.broker.stop()
+            else:
+                world.broker.kill()
+
+    def _has_lost_directory(self) -> bool:
+        broker = self._world.broker
+        logs = None if broker.broker is None else broker.broker.services.logs
+        return logs is not None and len(logs.online_directories) < len(broker.directories)
+
+    def _broker_ended(self, how: str) -> None:
+        world, random = self._world, self._random
+        if how == "died while writing":
+            if self._crash_is_power_loss:
+                world.disk.come_down(is_power_loss=True, lose_names=random.random() < 0.5)
+            else:
+                world.disk.come_down(is_power_loss=False)
+        if how == "power lost" or (how == "died while writing" and self._crash_is_power_loss):
+            self._history.crash(CrashKind.POWER_LOSS)
+        elif how in ("killed", "died while writing"):
+            self._history.crash(CrashKind.PROCESS_KILL)
+        if world.disk.forget_unsynced():
+            self._history.crash(CrashKind.DISK_FAILURE)
+        world.clock.callLater(0.05 if self._is_over else random.choice((0.01, 0.1, 1.0)), self._start)
+
+    def _start(self) -> None:
+        if not self._world.broker.is_alive:
+            self._world.broker.start()
+
+    def _start_failed(self, why: str) -> None:
+        """A broker may refuse to start as long as the disk is broken, and the operator mends that in the end."""
+        self._failed_starts += 1
+        if self._is_over or self._failed_starts > _MOST_FAILED_STARTS:
+            if not self._world.disk.has_faults:
+                self._world.fail(f"the broker does not start although nothing is wrong: {why}")
+            self._world.disk.repair()

@@ -1,0 +1,174 @@
+"""One seed: a world made, its clients and faults let loose, healed, read, and judged."""
+
+import gc
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol
+
+from twisted.logger import LogLevel, globalLogPublisher
+
+from odradek.simulation import checker, final, scenario, setup
+from odradek.simulation.faults import Faults
+from odradek.simulation.history import History, Settings
+from odradek.simulation.scenario import Scenario
+from odradek.simulation.world import LogWatch, Printer, World
+
+START_LIMIT_S = 60.0
+END_LIMIT_S = 240.0
+
+
+class Client(Protocol):
+    """A simulated client."""
+
+    name: str
+
+    async def run(self) -> None:
+        """Work until the world ends."""
+        ...
+
+
+MakeClients = Callable[[World, History, Scenario], Sequence[Client]]
+
+
+class Report(NamedTuple):
+    """What came of a seed: `failures` is empty if all is well."""
+
+    seed: int
+    failures: list[str]
+    trace_hash: str
+    simulated_s: float
+    steps: int
+
+
+def run_seed(seed: int, make_clients: MakeClients, print_line: Printer | None = None) -> Report:
+    """Run a seed from start to end."""
+    world = World(seed, print_line=print_line)
+    watch = LogWatch(world)
+    package, root_handlers = logging.getLogger("odradek"), logging.getLogger().handlers
+    old_level, old_propagate = package.level, package.propagate
+    package.addHandler(watch)
+    package.setLevel(watch.level)
+    package.propagate = False
+    observer: Any = _observer(world)
+    globalLogPublisher.addObserver(observer)
+    gc_was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        _Run(world, make_clients).run()
+        world.disk.is_down = True
+        gc.collect()
+    except Exception as error:
+        world.fail("the simulation itself failed", error)
+    finally:
+        globalLogPublisher.removeObserver(observer)
+        package.removeHandler(watch)
+        package.setLevel(old_level)
+        package.propagate = old_propagate
+        assert logging.getLogger().handlers is root_handlers
+        if gc_was_enabled:
+            gc.enable()
+    return Report(seed, world.failures, world.trace_hash, world.clock.seconds(), world.clock.steps)
+
+
+def _observer(world: World) -> Callable[[Any], None]:
+    """Twisted logs what nobody caught."""
+
+    def observe(event: Any) -> None:
+        if event.get("log_level", LogLevel.info) >= LogLevel.error:
+            failure = event.get("log_failure")
+            error = None if failure is None else failure.value
+            world.fail(f"twisted: {event.get('log_format')} {error!r}", error)
+
+    return observe
+
+
+class _Run:
+    """The phases of a run; each ends the run if it fails."""
+
+    def __init__(self, world: World, make_clients: MakeClients) -> None:
+        self._world = world
+        self._make_clients = make_clients
+        self._scenario = scenario.draw(world.new_random())
+        world.broker.properties.update(self._scenario.properties)
+        world.network.habits = self._scenario.habits
+        self._history = History(world.now_ms, _settings(self._scenario), world.trace)
+        self._faults = Faults(world, self._history, self._scenario.faults, world.new_random())
+        chance = world.new_random()
+        self._restarts_at_end = chance.random() < 0.7
+        self._restarts_cleanly = chance.random() < 0.5
+        self._working: dict[str, None] = {}
+
+    def run(self) -> None:
+        """All phases."""
+        world = self._world
+        world.trace(f"scenario {self._scenario}")
+        world.broker.start()
+        if not self._wait(lambda: world.broker.is_up, START_LIMIT_S, "the broker does not start"):
+            return
+        self._finish(setup.prepare(world, self._scenario), "setup")
+        if world.failures:
+            return
+        self._work()
+        if not self._wait(lambda: not self._working, END_LIMIT_S, "clients are stuck"):
+            world.trace(f"still at work: {', '.join(self._working)}")
+            return
+        if not self._wait(lambda: world.broker.is_up, START_LIMIT_S, "the broker does not come back"):
+            return
+        if self._restarts_at_end and not self._restart():
+            return
+        groups = dict.fromkeys(commit.group for commit in self._history.commits)
+        state = self._finish(final.read_all(world, self._scenario, groups), "final")
+        if state is None:
+            return
+        world.trace("all is read")
+        for violation in checker.check(self._history, state):
+            world.fail(str(violation))
+
+    def _work(self) -> None:
+        """Clients at work and faults, until the time is up."""
+        world = self._world
+        for client in self._make_clients(world, self._history, self._scenario):
+            self._working[client.name] = None
+            world.start(client.run(), client.name).addCallback(self._done, client.name)
+        self._faults.begin()
+        world.run(lambda: bool(world.failures), self._scenario.duration_s)
+        world.is_ending = True
+        self._faults.end()
+
+    def _done(self, _: object, name: str) -> None:
+        del self._working[name]
+
+    def _restart(self) -> bool:
+        """Stop or kill the broker once more, so that what is read last has been recovered."""
+        world = self._world
+        lives = world.broker.lives
+        if self._restarts_cleanly:
+            world.broker.stop()
+        else:
+            world.broker.kill()
+        return self._wait(
+            lambda: world.broker.is_up and world.broker.lives > lives, START_LIMIT_S, "the broker does not come back"
+        )
+
+    def _finish(self, coroutine: Any, name: str) -> Any:
+        """Let time pass until a coroutine has returned; its result, None if it does not."""
+        results: list[Any] = []
+        self._world.start(coroutine, name).addCallback(results.append)
+        self._wait(lambda: bool(results), END_LIMIT_S, f"{name} is stuck")
+        return results[0] if results else None
+
+    def _wait(self, until: Callable[[], bool], limit_s: float, otherwise: str) -> bool:
+        """Let time pass until something holds; False, and a failure of the run, if it does not."""
+        world = self._world
+        if not world.run(lambda: until() or bool(world.failures), limit_s):
+            world.fail(otherwise)
+        return not world.failures
+
+
+def _settings(drawn: Scenario) -> Settings:
+    return Settings(
+        flush_before_acks=drawn.properties["flush.before.acks"] == "true",
+        overrides={topic.name: topic.flush_before_acks for topic in drawn.topics},
+        log_append_time=frozenset(topic.name for topic in drawn.topics if topic.has_append_time),
+        compacted=frozenset(topic.name for topic in drawn.topics if topic.is_compacted),
+    )

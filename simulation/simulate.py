@@ -1,0 +1,91 @@
+"""The command line: many seeds on all cores, or one with its trace."""
+
+import argparse
+import multiprocessing
+import os
+import sys
+import time
+from collections.abc import Iterable, Iterator
+
+from odradek.simulation.clients.workload import make_clients
+
+from odradek.simulation.run import Report, run_seed
+
+_SHOWN_LINES = 12
+
+
+def main(arguments: list[str]) -> int:
+    """Run what the arguments say; the exit code is 1 if a seed failed."""
+    options = _parse(arguments)
+    if options.seed is not None:
+        return _replay(options.seed, print_trace=not options.quiet)
+    return _run_many(range(options.first, options.first + options.seeds), options.jobs, options.stop_at)
+
+
+def _parse(arguments: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m odradek.simulation",
+        description="Runs the whole broker in simulated time, with simulated faults, and judges what clients saw.",
+    )
+    parser.add_argument("--seeds", type=int, default=200, help="how many seeds to run (200)")
+    parser.add_argument("--first", type=int, default=0, help="the first of them (0)")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes (one for each core)")
+    parser.add_argument("--stop-at", type=int, default=10, help="give up after so many failing seeds (10)")
+    parser.add_argument("--seed", type=int, help="run this one, and print its trace")
+    parser.add_argument("--quiet", action="store_true", help="with --seed: no trace, only what came of it")
+    return parser.parse_args(arguments)
+
+
+def _replay(seed: int, *, print_trace: bool) -> int:
+    report = run_seed(seed, make_clients, print if print_trace else None)
+    print(f"seed {seed}: {report.simulated_s:.1f} simulated seconds, {report.steps} steps, trace {report.trace_hash}")
+    for failure in report.failures:
+        print(failure)
+    print("failed" if report.failures else "all is well")
+    return 1 if report.failures else 0
+
+
+def _run_many(seeds: range, jobs: int, stop_at: int) -> int:
+    started_s = time.monotonic()
+    count = steps = 0
+    simulated_s = 0.0
+    failed: list[int] = []
+    for report in reports(seeds, jobs):
+        count += 1
+        steps += report.steps
+        simulated_s += report.simulated_s
+        if report.failures:
+            failed.append(report.seed)
+            _show(report)
+            if len(failed) >= stop_at:
+                break
+    elapsed_s = time.monotonic() - started_s
+    print(
+        f"{count} seeds in {elapsed_s:.1f} s, {count / elapsed_s:.1f} seeds/s, {simulated_s / 3600:.1f} simulated "
+        f"hours, {steps} steps; {len(failed)} failed{': ' if failed else ''}{', '.join(map(str, sorted(failed)))}"
+    )
+    return 1 if failed else 0
+
+
+def reports(seeds: Iterable[int], jobs: int) -> Iterator[Report]:
+    """Run seeds in so many processes; reports as they come."""
+    if jobs <= 1:
+        yield from map(run_one, seeds)
+        return
+    with multiprocessing.get_context("fork").Pool(jobs) as pool:
+        yield from pool.imap_unordered(run_one, seeds, chunksize=4)
+
+
+def run_one(seed: int) -> Report:
+    """A seed without a trace."""
+    return run_seed(seed, make_clients)
+
+
+def _show(report: Report) -> None:
+    print(f"seed {report.seed} failed; replay it with: python -m odradek.simulation --seed {report.seed}")
+    for failure in report.failures[:3]:
+        lines = failure.splitlines()
+        if len(lines) > _SHOWN_LINES:
+            lines = [*lines[:2], "...", *lines[2 - _SHOWN_LINES :]]
+        print("\n".join(f"    {line}" for line in lines))
+    sys.stdout.flush()

@@ -1,0 +1,42 @@
+"""One seed is one run."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from odradek.simulation.run import run_seed
+from odradek.simulation.tests.stub import stub_clients
+
+_PROGRAM = """
+from odradek.simulation.run import run_seed
+from odradek.simulation.tests.stub import stub_clients
+print(run_seed({seed}, stub_clients).trace_hash)
+"""
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_seed_gives_the_same_run_again(seed):
+    first, second = run_seed(seed, stub_clients), run_seed(seed, stub_clients, lambda line: None)
+    assert first.failures == second.failures == []
+    assert first == second
+
+
+def test_another_seed_gives_another_run():
+    assert run_seed(1, stub_clients).trace_hash != run_seed(2, stub_clients).trace_hash
+
+
+def test_it_does_not_depend_on_how_python_hashes():
+    seen = set()
+    for hash_seed in ("1", "2"):
+        done = subprocess.run(
+            [sys.executable, "-c", _PROGRAM.format(seed=3)],
+            env={**os.environ, "PYTHONHASHSEED": hash_seed},
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=60,
+        )
+        seen.add(done.stdout)
+    assert len(seen) == 1
