@@ -7,9 +7,11 @@ id and three offsets are filled in. Whatever else happens (another shape, an err
 general way through `handlers/produce.py`, which is also what the tests compare with.
 
 A head holds for as long as its partition is led here: after that the append fails, and the general way finds out why.
+So it does with a transaction's first batch on a partition, which has to be verified.
 """
 
 import struct
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from odradek.protocol.codec import MALFORMED, Buffer, encoder, read_varint_tail
@@ -24,6 +26,7 @@ from odradek.protocol.messages.produce import (
     ProduceResponsePartitionProduceResponse,
     ProduceResponseTopicProduceResponse,
 )
+from odradek.protocol.record_batch import RECORD_BATCH_OVERHEAD
 from odradek.server.handlers import produce
 from odradek.server.purgatory import DelayedOperation
 
@@ -41,10 +44,13 @@ _ANSWERED_ID: Final = slice(4, 8)
 _HEAD_AT: Final = 12
 _MAX_HEADS: Final = 64
 _MAX_LENGTHS: Final = 4
+_MAX_HEAD_END: Final = 4096
+_PRODUCER_AT: Final = 43
 _LOG_START_SINCE: Final = 5
 _NO_TAGS: Final = b"\0\0\0"
 """The tagged fields of partition, topic and request, none of which any version has."""
 
+_unpack_producer: Final = struct.Struct(">qh").unpack_from
 _pack_offsets: Final = struct.Struct(">qqq").pack_into
 _SENTINELS: Final = (0x5A6B7C8D9EAFB0C1, 0x5A6B7C8D9EAFB0C2, 0x5A6B7C8D9EAFB0C3)
 
@@ -52,10 +58,13 @@ _SENTINELS: Final = (0x5A6B7C8D9EAFB0C1, 0x5A6B7C8D9EAFB0C2, 0x5A6B7C8D9EAFB0C3)
 class _Known:
     """What a head means: the partition, and the response with a place for the offsets."""
 
-    __slots__ = ("acks", "offsets_at", "partition", "response", "timeout_ms", "topic")
+    __slots__ = ("acks", "append", "offsets_at", "partition", "response", "timeout_ms", "topic")
 
     def __init__(self, partition: "Partition", request: ProduceRequest, version: int) -> None:
         self.partition = partition
+        self.append: Callable[..., AppendInfo] = partition.append_as_leader
+        if request.transactional_id is not None:
+            self.append = _append_in_open_transaction(partition)
         self.acks = request.acks
         self.timeout_ms = request.timeout_ms
         (topic,) = request.topic_data
@@ -115,7 +124,7 @@ class ProduceMemo:
         # Whom the append wakes may find the disk broken, and then the partition has no log any more.
         log: Any = partition.log
         try:
-            info = partition.append_as_leader(
+            info = known.append(
                 records,
                 required_acks=known.acks,
                 now_ms=self._services.now_ms(),
@@ -188,7 +197,7 @@ class ProduceMemo:
     ) -> None:
         """Note the head of a request that was answered, if it is one of those that can be answered by it alone."""
         version = context.api_version
-        if version < _LOG_START_SINCE or request.transactional_id is not None or len(request.topic_data) != 1:
+        if version < _LOG_START_SINCE or len(request.topic_data) != 1:
             return
         topic = request.topic_data[0]
         if len(topic.partition_data) != 1 or response.responses[0].partition_responses[0].error_code:
@@ -198,7 +207,7 @@ class ProduceMemo:
         flexible = ProduceRequest.is_flexible(version)
         records: Any = data.records
         head_end = _head_end(frame, len(records), flexible)
-        if head_end is None or partition.is_internal:
+        if head_end is None or head_end > _MAX_HEAD_END or partition.is_internal:
             return
         code = bytes(frame[_CODE])
         if code != self._code or len(self._heads) >= _MAX_HEADS:
@@ -207,12 +216,30 @@ class ProduceMemo:
             if len(self._head_ends) >= _MAX_LENGTHS:
                 self._forget(code, version, flexible)
             self._head_ends += (head_end,)
-        self._heads[bytes(frame[_HEAD_AT:head_end])] = _Known(partition, request, version)
+        head = bytes(frame[_HEAD_AT:head_end])
+        known = self._heads.get(head)
+        if known is None or known.partition is not partition:
+            self._heads[head] = _Known(partition, request, version)
 
     def _forget(self, code: bytes, version: int, flexible: bool) -> None:
         self._heads.clear()
         self._head_ends = ()
         self._code, self._version, self._flexible = code, version, flexible
+
+
+def _append_in_open_transaction(partition: "Partition") -> "Callable[..., AppendInfo]":
+    """Append like the partition, but look first whether there is need to ask anybody."""
+
+    def append(records: memoryview, **how: Any) -> "AppendInfo":
+        log = partition.log
+        if log is not None and len(records) > RECORD_BATCH_OVERHEAD:
+            producer_id, epoch = _unpack_producer(records, _PRODUCER_AT)
+            entry = log.producer_state.producers.get(producer_id)
+            if entry is not None and entry.transaction_start >= 0 and entry.epoch == epoch:
+                return partition.append_as_leader(records, **how)
+        raise KafkaError(ErrorCode.INVALID_TXN_STATE)
+
+    return append
 
 
 def _head_end(frame: Buffer, records_bytes: int, flexible: bool) -> int | None:
