@@ -1,6 +1,8 @@
 """Child processes that never outlive the tests."""
 
+import contextlib
 import ctypes
+import random
 import signal
 import socket
 import subprocess
@@ -30,3 +32,18 @@ def free_ports(count: int) -> list[int]:
     finally:
         for each in sockets:
             each.close()
+
+
+def lasting_port() -> int:
+    """A port that stays free while its owner is down: the kernel gives it to no outgoing connection.
+
+    A client that tries again and again would otherwise sooner or later take the port of the dead server itself.
+    """
+    with open("/proc/sys/net/ipv4/ip_local_port_range") as file:
+        lowest, highest = map(int, file.read().split())
+    ports = [*range(10_000, lowest), *range(highest + 1, 65_536)]
+    while True:
+        port = random.choice(ports)
+        with socket.socket() as tried, contextlib.suppress(OSError):
+            tried.bind(("127.0.0.1", port))
+            return port

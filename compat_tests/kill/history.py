@@ -1,0 +1,222 @@
+"""What producers were told and what readers saw, and the rules that hold between the two.
+
+Every value is `<writer>.<number>`; a writer counts from 0. The rules are functions of plain data that return
+complaints, so that a test can show that each of them bites.
+"""
+
+import threading
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from itertools import pairwise
+from typing import NamedTuple
+
+COMPLAINTS_SHOWN = 20
+
+
+class Fate(Enum):
+    """What a producer knows of a record (of its transaction, where it has one)."""
+
+    UNKNOWN = "unknown"
+    ACKNOWLEDGED = "acknowledged"
+    ABORTED = "aborted"
+
+
+class Stored(NamedTuple):
+    """A record of a partition as a consumer got it."""
+
+    offset: int
+    value: bytes
+
+
+Log = Mapping[int, Sequence[Stored]]
+
+
+@dataclass(slots=True)
+class Entry:
+    """A record that was given to a producer. The partition and offset are what the producer was told."""
+
+    fate: Fate = Fate.UNKNOWN
+    partition: int | None = None
+    offset: int | None = None
+    transaction: int | None = None
+
+
+@dataclass
+class Ledger:
+    """All that one writer did. `once`: its producer is idempotent, so that a retry must not show.
+
+    An entry is changed by one thread and read by others only when the writer has ended.
+    """
+
+    writer: str
+    once: bool
+    entries: list[Entry] = field(default_factory=list)
+    troubles: list[str] = field(default_factory=list)
+
+    def add(self, transaction: int | None = None) -> tuple[int, bytes]:
+        """A new entry's number and the value to be sent."""
+        self.entries.append(Entry(transaction=transaction))
+        number = len(self.entries) - 1
+        return number, b"%s.%d" % (self.writer.encode(), number)
+
+    def entry(self, number: int) -> Entry:
+        """The entry of a number that a writer of another kind, such as a process, has counted to itself."""
+        while len(self.entries) <= number:
+            self.entries.append(Entry())
+        return self.entries[number]
+
+    def count(self, fate: Fate) -> int:
+        return sum(entry.fate is fate for entry in self.entries)
+
+
+def split(value: bytes) -> tuple[str, int]:
+    """Writer and number of a value."""
+    writer, _, number = value.rpartition(b".")
+    return writer.decode(), int(number)
+
+
+def check_log(ledgers: Iterable[Ledger], log: Log, *, committed_only: bool) -> list[str]:
+    """Whether a topic holds what its writers were promised.
+
+    `committed_only`: it was read under read_committed, so no record of an aborted transaction may be there and every
+    transaction is there whole or not at all.
+    """
+    found: dict[str, dict[int, list[tuple[int, int]]]] = defaultdict(lambda: defaultdict(list))
+    for partition, records in log.items():
+        for record in records:
+            writer, number = split(record.value)
+            found[writer][number].append((partition, record.offset))
+    complaints = [f"partition {p}: {c}" for p, records in log.items() for c in _increasing(records)]
+    by_name = {ledger.writer: ledger for ledger in ledgers}
+    complaints += [f"{name}: nobody wrote this" for name in found.keys() - by_name.keys()]
+    for name, ledger in by_name.items():
+        places = found.get(name, {})
+        told = [
+            *_presence(ledger, places, committed_only=committed_only),
+            *_order(log, name),
+            *(_torn_transactions(ledger, places) if committed_only else ()),
+        ]
+        complaints += [f"{name}: {complaint}" for complaint in told]
+    return complaints
+
+
+def _increasing(records: Sequence[Stored]) -> Iterable[str]:
+    for before, after in pairwise(records):
+        if before.offset >= after.offset:
+            yield f"offset {after.offset} was read after {before.offset}"
+
+
+def _presence(
+    ledger: Ledger, places: Mapping[int, Sequence[tuple[int, int]]], *, committed_only: bool
+) -> Iterable[str]:
+    for number in places.keys() - range(len(ledger.entries)):
+        yield f"{number} is there and was never sent"
+    for number, entry in enumerate(ledger.entries):
+        there = places.get(number, ())
+        if entry.fate is Fate.ACKNOWLEDGED and not there:
+            yield f"{number} was acknowledged ({entry}) and is lost"
+        if entry.fate is Fate.ABORTED and committed_only and there:
+            yield f"{number} was aborted and is visible at {there}"
+        if ledger.once and len(there) > 1:
+            yield f"{number} is there more than once: {there}"
+        if entry.fate is Fate.ACKNOWLEDGED and there and entry.partition is not None:
+            at = {offset for partition, offset in there if partition == entry.partition}
+            if not at:
+                yield f"{number} was acknowledged in partition {entry.partition} and is at {there}"
+            elif entry.offset is not None and entry.offset not in at:
+                yield f"{number} was acknowledged at {entry.partition}:{entry.offset} and is at {there}"
+
+
+def _order(log: Log, writer: str) -> Iterable[str]:
+    """In each partition a writer's records appear (for the first time) in the order it sent them."""
+    prefix = writer.encode() + b"."
+    for partition, records in log.items():
+        highest = -1
+        seen: set[int] = set()
+        for record in records:
+            if record.value.startswith(prefix):
+                number = int(record.value[len(prefix) :])
+                if number not in seen and number < highest:
+                    yield f"{number} stands after {highest} in partition {partition} (offset {record.offset})"
+                seen.add(number)
+                highest = max(highest, number)
+
+
+def _torn_transactions(ledger: Ledger, places: Mapping[int, Sequence[tuple[int, int]]]) -> Iterable[str]:
+    members: dict[int, list[int]] = defaultdict(list)
+    for number, entry in enumerate(ledger.entries):
+        if entry.transaction is not None:
+            members[entry.transaction].append(number)
+    for transaction, numbers in members.items():
+        there = [number for number in numbers if number in places]
+        if there and len(there) != len(numbers):
+            missing = sorted(set(numbers) - set(there))
+            yield f"transaction {transaction} is torn: {there} are there and {missing} are not"
+
+
+class Sightings:
+    """Which value readers saw at which offset; one offset never has two values."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._values: dict[tuple[int, int], bytes] = {}
+        self.complaints: list[str] = []
+
+    def add(self, reader: str, partition: int, offset: int, value: bytes) -> None:
+        with self._lock:
+            known = self._values.setdefault((partition, offset), value)
+        if known != value:
+            self.complaints.append(f"{reader}: {partition}:{offset} is {value!r} and was {known!r}")
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def check(self, log: Log, *, whole: bool) -> list[str]:
+        """All that was seen is in the log; with `whole`, all that is in the log was seen."""
+        stored = {(partition, r.offset): r.value for partition, records in log.items() for r in records}
+        complaints = list(self.complaints)
+        for place, value in self._values.items():
+            if stored.get(place) != value:
+                complaints.append(f"{value!r} was read at {place}, where {stored.get(place)!r} is now")
+        if whole:
+            complaints += [f"{place} was skipped" for place in stored.keys() - self._values.keys()]
+        return complaints
+
+
+class CommittedOffsets:
+    """The least that a fetch of committed offsets may answer, which never falls."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._least: dict[int, int] = {}
+        self.complaints: list[str] = []
+        self.looked = 0
+
+    def acknowledged(self, offsets: Mapping[int, int]) -> None:
+        """A commit of these was answered without an error."""
+        with self._lock:
+            for partition, offset in offsets.items():
+                self._least[partition] = max(offset, self._least.get(partition, offset))
+
+    def least(self) -> dict[int, int]:
+        """To be asked for before the fetch whose answer is compared with it."""
+        with self._lock:
+            return dict(self._least)
+
+    def answered(self, least: Mapping[int, int], offsets: Mapping[int, int]) -> None:
+        """A fetch answered these; partitions without a committed offset are left out of them."""
+        self.looked += 1
+        for partition, offset in least.items():
+            told = offsets.get(partition)
+            if told is None or told < offset:
+                self.complaints.append(f"committed offset of partition {partition} was {offset} and is {told}")
+        self.acknowledged(offsets)
+
+
+def shown(complaints: Sequence[str]) -> str:
+    """The first complaints and how many there are."""
+    rest = len(complaints) - COMPLAINTS_SHOWN
+    lines = [*complaints[:COMPLAINTS_SHOWN], *([f"... and {rest} more"] if rest > 0 else [])]
+    return "\n".join(f"  {line}" for line in lines)

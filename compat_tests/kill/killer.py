@@ -1,0 +1,56 @@
+"""kill -9 in a loop, at moments that a seed decides."""
+
+import contextlib
+import os
+import signal
+import threading
+import time
+from random import Random
+from typing import Any
+
+from odradek.testing import BrokerFailedError, OdradekBroker
+
+KILLED_IN_START = 0.15
+
+
+def kill_again_and_again(broker: Any, rounds: int, random: Random, *, longest_life_s: float = 1.2) -> int:
+    """Kills and restarts the broker `rounds` times, now and then while it is still starting; it runs at the end.
+
+    Returns how many kills met a starting broker.
+    """
+    in_start = 0
+    for _ in range(rounds):
+        time.sleep(random.uniform(0.05, longest_life_s))  # its life is the test, nothing is waited for
+        broker.kill()
+        if (
+            isinstance(broker, OdradekBroker)
+            and random.random() < KILLED_IN_START
+            and _killed_while_starting(broker, random.uniform(0.05, 0.4))
+        ):
+            in_start += 1
+        broker.start()
+    return in_start
+
+
+def _killed_while_starting(broker: Any, after_s: float) -> bool:
+    failures: list[BrokerFailedError] = []
+    started = threading.Event()
+
+    def start() -> None:
+        try:
+            broker.start()
+        except BrokerFailedError as error:
+            failures.append(error)
+        finally:
+            started.set()
+
+    thread = threading.Thread(target=start)
+    thread.start()
+    if not started.wait(after_s):
+        with contextlib.suppress(BrokerFailedError, ProcessLookupError):
+            os.kill(broker.pid, signal.SIGKILL)
+    thread.join()
+    broker.kill()
+    if failures and f"exit code -{signal.SIGKILL:d}" not in str(failures[0]):
+        raise failures[0]
+    return bool(failures)

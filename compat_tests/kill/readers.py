@@ -1,0 +1,216 @@
+"""Consumers that read all the time, and a watcher of committed offsets."""
+
+import threading
+from abc import ABC, abstractmethod
+from collections import defaultdict
+from typing import Any
+
+import confluent_kafka
+from confluent_kafka import KafkaException, TopicPartition
+from kafka import KafkaConsumer
+from kafka import TopicPartition as PythonTopicPartition
+from kafka.errors import KafkaError
+from kafka.structs import OffsetAndMetadata
+
+from compat_tests.kill.history import CommittedOffsets, Sightings
+from compat_tests.kill.writers import KAFKA_PYTHON, LIBRDKAFKA
+
+JOIN_SECONDS = 30
+CAUGHT_UP_SECONDS = 30
+
+
+class Reader(ABC):
+    """Reads in a thread until told to stop."""
+
+    def __init__(self, name: str, bootstrap: str, topic: str) -> None:
+        self.name = name
+        self.troubles: list[str] = []
+        self._bootstrap = bootstrap
+        self._topic = topic
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._guarded, name=name, daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stopping.set()
+
+    abandon = stop
+
+    def join(self) -> None:
+        self._thread.join(JOIN_SECONDS)
+        if self._thread.is_alive():
+            self.troubles.append(f"{self.name} did not end in {JOIN_SECONDS} s")
+
+    def _guarded(self) -> None:
+        try:
+            self._run()
+        except Exception as error:
+            self.troubles.append(f"{self.name} ended with {error!r}")
+
+    @abstractmethod
+    def _run(self) -> None: ...
+
+
+class GroupReader(Reader):
+    """A group's member under read_committed that commits what it has read; many of them share what they know."""
+
+    def __init__(
+        self, name: str, bootstrap: str, topic: str, group: str, seen: Sightings, committed: CommittedOffsets
+    ) -> None:
+        super().__init__(name, bootstrap, topic)
+        self._group = group
+        self._seen = seen
+        self._committed = committed
+
+
+class ConfluentGroupReader(GroupReader):
+    def _run(self) -> None:
+        consumer = confluent_kafka.Consumer(
+            {
+                **LIBRDKAFKA,
+                "bootstrap.servers": self._bootstrap,
+                "group.id": self._group,
+                "partition.assignment.strategy": "range",
+                "isolation.level": "read_committed",
+                "auto.offset.reset": "earliest",
+                "enable.auto.commit": False,
+                "heartbeat.interval.ms": 500,
+                "fetch.wait.max.ms": 100,
+                "fetch.error.backoff.ms": 20,
+            }
+        )
+        consumer.subscribe([self._topic])
+        try:
+            while not self._stopping.is_set():
+                self._round(consumer)
+        finally:
+            consumer.close()
+
+    def _round(self, consumer: Any) -> None:
+        read: dict[int, int] = {}
+        for message in consumer.consume(500, timeout=0.1):
+            if message.error() is None:
+                self._seen.add(self.name, message.partition(), message.offset(), message.value())
+                read[message.partition()] = message.offset() + 1
+        if not read:
+            return
+        try:
+            wanted = [TopicPartition(self._topic, p, offset) for p, offset in read.items()]
+            answers = consumer.commit(offsets=wanted, asynchronous=False)
+        except KafkaException:
+            return  # a commit that failed is repeated by the next, or the records are read again
+        self._committed.acknowledged({a.partition: a.offset for a in answers if a.error is None})
+
+
+class KafkaPythonGroupReader(GroupReader):
+    def _run(self) -> None:
+        consumer = KafkaConsumer(
+            self._topic,
+            **KAFKA_PYTHON,
+            bootstrap_servers=self._bootstrap,
+            group_id=self._group,
+            isolation_level="read_committed",
+            auto_offset_reset="earliest",
+            enable_auto_commit=False,
+            heartbeat_interval_ms=500,
+            fetch_max_wait_ms=100,
+        )
+        try:
+            while not self._stopping.is_set():
+                self._round(consumer)
+        finally:
+            consumer.close()
+
+    def _round(self, consumer: Any) -> None:
+        read: dict[int, int] = {}
+        for partition, messages in consumer.poll(timeout_ms=100, max_records=500).items():
+            for message in messages:
+                self._seen.add(self.name, partition.partition, message.offset, message.value)
+                read[partition.partition] = message.offset + 1
+        if not read:
+            return
+        wanted = {PythonTopicPartition(self._topic, p): OffsetAndMetadata(offset, "", -1) for p, offset in read.items()}
+        try:
+            consumer.commit(wanted, timeout_ms=5000)
+        except KafkaError:
+            return
+        self._committed.acknowledged(read)
+
+
+class AssignedReader(Reader):
+    """Reads every partition under read_uncommitted; what it polls goes forward, without a step back."""
+
+    def __init__(self, name: str, bootstrap: str, topic: str, partitions: int, seen: Sightings) -> None:
+        super().__init__(name, bootstrap, topic)
+        self._partitions = partitions
+        self._seen = seen
+
+    def _run(self) -> None:
+        consumer = confluent_kafka.Consumer(
+            {
+                **LIBRDKAFKA,
+                "bootstrap.servers": self._bootstrap,
+                "group.id": f"{self.name}-commits-nothing",
+                "isolation.level": "read_uncommitted",
+                "auto.offset.reset": "error",
+                "enable.auto.commit": False,
+                "fetch.wait.max.ms": 100,
+                "fetch.error.backoff.ms": 20,
+            }
+        )
+        consumer.assign([TopicPartition(self._topic, p, 0) for p in range(self._partitions)])
+        last: dict[int, int] = defaultdict(lambda: -1)
+        try:
+            while not self._stopping.is_set():
+                for message in consumer.consume(500, timeout=0.1):
+                    self._take(message, last)
+        finally:
+            consumer.close()
+
+    def _take(self, message: Any, last: dict[int, int]) -> None:
+        error = message.error()
+        if error is not None:
+            if error.code() == confluent_kafka.KafkaError._AUTO_OFFSET_RESET:
+                self.troubles.append(f"{self.name}: {error}")
+            return
+        partition, offset = message.partition(), message.offset()
+        if offset <= last[partition]:
+            self.troubles.append(f"{self.name}: offset {offset} of {partition} came after {last[partition]}")
+        last[partition] = offset
+        self._seen.add(self.name, partition, offset, message.value())
+
+
+class OffsetWatcher(Reader):
+    """Asks for a group's committed offsets again and again: none may ever go back."""
+
+    def __init__(
+        self, name: str, bootstrap: str, topic: str, partitions: int, group: str, committed: CommittedOffsets
+    ) -> None:
+        super().__init__(name, bootstrap, topic)
+        self._partitions = partitions
+        self._group = group
+        self._committed = committed
+
+    def _run(self) -> None:
+        asker = confluent_kafka.Consumer(
+            {**LIBRDKAFKA, "bootstrap.servers": self._bootstrap, "group.id": self._group, "enable.auto.commit": False}
+        )
+        try:
+            while not self._stopping.is_set():
+                self._look(asker)
+                self._stopping.wait(0.05)
+        finally:
+            asker.close()
+
+    def _look(self, asker: Any) -> None:
+        least = self._committed.least()
+        wanted = [TopicPartition(self._topic, p) for p in range(self._partitions)]
+        try:
+            answers = asker.committed(wanted, timeout=2)
+        except KafkaException:
+            return  # the broker is down, or a transaction's offsets are not decided
+        if any(answer.error for answer in answers):
+            return
+        self._committed.answered(least, {a.partition: a.offset for a in answers if a.offset >= 0})

@@ -1,0 +1,204 @@
+"""Transactional producers that commit, abort, and are replaced in the midst of a transaction."""
+
+import contextlib
+import time
+from abc import abstractmethod
+from collections.abc import Callable
+from typing import Any
+
+import confluent_kafka
+from confluent_kafka import KafkaException
+from kafka import KafkaProducer
+from kafka.errors import KafkaError
+
+from compat_tests.kill.history import Entry, Fate
+from compat_tests.kill.writers import DELIVERY_TIMEOUT_MS, FLUSH_SECONDS, KAFKA_PYTHON, LIBRDKAFKA, Writer, known
+
+REPLACED_SHARE = 0.04
+ABORTED_SHARE = 0.25
+TRANSACTION_TIMEOUT_MS = 30_000
+
+
+class TransactionalWriter(Writer):
+    """Writes transactions of a few records each over several partitions.
+
+    Now and then a second producer takes over the transactional id while the first has a transaction open: that one
+    must then fail to commit it. A producer whose transaction ended in an error is replaced too; what became of that
+    transaction it does not know.
+    """
+
+    def _run(self) -> None:
+        producer = self._new_producer()
+        transaction = 0
+        while not self._stopping.is_set():
+            numbers: list[int] = []
+            chance = self._random.random()
+            try:
+                self._send_all(producer, transaction, numbers)
+                if chance < REPLACED_SHARE:
+                    zombie, producer = producer, self._new_producer()
+                    self._set(numbers, Fate.ABORTED)
+                    self._try_as_zombie(zombie, numbers)
+                elif chance < REPLACED_SHARE + ABORTED_SHARE:
+                    self._abort(producer)
+                    self._set(numbers, Fate.ABORTED)
+                else:
+                    self._set(numbers, self._commit(producer))
+            except (KafkaException, KafkaError) as error:
+                self.failures.append(repr(error))
+                self._close(producer)
+                producer = self._new_producer()
+            transaction += 1
+            self._pause(0.03)
+        self._close(producer)
+
+    def _send_all(self, producer: Any, transaction: int, numbers: list[int]) -> None:
+        self._begin(producer)
+        for _ in range(self._random.randrange(1, 20)):
+            number, value = self.ledger.add(transaction)
+            numbers.append(number)
+            self._send(producer, value, self.ledger.entries[number])
+        if self._random.random() < 0.5:
+            self._flush(producer)  # otherwise the records go out just before the transaction's end
+
+    def _try_as_zombie(self, producer: Any, numbers: list[int]) -> None:
+        try:
+            if self._commit(producer) is Fate.ACKNOWLEDGED:
+                self.ledger.troubles.append(f"a producer that had been replaced committed {numbers}")
+        except (KafkaException, KafkaError):
+            pass
+        finally:
+            self._close(producer)
+
+    def _set(self, numbers: list[int], fate: Fate) -> None:
+        for number in numbers:
+            self.ledger.entries[number].fate = fate
+
+    def _new_producer(self) -> Any:
+        give_up_at = time.monotonic() + FLUSH_SECONDS
+        while True:
+            try:
+                return self._initialised()
+            except (KafkaException, KafkaError) as error:
+                if self._abandoned.is_set() or time.monotonic() > give_up_at:
+                    raise
+                self.failures.append(f"at start: {error!r}")
+
+    @abstractmethod
+    def _initialised(self) -> Any:
+        """A new producer of the transactional id."""
+
+    @abstractmethod
+    def _begin(self, producer: Any) -> None: ...
+    @abstractmethod
+    def _send(self, producer: Any, value: bytes, entry: Entry) -> None: ...
+    @abstractmethod
+    def _flush(self, producer: Any) -> None: ...
+    @abstractmethod
+    def _commit(self, producer: Any) -> Fate:
+        """Commits; ABORTED where that was not possible and the transaction was aborted for it."""
+
+    @abstractmethod
+    def _abort(self, producer: Any) -> None: ...
+    @abstractmethod
+    def _close(self, producer: Any) -> None: ...
+
+
+class ConfluentTransactionalWriter(TransactionalWriter):
+    def _initialised(self) -> Any:
+        producer = confluent_kafka.Producer(
+            {
+                **LIBRDKAFKA,
+                "bootstrap.servers": self._bootstrap,
+                "transactional.id": self.ledger.writer,
+                "transaction.timeout.ms": TRANSACTION_TIMEOUT_MS,
+                "linger.ms": 2,
+                "batch.num.messages": 5,
+                "message.timeout.ms": TRANSACTION_TIMEOUT_MS,
+            }
+        )
+        self._patiently(lambda: producer.init_transactions(5))
+        return producer
+
+    def _patiently(self, call: Callable[[], None]) -> None:
+        """Repeats a call as long as the library says that it may be repeated."""
+        while True:
+            try:
+                return call()
+            except KafkaException as error:
+                if not error.args[0].retriable() or self._abandoned.is_set():
+                    raise
+
+    def _begin(self, producer: Any) -> None:
+        producer.begin_transaction()
+
+    def _send(self, producer: Any, value: bytes, entry: Entry) -> None:
+        def answer(error: Any, message: Any) -> None:
+            if error is None:
+                entry.partition, entry.offset = message.partition(), known(message.offset())
+
+        producer.produce(self._topic, value, self._key(), self._partition(), answer)
+
+    def _flush(self, producer: Any) -> None:
+        give_up_at = time.monotonic() + FLUSH_SECONDS
+        while producer.flush(0.5) and not self._abandoned.is_set() and time.monotonic() < give_up_at:
+            pass
+
+    def _commit(self, producer: Any) -> Fate:
+        try:
+            self._patiently(lambda: producer.commit_transaction(5))
+        except KafkaException as error:
+            if not error.args[0].txn_requires_abort():
+                raise
+            self._abort(producer)
+            return Fate.ABORTED
+        return Fate.ACKNOWLEDGED
+
+    def _abort(self, producer: Any) -> None:
+        self._patiently(lambda: producer.abort_transaction(5))
+
+    def _close(self, producer: Any) -> None:
+        producer.purge()
+        producer.flush(0)
+
+
+class KafkaPythonTransactionalWriter(TransactionalWriter):
+    def _initialised(self) -> Any:
+        producer = KafkaProducer(
+            **KAFKA_PYTHON,
+            bootstrap_servers=self._bootstrap,
+            transactional_id=self.ledger.writer,
+            transaction_timeout_ms=TRANSACTION_TIMEOUT_MS,
+            linger_ms=2,
+            max_block_ms=10_000,
+            delivery_timeout_ms=DELIVERY_TIMEOUT_MS,
+        )
+        try:
+            producer.init_transactions()
+        except KafkaError:
+            self._close(producer)
+            raise
+        return producer
+
+    def _begin(self, producer: Any) -> None:
+        producer.begin_transaction()
+
+    def _send(self, producer: Any, value: bytes, entry: Entry) -> None:
+        def answer(told: Any) -> None:
+            entry.partition, entry.offset = told.partition, known(told.offset)
+
+        producer.send(self._topic, value, self._key(), partition=self._partition()).add_callback(answer)
+
+    def _flush(self, producer: Any) -> None:
+        producer.flush(10)
+
+    def _commit(self, producer: Any) -> Fate:
+        producer.commit_transaction()
+        return Fate.ACKNOWLEDGED
+
+    def _abort(self, producer: Any) -> None:
+        producer.abort_transaction()
+
+    def _close(self, producer: Any) -> None:
+        with contextlib.suppress(KafkaError):
+            producer.close(0)

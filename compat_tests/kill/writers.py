@@ -1,0 +1,259 @@
+"""Producers that write all the time, each in a thread (or process) of its own, and note what they are told."""
+
+import json
+import sys
+import threading
+import time
+import traceback
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import confluent_kafka
+from kafka import KafkaProducer
+
+from compat_tests.apache_kafka import tools
+from compat_tests.kill.history import Entry, Fate, Ledger
+
+# Clients come back at once; how long they wait for a dead broker is not what is tested.
+LIBRDKAFKA = {
+    "reconnect.backoff.ms": 20,
+    "reconnect.backoff.max.ms": 200,
+    "retry.backoff.ms": 20,
+    "retry.backoff.max.ms": 200,
+    "error_cb": lambda _: None,
+    "log_level": 0,
+}
+KAFKA_PYTHON: dict[str, Any] = {
+    "reconnect_backoff_ms": 20,
+    "reconnect_backoff_max_ms": 200,
+    "retry_backoff_ms": 20,
+    "request_timeout_ms": 10_000,
+}
+JAVA = {
+    "reconnect.backoff.ms": "20",
+    "reconnect.backoff.max.ms": "200",
+    "retry.backoff.ms": "20",
+    "retry.backoff.max.ms": "200",
+    "linger.ms": "5",
+    "delivery.timeout.ms": "120000",
+}
+DELIVERY_TIMEOUT_MS = 120_000
+FLUSH_SECONDS = 60
+
+
+def known(offset: int | None) -> int | None:
+    """An offset, unless the client library does not know it."""
+    return offset if offset is not None and offset >= 0 else None
+
+
+class Writer(ABC):
+    """Writes until told to stop, then waits until all it has sent is answered.
+
+    Whatever may not happen goes to the ledger's `troubles`; errors that a producer must expect go to `failures`.
+    """
+
+    def __init__(self, name: str, bootstrap: str, topic: str, partitions: int, *, once: bool, seed: str) -> None:
+        self.ledger = Ledger(name, once)
+        self.failures: list[str] = []
+        self._bootstrap = bootstrap
+        self._topic = topic
+        self._partitions = partitions
+        self._random = Random(f"{seed} {name}")
+        self._stopping = threading.Event()
+        self._abandoned = threading.Event()
+        self._thread = threading.Thread(target=self._guarded, name=name, daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Asks it to end; join() waits for that."""
+        self._stopping.set()
+
+    def abandon(self) -> None:
+        """Stops it without waiting for answers: the test has failed already, perhaps for want of a broker."""
+        self._abandoned.set()
+        self._stopping.set()
+
+    def join(self) -> None:
+        self._thread.join(FLUSH_SECONDS)
+        if self._thread.is_alive():
+            frame = sys._current_frames().get(self._thread.ident or 0)
+            where = "".join(traceback.format_stack(frame)) if frame else ""
+            self.ledger.troubles.append(f"did not end in {FLUSH_SECONDS} s\n{where}")
+
+    def _guarded(self) -> None:
+        try:
+            self._run()
+        except Exception as error:
+            self.ledger.troubles.append(f"ended with {error!r}")
+
+    @abstractmethod
+    def _run(self) -> None: ...
+
+    def _pause(self, most_s: float = 0.05) -> None:
+        self._stopping.wait(self._random.uniform(0, most_s))
+
+    def _key(self) -> bytes:
+        return b"k" * self._random.randrange(200)
+
+    def _partition(self) -> int:
+        return self._random.randrange(self._partitions)
+
+
+class ConfluentWriter(Writer):
+    """librdkafka with acks=all; idempotent with `once`, otherwise one request at a time so that order is kept."""
+
+    def _run(self) -> None:
+        producer = confluent_kafka.Producer(
+            {
+                **LIBRDKAFKA,
+                "bootstrap.servers": self._bootstrap,
+                "acks": "all",
+                "enable.idempotence": self.ledger.once,
+                "max.in.flight": 5 if self.ledger.once else 1,
+                "compression.type": "lz4" if self.ledger.once else "none",
+                "linger.ms": 2,
+                "batch.num.messages": 20,
+                "message.timeout.ms": DELIVERY_TIMEOUT_MS,
+            }
+        )
+        while not self._stopping.is_set():
+            for _ in range(self._random.randrange(1, 30)):
+                number, value = self.ledger.add()
+                producer.produce(
+                    self._topic, value, self._key(), self._partition(), self._answer(self.ledger.entries[number])
+                )
+            producer.poll(0)
+            self._pause()
+            while len(producer) > 2000:
+                producer.poll(0.05)
+        give_up_at = time.monotonic() + FLUSH_SECONDS
+        while left := producer.flush(0.5):
+            if self._abandoned.is_set() or time.monotonic() > give_up_at:
+                self.ledger.troubles.append(f"{left} records were not answered")
+                producer.purge()
+
+    def _answer(self, entry: Entry) -> Callable[[Any, Any], None]:
+        def answer(error: Any, message: Any) -> None:
+            if error is not None:
+                self.ledger.troubles.append(f"delivery failed: {error}")
+                return
+            entry.fate = Fate.ACKNOWLEDGED
+            entry.partition = message.partition()
+            # A duplicate that had been written before may be answered without its offset.
+            entry.offset = known(message.offset())
+
+        return answer
+
+
+class KafkaPythonWriter(Writer):
+    """kafka-python with acks=all, idempotent or with one request at a time."""
+
+    def _run(self) -> None:
+        how: dict[str, Any] = {"enable_idempotence": True}
+        if not self.ledger.once:
+            how = {"enable_idempotence": False, "max_in_flight_requests_per_connection": 1}
+        producer = KafkaProducer(
+            **KAFKA_PYTHON,
+            **how,
+            bootstrap_servers=self._bootstrap,
+            acks="all",
+            linger_ms=2,
+            max_block_ms=DELIVERY_TIMEOUT_MS,
+            delivery_timeout_ms=DELIVERY_TIMEOUT_MS,
+        )
+        answers = []
+        while not self._stopping.is_set():
+            for _ in range(self._random.randrange(1, 10)):
+                number, value = self.ledger.add()
+                answers.append((number, producer.send(self._topic, value, self._key(), partition=self._partition())))
+            self._pause(0.1)
+            self._throttle(answers)
+        give_up_at = time.monotonic() + FLUSH_SECONDS
+        while answers and not all(future.is_done for _, future in answers) and not self._abandoned.is_set():
+            if time.monotonic() > give_up_at:
+                break
+            time.sleep(0.05)
+        for number, future in answers:
+            self._note(number, future)
+        producer.close(0 if self._abandoned.is_set() else 5)
+
+    def _throttle(self, answers: list[tuple[int, Any]]) -> None:
+        while len(answers) > 500 and not answers[-500][1].is_done and not self._stopping.is_set():
+            self._stopping.wait(0.02)
+
+    def _note(self, number: int, future: Any) -> None:
+        if not future.is_done or not future.succeeded():
+            self.ledger.troubles.append(f"delivery of {number} failed: {future.exception!r}")
+            return
+        entry = self.ledger.entries[number]
+        entry.fate = Fate.ACKNOWLEDGED
+        entry.partition = future.value.partition
+        entry.offset = known(future.value.offset)
+
+
+class VerifiableProducerWriter:
+    """Kafka's VerifiableProducer, a Java process; its prefix is a number, which is the writer's name."""
+
+    def __init__(self, name: str, bootstrap: str, topic: str, work: Path, *, once: bool, throughput: int = 200) -> None:
+        self.ledger = Ledger(name, once)
+        self.failures: list[str] = []
+        self._output = work / f"verifiable-producer-{name}.out"
+        settings = {**JAVA, "enable.idempotence": str(once).lower(), "retries": "2147483647"}
+        settings["max.in.flight.requests.per.connection"] = "5" if once else "1"
+        config = work / f"verifiable-producer-{name}.properties"
+        config.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
+        self._tool = tools.RunningTool(
+            self._output,
+            tools.VERIFIABLE_PRODUCER,
+            *("--bootstrap-server", bootstrap, "--topic", topic, "--acks", "-1"),
+            *("--value-prefix", name, "--throughput", str(throughput), "--command-config", str(config)),
+        )
+        self._started = False
+
+    def start(self) -> None:
+        self._tool.__enter__()
+        self._started = True
+        self._tool.wait_for("producer_send_success")
+
+    def stop(self) -> None:
+        self._tool.process.terminate()
+
+    def abandon(self) -> None:
+        if self._started:
+            self._tool.__exit__(None, None, None)
+
+    def join(self) -> None:
+        """Waits for its end and takes over what it was told."""
+        try:
+            self._tool.wait_for("shutdown_complete", FLUSH_SECONDS)
+        except tools.ToolError as error:
+            self.ledger.troubles.append(str(error)[-2000:])
+        finally:
+            self.abandon()
+        for line in self._output.read_text(errors="replace").splitlines():
+            if line.startswith("{"):
+                self._note(json.loads(line))
+
+    def _note(self, event: dict[str, Any]) -> None:
+        if event["name"] == "producer_send_success":
+            entry = self.ledger.entry(int(event["value"].rpartition(".")[2]))
+            entry.fate = Fate.ACKNOWLEDGED
+            entry.partition = event["partition"]
+            entry.offset = known(event["offset"])
+        elif event["name"] == "producer_send_error" and "Producer closed" not in event["message"]:
+            self.ledger.troubles.append(f"delivery failed: {event}")
+
+
+def wait_for_first_answers(writers: list[Any], timeout_s: float = 30) -> None:
+    """Returns when every writer was acknowledged something; AssertionError when one is not in time."""
+    give_up_at = time.monotonic() + timeout_s
+    for writer in writers:
+        if isinstance(writer, Writer):
+            while not writer.ledger.entries and not writer.ledger.troubles:
+                assert time.monotonic() < give_up_at, f"{writer.ledger.writer} wrote nothing"
+                time.sleep(0.02)
