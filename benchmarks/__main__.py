@@ -46,7 +46,7 @@ class Session:
         with contextlib.ExitStack() as stack:
             contestants = {}
             for name in self.names:
-                contestants[name] = Contestant(stack.enter_context(brokers.BROKERS[name]()))
+                contestants[name] = Contestant(stack.enter_context(brokers.BROKERS[name]()), name)
                 contestants[name].observe_idle(IDLE_S)
             for warm_row in measure.WARM_UP_ROWS:
                 self._warm_up(warm_row, contestants)

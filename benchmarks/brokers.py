@@ -20,6 +20,9 @@ START_TIMEOUT_S = 60.0
 PROPERTIES: Mapping[str, str] = {
     "offsets.topic.num.partitions": "50",
     "group.initial.rebalance.delay.ms": "3000",
+    "transaction.state.log.num.partitions": "50",
+    "transaction.state.log.replication.factor": "1",
+    "transaction.state.log.min.isr": "1",
     "log.segment.delete.delay.ms": "200",
 }
 
@@ -35,7 +38,6 @@ KAFKA_JVM_OPTIONS = (
 KAFKA_HEAP = "1g"
 NONE: Mapping[str, str] = MappingProxyType({})
 KAFKA_PROPERTIES: Mapping[str, str] = {
-    "transaction.state.log.num.partitions": "50",
     "broker.session.timeout.ms": "9000",
     "broker.heartbeat.interval.ms": "2000",
 }

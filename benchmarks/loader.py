@@ -34,7 +34,7 @@ now_ns = time.perf_counter_ns
 
 
 class LoadSpec(NamedTuple):
-    """One load. `kind`: produce (several requests in flight), requests (one each, timed) or consume."""
+    """One load. `kind`: produce (several requests in flight), requests (one each, timed), consume or transactions."""
 
     kind: str
     port: int
@@ -46,6 +46,9 @@ class LoadSpec(NamedTuple):
     in_flight: int = 5
     value_bytes: int = 1024
     records_per_batch: int = 1
+    records_per_transaction: int = 0
+    abort_every: int = 0
+    isolation_level: int = 0
     fetch_bytes: int = 1_048_576
     warm_s: float = 0.5
     seconds: float = 2.0
@@ -53,7 +56,10 @@ class LoadSpec(NamedTuple):
 
 
 class LoadResult(NamedTuple):
-    """What the window held. `acked_records` counts all that the broker acknowledged, warm-up and drain included."""
+    """What the window held. `acked_records` counts all that the broker acknowledged, warm-up and drain included.
+
+    A request of transactions is a whole transaction, and its marker counts as one record more.
+    """
 
     seconds: float
     requests: int
@@ -95,6 +101,10 @@ class Load:
 
     def forget_latencies(self) -> None:
         """Ends the warm-up."""
+
+    def acked_records(self) -> int:
+        """How many offsets the acknowledged requests took."""
+        return self.answers * self.spec.records_per_batch
 
     def batch_for(self, index: int) -> bytes:
         """The Produce frame of connection number `index`."""
@@ -291,7 +301,9 @@ class ConsumeLoad(Load):
         self.stream_end: dict[int, int] = {}
         for index, connection in enumerate(self.sockets):
             partition = index % spec.partitions
-            request = wire.fetch_frame(spec.topic, partition, partition_max_bytes=spec.fetch_bytes)
+            request = wire.fetch_frame(
+                spec.topic, partition, partition_max_bytes=spec.fetch_bytes, isolation_level=spec.isolation_level
+            )
             connection.setblocking(False)
             stream = FetchStream(connection, request, spec.fetch_bytes)
             self.streams[connection.fileno()] = stream
@@ -346,7 +358,13 @@ class ConsumeLoad(Load):
         self.payload_bytes += (stream.offset - first) * self.record_payload_bytes
 
 
-LOADS: dict[str, type[Load]] = {"produce": ProduceLoad, "requests": RequestLoad, "consume": ConsumeLoad}
+def load_class(kind: str) -> type[Load]:
+    """The class of a kind of load. Raises KeyError."""
+    if kind == "transactions":
+        from benchmarks.transaction_load import TransactionLoad
+
+        return TransactionLoad
+    return {"produce": ProduceLoad, "requests": RequestLoad, "consume": ConsumeLoad}[kind]
 
 
 def _own_cpu_s() -> float:
@@ -363,7 +381,7 @@ def percentile_us(sorted_ns: list[int], share: float) -> float:
 
 def run_load(spec: LoadSpec) -> LoadResult:
     """Warms up, measures one window, drains. Raises WireError at the first answer that is an error."""
-    load = LOADS[spec.kind](spec)
+    load = load_class(spec.kind)(spec)
     load.start()
     load.run(now_ns() + int(spec.warm_s * 1e9), spec.max_bytes // 4)
     load.forget_latencies()
@@ -383,7 +401,7 @@ def run_load(spec: LoadSpec) -> LoadResult:
         loader_cpu_s=own_cpu_s,
         p50_us=percentile_us(times, 0.50),
         p99_us=percentile_us(times, 0.99),
-        acked_records=load.answers * spec.records_per_batch,
+        acked_records=load.acked_records(),
     )
 
 

@@ -16,7 +16,7 @@ from benchmarks import brokers, wire
 from benchmarks.brokers import Broker
 from benchmarks.loader import LoadResult
 from benchmarks.procfs import cpu_seconds, resident_bytes
-from benchmarks.rows import LARGE_BATCH, ONE_RECORD, SMALL_BATCH, Row
+from benchmarks.rows import LARGE_BATCH, ONE_RECORD, SMALL_BATCH, TRANSACTIONS, Row
 
 ROOT = Path(__file__).resolve().parent.parent
 LOADER_TIMEOUT_S = 120
@@ -24,6 +24,8 @@ TOOL_TIMEOUT_S = 180
 TOOL_RECORDS, TOOL_WARM_UP_RECORDS, TOOL_RECORD_BYTES = 600_000, 200_000, 1024
 CONSUMER_PERFORMANCE_FIELDS = 10
 MEBIBYTE = 1_048_576
+MARKERS_TIMEOUT_S, MARKERS_DELAY_S = 5.0, 0.2
+TRANSACTIONS_ARE_SLOWER = 4
 
 Values = dict[str, float]
 
@@ -48,8 +50,9 @@ QUICK = Pace(seconds=1.0, warm_up_seconds=2.0, max_bytes=500_000_000)
 class Contestant:
     """A broker that runs, and what was seen of it before any load."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Broker, name: str = "odradek") -> None:
         self.broker = broker
+        self.name = name
         self.topics = 0
         self.idle_mb = 0.0
         self.idle_cpu_share = 0.0
@@ -61,12 +64,12 @@ class Contestant:
         self.idle_mb = resident_bytes(self.broker.pid) / 1e6
 
     @contextmanager
-    def topic(self, partitions: int) -> Iterator[str]:
+    def topic(self, partitions: int, configs: Mapping[str, str] = wire.NONE) -> Iterator[str]:
         """A fresh topic; its name is as long for both brokers, so that the frames are too."""
         self.topics += 1
         name = f"bench-{self.topics:05d}"
         with wire.Admin(self.broker.port) as admin:
-            admin.create_topic(name, partitions)
+            admin.create_topic(name, partitions, configs)
         try:
             yield name
         finally:
@@ -77,6 +80,13 @@ class Contestant:
     def end_offsets(self, topic: str, partitions: int) -> int:
         with wire.Admin(self.broker.port) as admin:
             return sum(admin.end_offset(topic, partition) for partition in range(partitions))
+
+    def await_end_offsets(self, topic: str, partitions: int, expected: int) -> int:
+        """The end once it is as expected, or as it is after some seconds: the last markers follow their answers."""
+        give_up = time.monotonic() + MARKERS_TIMEOUT_S
+        while (held := self.end_offsets(topic, partitions)) < expected and time.monotonic() < give_up:
+            time.sleep(0.01)
+        return held
 
 
 def run_loader(contestant: Contestant, **fields: object) -> LoadResult:
@@ -97,10 +107,10 @@ def run_loader(contestant: Contestant, **fields: object) -> LoadResult:
 def acknowledged_load(contestant: Contestant, row: Row, pace: Pace) -> LoadResult:
     """Produces to a fresh topic and checks that the log holds exactly what was acknowledged."""
     partitions = int(row.load.get("partitions", 1))
-    with contestant.topic(partitions) as topic:
+    with contestant.topic(partitions, row.topic_configs.get(contestant.name, wire.NONE)) as topic:
         load = {"topic": topic, "seconds": pace.seconds, "max_bytes": pace.max_bytes, **row.load}
         result = run_loader(contestant, kind=row.kind, **load)
-        held = contestant.end_offsets(topic, partitions)
+        held = contestant.await_end_offsets(topic, partitions, result.acked_records)
     if held != result.acked_records:
         raise MeasurementError(f"{result.acked_records} records acknowledged, {held} in the log")
     return result
@@ -109,8 +119,18 @@ def acknowledged_load(contestant: Contestant, row: Row, pace: Pace) -> LoadResul
 def reading_load(contestant: Contestant, row: Row, pace: Pace) -> LoadResult:
     """Fills a topic, then reads it from the start again and again; the log stays in the page cache."""
     with contestant.topic(1) as topic:
-        fill(contestant, topic, pace.log_bytes)
+        if row.load.get("isolation_level"):
+            fill_with_transactions(contestant, topic, pace.log_bytes // TRANSACTIONS_ARE_SLOWER)
+        else:
+            fill(contestant, topic, pace.log_bytes)
         return run_loader(contestant, kind=row.kind, topic=topic, **{"seconds": pace.seconds, **row.load})
+
+
+def fill_with_transactions(contestant: Contestant, topic: str, payload_bytes: int) -> None:
+    """Transactions of eight producers, one among the other; every tenth is aborted."""
+    load = {**TRANSACTIONS, "connections": 8, "abort_every": 10}
+    run_loader(contestant, kind="transactions", topic=topic, warm_s=0, seconds=60, max_bytes=payload_bytes, **load)
+    time.sleep(MARKERS_DELAY_S)
 
 
 def fill(contestant: Contestant, topic: str, payload_bytes: int) -> None:
@@ -121,6 +141,7 @@ LOADS: Mapping[str, Callable[[Contestant, Row, Pace], LoadResult]] = {
     "produce": acknowledged_load,
     "requests": acknowledged_load,
     "consume": reading_load,
+    "transactions": acknowledged_load,
 }
 
 
@@ -144,6 +165,19 @@ def _requests(contestant: Contestant, row: Row, pace: Pace) -> Values:
         "p50_us": result.p50_us,
         "p99_us": result.p99_us,
         "cpu_us_per_request": result.broker_cpu_s / result.requests * 1e6,
+        "loader_cores": result.loader_cpu_s / result.seconds,
+    }
+
+
+def _transactions(contestant: Contestant, row: Row, pace: Pace) -> Values:
+    result = LOADS[row.kind](contestant, row, pace)
+    if not result.requests:
+        raise MeasurementError("no transaction came to its end")
+    return {
+        "transactions_per_s": result.requests / result.seconds,
+        "cpu_s_per_gb": result.broker_cpu_s / result.payload_bytes * 1e9,
+        "p50_us": result.p50_us,
+        "p99_us": result.p99_us,
         "loader_cores": result.loader_cpu_s / result.seconds,
     }
 
@@ -216,6 +250,7 @@ MEASUREMENTS: Mapping[str, Callable[[Contestant, Row, Pace], Values]] = {
     "produce": _throughput,
     "consume": _throughput,
     "requests": _requests,
+    "transactions": _transactions,
     "tool_produce": _tool_produce,
     "tool_consume": _tool_consume,
     "memory": _memory,

@@ -18,6 +18,13 @@ SMALL_BATCH: Mapping[str, int] = {
     "records_per_batch": 15,
 }  # the Java producer's batch.size of 16 KB
 ONE_RECORD: Mapping[str, int | float] = {"value_bytes": 100, "records_per_batch": 1, "warm_s": 0.7}
+# 100 records of 1 KB in batches as above: seven Produce requests and an end.
+TRANSACTIONS: Mapping[str, int] = {**SMALL_BATCH, "records_per_transaction": 100}
+# Each broker's own way to have every record on the disk before it is acknowledged.
+SYNCED: Mapping[str, Mapping[str, str]] = {
+    "kafka": {"flush.messages": "1"},
+    "odradek": {"flush.before.acks": "true"},
+}
 
 
 class Metric(NamedTuple):
@@ -32,6 +39,7 @@ METRICS: Mapping[str, Metric] = {
     "mb_per_s": Metric("throughput", "MB/s", 0),
     "cpu_s_per_gb": Metric("broker CPU", "s/GB", 2),
     "requests_per_s": Metric("requests", "1/s", 0),
+    "transactions_per_s": Metric("transactions", "1/s", 0),
     "cpu_us_per_request": Metric("broker CPU", "us/request", 1),
     "p50_us": Metric("p50", "us", 0),
     "p99_us": Metric("p99", "us", 0),
@@ -78,7 +86,10 @@ def under(metric: str, value: float) -> Target:
 
 
 class Row(NamedTuple):
-    """One line of work. `kind` names its measurement in measure.MEASUREMENTS."""
+    """One line of work. `kind` names its measurement in measure.MEASUREMENTS.
+
+    `topic_configs` are the properties of its topic, by the broker's name.
+    """
 
     name: str
     title: str
@@ -86,6 +97,7 @@ class Row(NamedTuple):
     load: Mapping[str, int | float] = {}
     targets: tuple[Target, ...] = ()
     in_quick: bool = True
+    topic_configs: Mapping[str, Mapping[str, str]] = {}
 
 
 def _produce(name: str, title: str, ratio: float, **load: int | float) -> Row:
@@ -99,6 +111,27 @@ def _requests(connections: int, ratio: float) -> Row:
         "requests",
         {**ONE_RECORD, "connections": connections},
         (at_least("requests_per_s", ratio), at_most("p99_us", 1.0)),
+    )
+
+
+def _transactions(producers: int) -> Row:
+    return Row(
+        f"transactions-{producers}",
+        f"transactions of 100 records of 1 KB, {producers} producer{'s' if producers > 1 else ''}, one partition",
+        "transactions",
+        {**TRANSACTIONS, "connections": producers},
+        (at_least("transactions_per_s", 1.0),),
+    )
+
+
+def _synced(producers: int, *targets: Target) -> Row:
+    return Row(
+        f"synced-{producers}",
+        f"one 1 KB record a request, on disk before its answer, {producers} producer{'s' if producers > 1 else ''}",
+        "requests",
+        {**ONE_RECORD, "value_bytes": 1024, "connections": producers},
+        targets,
+        topic_configs=SYNCED,
     )
 
 
@@ -140,6 +173,17 @@ ROWS: tuple[Row, ...] = (
     _requests(8, 1.0),
     _requests(64, 0.75),
     _requests(256, 0.75),
+    _transactions(1),
+    _transactions(8),
+    Row(
+        "read-committed",
+        "consume 1 KB records of transactions, every tenth aborted, read_committed",
+        "consume",
+        {**TRANSACTIONS, "isolation_level": 1},
+        (at_least("mb_per_s", 1.0),),
+    ),
+    _synced(1),
+    _synced(16, at_least("requests_per_s", 2.0)),
     Row("tool-produce", "Kafka's ProducerPerformance, 1 KB records, acks=all", "tool_produce", in_quick=False),
     Row("tool-consume", "Kafka's ConsumerPerformance, 1 KB records", "tool_consume", in_quick=False),
     Row("start", "an empty broker", "start", targets=(under("start_s", 0.5),)),

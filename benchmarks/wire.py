@@ -9,17 +9,23 @@ from __future__ import annotations
 import socket
 import struct
 import time
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 import crc32c
 
 PRODUCE, FETCH, LIST_OFFSETS, METADATA, CREATE_TOPICS, DELETE_TOPICS = 0, 1, 2, 3, 19, 20
+FIND_COORDINATOR, API_VERSIONS, INIT_PRODUCER_ID, END_TXN = 10, 18, 22, 26
 CLIENT_ID = b"benchmarks"
 TOPIC_ALREADY_EXISTS = 36
 UNKNOWN_TOPIC = 3
 FETCH_MAX_WAIT_MS = 500
+NONE: Mapping[str, str] = MappingProxyType({})
 
 BATCH_OVERHEAD_BYTES = 61
+TRANSACTIONAL = 0x10
+ABORTED_TRANSACTION_BYTES = 17
 BATCH_AFTER_CRC = struct.Struct(">hiqqqhii")
 
 
@@ -52,14 +58,21 @@ def zigzag(value: int) -> bytes:
     return unsigned_varint((value << 1) ^ (value >> 63))
 
 
-def record_batch(value_bytes: int, records: int, now_ms: int) -> bytes:
-    """An uncompressed batch (format v2) of `records` keyless records whose values are `value_bytes` long."""
+def record_batch(
+    value_bytes: int, records: int, now_ms: int, *, producer_id: int = -1, base_sequence: int = -1
+) -> bytes:
+    """An uncompressed batch (format v2) of `records` keyless records whose values are `value_bytes` long.
+
+    With a producer id it is part of a transaction, and its epoch is 0.
+    """
     value = (b"0123456789abcdefghijklmnopqrstuvwxyz" * (value_bytes // 36 + 1))[:value_bytes]
     body = bytearray()
     for index in range(records):
         record = b"\x00\x00" + zigzag(index) + b"\x01" + zigzag(value_bytes) + value + b"\x00"
         body += zigzag(len(record)) + record
-    checked = BATCH_AFTER_CRC.pack(0, records - 1, now_ms, now_ms, -1, -1, -1, records) + body
+    attributes, epoch = (0, -1) if producer_id < 0 else (TRANSACTIONAL, 0)
+    checked = BATCH_AFTER_CRC.pack(attributes, records - 1, now_ms, now_ms, producer_id, epoch, base_sequence, records)
+    checked += body
     return struct.pack(">qiibI", 0, len(checked) + 9, -1, 2, crc32c.crc32c(checked)) + checked
 
 
@@ -74,11 +87,14 @@ def _compact(data: bytes) -> bytes:
     return unsigned_varint(len(data) + 1) + data
 
 
-def produce_frame(topic: str, partition: int, batch: bytes, acks: int = -1) -> bytes:
-    """Produce 11 with one batch for one partition."""
-    body = b"\x00" + struct.pack(">hi", acks, 30_000) + b"\x02" + _compact(topic.encode())
+def produce_frame(
+    topic: str, partition: int, batch: bytes, acks: int = -1, transactional_id: str | None = None
+) -> bytes:
+    """Produce 11 with one batch for one partition; in a transaction 12, which adds the partition to it."""
+    owner = b"\x00" if transactional_id is None else _compact(transactional_id.encode())
+    body = owner + struct.pack(">hi", acks, 30_000) + b"\x02" + _compact(topic.encode())
     body += b"\x02" + struct.pack(">i", partition) + _compact(batch) + b"\x00\x00\x00"
-    return frame(PRODUCE, 11, body, flexible=True)
+    return frame(PRODUCE, 11 if transactional_id is None else 12, body, flexible=True)
 
 
 def produce_error_position(topic: str) -> int:
@@ -86,10 +102,12 @@ def produce_error_position(topic: str) -> int:
     return 4 + 4 + 1 + 1 + len(_compact(topic.encode())) + 1 + 4
 
 
-def fetch_frame(topic: str, partition: int, *, partition_max_bytes: int) -> tuple[bytearray, int]:
+def fetch_frame(
+    topic: str, partition: int, *, partition_max_bytes: int, isolation_level: int = 0
+) -> tuple[bytearray, int]:
     """Fetch 12 without a session, and where in it the big-endian int64 fetch offset is to be put."""
     body = (
-        struct.pack(">iiiibii", -1, FETCH_MAX_WAIT_MS, 1, 50 * 1024 * 1024, 0, 0, -1)
+        struct.pack(">iiiibii", -1, FETCH_MAX_WAIT_MS, 1, 50 * 1024 * 1024, isolation_level, 0, -1)
         + b"\x02"
         + _compact(topic.encode())
     )
@@ -112,10 +130,32 @@ def locate_records(response: memoryview, topic: str) -> FetchedRecords:
     position = 4 + 4 + 1 + 4 + 2 + 4 + 1 + len(_compact(topic.encode())) + 1 + 4
     error_code = int.from_bytes(response[position : position + 2], "big")
     aborted, position = read_unsigned_varint(response, position + 2 + 24)
-    if aborted > 1:
-        raise WireError("aborted transactions in a log that holds none")
+    position += max(aborted - 1, 0) * ABORTED_TRANSACTION_BYTES
     size_bytes, position = read_unsigned_varint(response, position + 4)
     return FetchedRecords(error_code, position, max(size_bytes - 1, 0))
+
+
+def init_producer_id_frame(transactional_id: str) -> bytes:
+    """InitProducerId 4 of a producer without a past."""
+    body = _compact(transactional_id.encode()) + struct.pack(">iqh", 60_000, -1, -1) + b"\x00"
+    return frame(INIT_PRODUCER_ID, 4, body, flexible=True)
+
+
+def end_txn_frame(transactional_id: str, producer_id: int, epoch: int, *, commit: bool) -> bytes:
+    """EndTxn 5, whose answer brings the next epoch."""
+    body = _compact(transactional_id.encode()) + struct.pack(">qh?", producer_id, epoch, commit) + b"\x00"
+    return frame(END_TXN, 5, body, flexible=True)
+
+
+class ProducerAnswer(NamedTuple):
+    error_code: int
+    producer_id: int
+    epoch: int
+
+
+def read_producer_answer(response: bytes) -> ProducerAnswer:
+    """The answer to one of the two frames above, its size field included."""
+    return ProducerAnswer(*struct.unpack_from(">hqh", response, 4 + 4 + 1 + 4))
 
 
 # Requests that prepare a run: one at a time, over a plain blocking connection.
@@ -156,8 +196,10 @@ class Admin:
         """Metadata 1 for `topics`; none at all if the list is empty."""
         return self.call(METADATA, 1, struct.pack(">i", len(topics)) + b"".join(map(_string, topics)))
 
-    def create_topic(self, topic: str, partitions: int) -> None:
-        body = struct.pack(">i", 1) + _string(topic) + struct.pack(">ihiiib", partitions, 1, 0, 0, 30_000, 0)
+    def create_topic(self, topic: str, partitions: int, configs: Mapping[str, str] = NONE) -> None:
+        body = struct.pack(">i", 1) + _string(topic) + struct.pack(">ihii", partitions, 1, 0, len(configs))
+        body += b"".join(_string(name) + _string(value) for name, value in configs.items())
+        body += struct.pack(">ib", 30_000, 0)
         error_code = self._single_error(CREATE_TOPICS, 4, body, topic)
         if error_code not in (0, TOPIC_ALREADY_EXISTS):
             raise WireError(f"topic {topic} not created: error {error_code}")
@@ -180,6 +222,15 @@ class Admin:
         answer = self.call(api_key, version, body)
         position = 4 + 4 + 2 + len(topic.encode())
         return int.from_bytes(answer[position : position + 2], "big", signed=True)
+
+    def await_transactions(self, transactional_id: str) -> None:
+        """Returns once the id has a coordinator; the first to ask has the topic of transactions made."""
+        deadline = time.monotonic() + 30
+        body = _string(transactional_id) + b"\x01"
+        while (code := int.from_bytes(self.call(FIND_COORDINATOR, 1, body)[4:6], "big")) != 0:
+            if time.monotonic() > deadline:
+                raise WireError(f"no coordinator for transactions: error {code}")
+            time.sleep(0.05)
 
     def end_offset(self, topic: str, partition: int) -> int:
         """The offset of the next record (ListOffsets 1, timestamp -1)."""
