@@ -1,0 +1,81 @@
+"""A consumer that reads partitions it chose itself, with either isolation level, over and over."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import count
+from random import Random
+from typing import Final
+
+from odradek.simulation.api import ConnectionLost, World
+from odradek.simulation.clients.fetching import Fetcher, OutOfRange
+from odradek.simulation.clients.link import NEEDS_IDS, GaveUp, Link, Versions
+from odradek.simulation.clients.offsets import list_end
+from odradek.simulation.history import History, Isolation, Partition
+
+FETCH_WITH_ZSTD: Final = (10, 18)
+
+
+class AssignedConsumer:
+    """Reads from the start or from somewhere in the middle; begins anew now and then, and asks for ends."""
+
+    def __init__(
+        self,
+        world: World,
+        history: History,
+        name: str,
+        random: Random,
+        partitions: Sequence[Partition],
+        isolation: Isolation,
+    ) -> None:
+        self.name = name
+        self._world = world
+        self._history = history
+        self._random = random
+        self._partitions = list(partitions)
+        self._link = Link(world, history, name, random, Versions(random, NEEDS_IDS | {1: FETCH_WITH_ZSTD}))
+        self._fetcher = Fetcher(self._link, history, random, isolation)
+        self._max_wait_ms = random.choice((0, 50, 500))
+        self._starts_again = random.choice((0.0, 0.02, 0.2))
+        self._assignments = count()
+
+    async def run(self) -> None:
+        """Work until the world ends."""
+        try:
+            self._assign()
+            while not self._world.is_ending:
+                await self._step()
+        except GaveUp:
+            pass
+        self._link.close()
+
+    async def _step(self) -> None:
+        random = self._random
+        try:
+            await self._fetcher.poll(self._max_wait_ms)
+        except ConnectionLost:
+            await self._link.back_off(1)
+        except OutOfRange as error:
+            self._out_of_range(error.partition)
+        if random.random() < self._starts_again:
+            self._assign()
+        if random.random() < 0.1:
+            await list_end(self._link, random.choice(self._partitions), random.choice(list(Isolation)))
+        await self._link.nap(random.choice((0.001, 0.02, 0.1)))
+
+    def _assign(self) -> None:
+        """Take some of the partitions, each from the start or from some way before what is known of its end."""
+        chosen = self._random.sample(self._partitions, self._random.randint(1, len(self._partitions)))
+        ends = self._fetcher.high_watermarks
+        positions = {
+            partition: self._random.choice((0, self._random.randint(0, ends.get(partition, 0)))) for partition in chosen
+        }
+        self._fetcher.assign(str(next(self._assignments)), positions)
+
+    def _out_of_range(self, partition: Partition) -> None:
+        """Only a crash that took the tail of the log can be the cause."""
+        if not len(self._history.lossy_crashes(partition[0])):
+            position = self._fetcher.positions[partition]
+            self._history.note_odd(self.name, f"position {position} of {partition} is out of range")
+        self._fetcher.high_watermarks = {}
+        self._assign()

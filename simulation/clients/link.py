@@ -1,0 +1,178 @@
+"""A client's way to the broker: one connection that is made again when it breaks, and the versions it speaks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from typing import Any, Final
+
+from twisted.internet.defer import Deferred
+
+from odradek.protocol.errors import ErrorCode
+from odradek.protocol.messages.find_coordinator import FindCoordinatorRequest
+from odradek.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from odradek.protocol.schema import Message
+from odradek.server.apis import APIS
+from odradek.simulation.api import ClientConnection, ConnectionLost, World
+from odradek.simulation.history import History
+
+RETRIABLE: Final = frozenset(
+    {
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.LEADER_NOT_AVAILABLE,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.REQUEST_TIMED_OUT,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.NOT_COORDINATOR,
+        ErrorCode.NOT_ENOUGH_REPLICAS,
+        ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_LEADER_EPOCH,
+        ErrorCode.OFFSET_NOT_AVAILABLE,
+        ErrorCode.CONCURRENT_TRANSACTIONS,
+        ErrorCode.UNSTABLE_OFFSET_COMMIT,
+    }
+)
+"""Errors after which a client of Kafka's asks again, in a while."""
+
+GROUP, TRANSACTION = 0, 1
+_PRODUCE, _METADATA, _FIND_COORDINATOR = 0, 3, 10
+_MOST_ATTEMPTS: Final = 400
+
+
+class ClientDied(Exception):  # noqa: N818 - what happened
+    """The client's process ended in the midst of something; its connection is gone."""
+
+
+class GaveUp(Exception):  # noqa: N818 - what happened
+    """No answer of use for as long as a client waits."""
+
+
+class Versions:
+    """The version of each API that a client speaks: the newest, or any; always the same in the life of a client."""
+
+    def __init__(self, random: Random, limits: dict[int, tuple[int, int]] | None = None) -> None:
+        self._random = random
+        self._limits = limits or {}
+        self._is_new = random.random() < 0.4
+        self._chosen: dict[int, int] = {}
+
+    def of(self, message: Message) -> int:
+        """The version in which to send a request."""
+        key = message.api_key
+        chosen = self._chosen.get(key)
+        if chosen is None:
+            chosen = self._chosen[key] = self._choose(key, message)
+        return chosen
+
+    def _choose(self, key: int, message: Message) -> int:
+        served = APIS.get(key)
+        first, last = (message.first_version, message.last_version) if served is None else served[2:4]
+        least, most = self._limits.get(key, (first, last))
+        first, last = max(first, least), min(last, most)
+        return last if self._is_new else self._random.randint(first, last)
+
+
+class Link:
+    """The connection of one client. Requests go over whichever is open; a broken one is made anew by the next request.
+
+    `chance_of_death` is how often a client dies right after it has sent a request, which then may or may not arrive.
+    """
+
+    def __init__(self, world: World, history: History, name: str, random: Random, versions: Versions) -> None:
+        self.world = world
+        self.history = history
+        self.name = name
+        self.random = random
+        self.versions = versions
+        self.chance_of_death = 0.0
+        self._connection: ClientConnection | None = None
+        self._topic_ids: dict[str, bytes] = {}
+
+    async def connection(self) -> ClientConnection:
+        """One that was open a moment ago. Raises ConnectionLost."""
+        if self._connection is None or self._connection.is_lost:
+            self._connection = None
+            connection = await self.world.connect()
+            if connection.is_lost:
+                raise ConnectionLost("the connection was lost at once")
+            self._connection = connection
+        return self._connection
+
+    def send(self, message: Message, connection: ClientConnection) -> Deferred[Any]:
+        """Send on a connection known to be open; more may be sent before the answer comes."""
+        return connection.request(message, self.versions.of(message), client_id=self.name)
+
+    async def ask(self, message: Message) -> Any:
+        """The response. Raises ConnectionLost, and ClientDied by chance."""
+        connection = await self.connection()
+        answer = self.send(message, connection)
+        if self.chance_of_death and not self.world.is_ending and self.random.random() < self.chance_of_death:
+            answer.addErrback(lambda failure: failure.value)
+            await self.nap(self.random.choice((0.0, 0.001, 0.02)))
+            self.close()
+            self.history.say(self.name, "dies")
+            raise ClientDied(self.name)
+        return await answer
+
+    async def ask_until(
+        self, make: Callable[[], Message], code_of: Callable[[Any], int], retriable: frozenset[ErrorCode] = RETRIABLE
+    ) -> Any:
+        """Ask until the answer's code is none of the retriable ones. Raises GaveUp after very many attempts.
+
+        For requests that may be repeated without harm.
+        """
+        for attempt in range(_MOST_ATTEMPTS):
+            try:
+                response = await self.ask(make())
+            except ConnectionLost:
+                await self.back_off(attempt)
+                continue
+            if code_of(response) not in retriable:
+                return response
+            await self.back_off(attempt)
+        self.history.note_odd(self.name, f"gave up on {type(make()).__name__} after {_MOST_ATTEMPTS} attempts")
+        raise GaveUp(self.name)
+
+    async def back_off(self, attempt: int = 0) -> None:
+        """Wait as clients do before they try again."""
+        await self.nap(min(0.5, 0.02 * 2 ** min(attempt, 6)) * self.random.uniform(0.8, 1.2))
+
+    async def nap(self, seconds: float) -> None:
+        """Do nothing for a time."""
+        await self.world.sleep(seconds)
+
+    def close(self) -> None:
+        """Close the connection, if there is one."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    async def topic_ids(self, names: list[str]) -> dict[str, bytes]:
+        """The ids of topics, asked for once. Raises GaveUp."""
+        if any(name not in self._topic_ids for name in names):
+            request = MetadataRequest(
+                topics=[MetadataRequestTopic(name=name) for name in names], allow_auto_topic_creation=False
+            )
+            response = await self.ask_until(
+                lambda: request, lambda answer: max((topic.error_code for topic in answer.topics), default=0)
+            )
+            self._topic_ids.update((topic.name, topic.topic_id) for topic in response.topics)
+        return self._topic_ids
+
+    async def find_coordinator(self, key: str, key_type: int) -> None:
+        """Ask who coordinates a group or a transactional id, which also creates the topic for it. Raises GaveUp."""
+        request = FindCoordinatorRequest(key=key, key_type=key_type, coordinator_keys=[key])
+
+        def code_of(answer: Any) -> int:
+            code: int = answer.coordinators[0].error_code if answer.coordinators else answer.error_code
+            return code
+
+        await self.ask_until(lambda: request, code_of)
+
+
+NEEDS_IDS: Final = {_METADATA: (10, 13), _FIND_COORDINATOR: (1, 6)}
+"""Limits for clients that have to know topic ids, and to look for coordinators of transactions."""

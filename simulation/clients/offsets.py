@@ -1,0 +1,184 @@
+"""ListOffsets, OffsetFetch and OffsetCommit, as all consumers need them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from odradek.protocol.errors import ErrorCode
+from odradek.protocol.messages.list_offsets import (
+    ListOffsetsRequest,
+    ListOffsetsRequestListOffsetsPartition,
+    ListOffsetsRequestListOffsetsTopic,
+)
+from odradek.protocol.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
+from odradek.protocol.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopic,
+    OffsetFetchRequestTopics,
+)
+from odradek.simulation.api import ConnectionLost
+from odradek.simulation.clients.link import RETRIABLE, Link
+from odradek.simulation.history import Isolation, OffsetCommit, Outcome, Partition
+
+LATEST: Final = -1
+EARLIEST: Final = -2
+_LIST_OFFSETS: Final = 2
+_OFFSET_FETCH: Final = 9
+_OFFSET_COMMIT: Final = 8
+_FIRST_STABLE: Final = 7
+_FIRST_WITH_ISOLATION: Final = 2
+
+
+def _by_topic(partitions: Sequence[Partition]) -> dict[str, list[int]]:
+    topics: dict[str, list[int]] = {}
+    for topic, index in partitions:
+        topics.setdefault(topic, []).append(index)
+    return topics
+
+
+async def list_end(link: Link, partition: Partition, isolation: Isolation) -> int:
+    """The end of a partition, noted in the history. Raises GaveUp."""
+    row = ListOffsetsRequestListOffsetsPartition(partition_index=partition[1], timestamp=LATEST)
+    request = ListOffsetsRequest(
+        replica_id=-1,
+        isolation_level=isolation.value,
+        topics=[ListOffsetsRequestListOffsetsTopic(name=partition[0], partitions=[row])],
+    )
+    if link.versions.of(request) < _FIRST_WITH_ISOLATION:
+        isolation = Isolation.READ_UNCOMMITTED
+    started = link.history.moment()
+
+    def make() -> ListOffsetsRequest:
+        nonlocal started
+        started = link.history.moment()
+        return request
+
+    response = await link.ask_until(make, lambda answer: int(answer.topics[0].partitions[0].error_code))
+    found = response.topics[0].partitions[0]
+    if found.error_code != ErrorCode.NONE:
+        link.history.note_odd(link.name, f"ListOffsets: {ErrorCode(found.error_code).name}")
+        return 0
+    link.history.listed_end(link.name, started, partition, isolation, found.offset)
+    return int(found.offset)
+
+
+async def fetch_committed(link: Link, group: str, partitions: Sequence[Partition]) -> dict[Partition, int]:
+    """The committed positions of a group, -1 for none; stable ones if the version can ask for that. Raises GaveUp."""
+    topic_ids = await link.topic_ids(list(dict.fromkeys(topic for topic, _ in partitions)))
+    by_topic = _by_topic(partitions)
+    request = OffsetFetchRequest(
+        group_id=group,
+        topics=[OffsetFetchRequestTopic(name=name, partition_indexes=rows) for name, rows in by_topic.items()],
+        groups=[
+            OffsetFetchRequestGroup(
+                group_id=group,
+                topics=[
+                    OffsetFetchRequestTopics(name=name, topic_id=topic_ids[name], partition_indexes=rows)
+                    for name, rows in by_topic.items()
+                ],
+            )
+        ],
+        require_stable=True,
+    )
+    stable = link.versions.of(request) >= _FIRST_STABLE
+    started = link.history.moment()
+
+    def make() -> OffsetFetchRequest:
+        nonlocal started
+        started = link.history.moment()
+        return request
+
+    response = await link.ask_until(make, _fetch_code)
+    if _fetch_code(response) != ErrorCode.NONE:
+        link.history.note_odd(link.name, f"OffsetFetch: {ErrorCode(_fetch_code(response)).name}")
+    names = {topic_id: name for name, topic_id in topic_ids.items()}
+    found = dict.fromkeys(partitions, -1)
+    for topic in response.groups[0].topics if response.groups else response.topics:
+        name = topic.name or names.get(getattr(topic, "topic_id", b""), "?")
+        for row in topic.partitions:
+            found[name, row.partition_index] = row.committed_offset
+    for partition, offset in found.items():
+        link.history.fetched(link.name, started, group, partition, offset, stable=stable)
+    return found
+
+
+def _fetch_code(answer: Any) -> int:
+    if answer.groups:
+        group = answer.groups[0]
+        rows = [row for topic in group.topics for row in topic.partitions]
+        code: int = group.error_code
+    else:
+        rows = [row for topic in answer.topics for row in topic.partitions]
+        code = answer.error_code
+    return code or next((row.error_code for row in rows if row.error_code), 0)
+
+
+async def commit(
+    link: Link, group: str, offsets: Mapping[Partition, int], generation: int = -1, member: str = ""
+) -> int:
+    """Commit positions, with retries; the error code, -1 if the connection was lost more often than clients try."""
+    topic_ids = await link.topic_ids(list(dict.fromkeys(topic for topic, _ in offsets)))
+    commits = {
+        partition: link.history.begin_commit(link.name, group, partition, offset, generation)
+        for partition, offset in offsets.items()
+    }
+    request = _commit_request(group, offsets, generation, member, topic_ids)
+    code = -1
+    try:
+        code = await _commit(link, request, commits)
+    finally:
+        was_lost = any(one.lost for one in commits.values())
+        for one in commits.values():
+            if code == ErrorCode.NONE:
+                link.history.end_commit(one, Outcome.OK)
+            else:
+                # A refusal says nothing of the attempts before it.
+                certain = code >= 0 and code not in RETRIABLE and not was_lost
+                if code == -1:
+                    link.history.lose_commit(one)
+                link.history.end_commit(
+                    one, Outcome.FAILED if certain else Outcome.UNKNOWN, error=ErrorCode(code).name
+                )
+    return code
+
+
+async def _commit(link: Link, request: OffsetCommitRequest, commits: Mapping[Partition, OffsetCommit]) -> int:
+    code = -1
+    for attempt in range(6):
+        try:
+            response = await link.ask(request)
+        except ConnectionLost:
+            code = -1
+            for one in commits.values():
+                link.history.lose_commit(one)
+        else:
+            rows = [row for topic in response.topics for row in topic.partitions]
+            code = next((row.error_code for row in rows if row.error_code), 0)
+            if code not in RETRIABLE:
+                if code == ErrorCode.UNKNOWN_SERVER_ERROR:
+                    link.history.note_odd(link.name, "OffsetCommit: UNKNOWN_SERVER_ERROR")
+                return code
+        await link.back_off(attempt)
+    return code
+
+
+def _commit_request(
+    group: str, offsets: Mapping[Partition, int], generation: int, member: str, topic_ids: Mapping[str, bytes]
+) -> OffsetCommitRequest:
+    topics: dict[str, OffsetCommitRequestTopic] = {}
+    for (topic, index), offset in offsets.items():
+        row = topics.setdefault(
+            topic, OffsetCommitRequestTopic(name=topic, topic_id=topic_ids[topic], partitions=[])
+        )
+        row.partitions.append(
+            OffsetCommitRequestPartition(partition_index=index, committed_offset=offset, committed_metadata="")
+        )
+    return OffsetCommitRequest(
+        group_id=group, generation_id_or_member_epoch=generation, member_id=member, topics=list(topics.values())
+    )

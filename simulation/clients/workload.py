@@ -1,0 +1,87 @@
+"""Which clients a seed has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from random import Random
+from typing import TYPE_CHECKING, Protocol, cast
+
+from odradek.simulation.clients.assigned import AssignedConsumer
+from odradek.simulation.clients.idempotent import IdempotentProducer
+from odradek.simulation.clients.plain import PlainProducer
+from odradek.simulation.clients.transactional import TransactionalProducer
+from odradek.simulation.clients.transactions import Flow
+from odradek.simulation.history import History, Isolation, Partition
+
+if TYPE_CHECKING:
+    from odradek.simulation import api
+    from odradek.simulation.scenario import Scenario
+    from odradek.simulation.world import World
+
+
+class Client(Protocol):
+    """What the world starts."""
+
+    name: str
+
+    async def run(self) -> None:
+        """Work until the world ends."""
+        ...
+
+
+def make_clients(world: World, history: History, scenario: Scenario) -> Sequence[Client]:
+    """The clients of a seed: some of each kind, on the scenario's topics."""
+    return list(_Cast(world, history, scenario).all())
+
+
+class _Cast:
+    """Draws who takes part."""
+
+    def __init__(self, world: World, history: History, scenario: Scenario) -> None:
+        self._world = cast("api.World", world)
+        self._history = history
+        self._scenario = scenario
+        self._random = world.random
+
+    def all(self) -> Iterator[Client]:
+        """All of them."""
+        yield from self._producers()
+        yield from self._consumers()
+
+    def _producers(self) -> Iterator[Client]:
+        world, history, random = self._world, self._history, self._random
+        plain = self._partitions(compacted=False)
+        for number in range(random.choice((0, 1, 2))):
+            yield PlainProducer(world, history, f"plain{number}", self._chance(), plain)
+        for number in range(random.choice((0, 1, 2))):
+            yield IdempotentProducer(world, history, f"idem{number}", self._chance(), plain)
+        for number in range(random.choice((0, 1, 2, 3))):
+            flow = Flow.V2 if self._scenario.transaction_version >= 2 and random.random() < 0.7 else Flow.V1
+            yield TransactionalProducer(world, history, f"txn{number}", self._chance(), plain, flow)
+        compacted = self._partitions(compacted=True)
+        if compacted and random.random() < 0.5:
+            yield IdempotentProducer(world, history, "keyed", self._chance(), compacted, are_keyed=True)
+
+    def _consumers(self) -> Iterator[Client]:
+        world, history, random = self._world, self._history, self._random
+        everything = [*self._partitions(compacted=False), *self._partitions(compacted=True)]
+        for number in range(random.choice((0, 1, 1, 2))):
+            yield AssignedConsumer(
+                world, history, f"reader{number}", self._chance(), everything, Isolation.READ_UNCOMMITTED
+            )
+        for number in range(random.choice((0, 1, 1, 2))):
+            yield AssignedConsumer(
+                world, history, f"stable{number}", self._chance(), everything, Isolation.READ_COMMITTED
+            )
+
+    def _chance(self) -> Random:
+        """A source of chance for one client, so that what one draws does not change what the others do."""
+        return Random(self._random.getrandbits(64))
+
+    def _partitions(self, *, compacted: bool) -> list[Partition]:
+        return [
+            (topic.name, index)
+            for topic in self._scenario.topics
+            if topic.is_compacted == compacted
+            for index in range(topic.partitions)
+        ]
