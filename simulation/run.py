@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, Protocol
 
 from twisted.logger import LogLevel, globalLogPublisher
 
+from odradek.log.filesystem import SimulatedCrash
 from odradek.simulation import checker, final, scenario, setup
 from odradek.simulation.faults import Faults
 from odradek.simulation.history import History, Settings
@@ -74,10 +75,9 @@ def _observer(world: World) -> Callable[[Any], None]:
     """Twisted logs what nobody caught."""
 
     def observe(event: Any) -> None:
-        if event.get("log_level", LogLevel.info) >= LogLevel.error:
-            failure = event.get("log_failure")
-            error = None if failure is None else failure.value
-            world.fail(f"twisted: {event.get('log_format')} {error!r}", error)
+        failure = event.get("log_failure")
+        if failure is not None and event["log_level"] >= LogLevel.error and not failure.check(SimulatedCrash):
+            world.fail(f"twisted: {event.get('log_format')} {failure.value!r}", failure.value)
 
     return observe
 

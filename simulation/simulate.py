@@ -6,6 +6,9 @@ import os
 import sys
 import time
 from collections.abc import Iterable, Iterator
+from typing import Any
+
+from twisted.logger import globalLogBeginner
 
 from odradek.simulation.clients.workload import make_clients
 
@@ -17,6 +20,9 @@ _SHOWN_LINES = 12
 def main(arguments: list[str]) -> int:
     """Run what the arguments say; the exit code is 1 if a seed failed."""
     options = _parse(arguments)
+    # Twisted tells the run itself what nobody caught.
+    begin: Any = globalLogBeginner.beginLoggingTo
+    begin([], redirectStandardIO=False, discardBuffer=True)
     if options.seed is not None:
         return _replay(options.seed, print_trace=not options.quiet)
     return _run_many(range(options.first, options.first + options.seeds), options.jobs, options.stop_at)

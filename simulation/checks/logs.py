@@ -162,7 +162,9 @@ def _content(evidence: Evidence, partition: Partition, client: str, read: ReadRe
         return Violation(ViolationKind.REFUSED_WRITE, f"{where} had been refused: {send.error}")
     timestamp = sent.timestamp
     if partition[0] in evidence.history.settings.log_append_time:
-        timestamp = send.log_append_time if send.log_append_time >= 0 else read.timestamp
+        # What an attempt that nobody answered has written has a time of its own.
+        is_answered = send.log_append_time >= 0 and read.offset == send.base_offset + number
+        timestamp = send.log_append_time if is_answered else read.timestamp
     if (read.key, read.headers, read.timestamp) != (sent.key, sent.headers, timestamp):
         return Violation(
             ViolationKind.ALTERED_RECORD,
