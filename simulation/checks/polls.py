@@ -163,6 +163,7 @@ class UndecidedTransactions:
 
     def __init__(self, evidence: Evidence, partition: Partition) -> None:
         spans = []
+        self._crashes = evidence.crashes(partition[0])
         for transaction in evidence.history.transactions:
             if effective_outcome(transaction) is not Outcome.OK or evidence.is_excused(transaction):
                 continue
@@ -183,6 +184,9 @@ class UndecidedTransactions:
     def passed_by(self, poll: Poll) -> Iterator[Violation]:
         """Whether the poll ended behind the first record of a transaction that was open when it was answered."""
         assert poll.finished is not None
+        if self._crashes.era(poll.invoked) < self._crashes.last_era:
+            # What it went past was cut off, and the offsets given out again.
+            return
         offset, transactional_id = self._lowest[bisect_right(self._commits, poll.finished.order)]
         if offset < poll.next_offset and poll.next_offset > poll.fetch_offset:
             yield Violation(
