@@ -26,11 +26,11 @@ KAFKA_JARS = ("kafka-clients-", "kafka-group-coordinator-", "kafka-transaction-c
 
 
 @contextmanager
-def java_gateway() -> Iterator[Any]:
-    """A JVM with Kafka's clients and coordinators and Jackson on its class path."""
+def java_gateway(kafka_jars: tuple[str, ...] = KAFKA_JARS) -> Iterator[Any]:
+    """A JVM with Jackson and those of Kafka's jars on its class path that begin so: its clients and coordinators."""
     in_pyspark = Path(pyspark.__file__).parent / "jars"
     classpath = [str(next(in_pyspark.glob(pattern))) for pattern in IN_PYSPARK]
-    classpath += [str(jar) for jar in jars.kafka_jars() if jar.name.startswith(KAFKA_JARS)]
+    classpath += [str(jar) for jar in jars.kafka_jars() if jar.name.startswith(kafka_jars)]
     number, process = py4j.launch_gateway(
         jarpath=classpath[0],
         classpath=os.pathsep.join(classpath[1:]),
