@@ -30,7 +30,7 @@ from odradek.protocol.tests.java_oracle import java_gateway
 
 ALL_JARS = ("",)
 DELETE_RETENTION_MS = 1000
-SEEDS = range(20)
+SEEDS = range(12)
 PASSES = 4
 KEYS = [b"a", b"b", b"c", b"d", b"", b"longer than the digest of a key", b"\x00" * 16]
 PLAIN, IDEMPOTENT, TRANSACTIONAL = (-1,), (1, 2, 3), (10, 11, 12)
