@@ -206,6 +206,7 @@ class BrokerProcess:
             if reactor.is_alive:
                 self.is_up = True
                 world.trace("broker is up")
+                world.audit(broker)
 
         def failed(failure: Any) -> None:
             if not reactor.is_alive or failure.check(SimulatedCrash):

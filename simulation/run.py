@@ -121,6 +121,8 @@ class _Run:
         if state is None:
             return
         world.trace("all is read")
+        if world.broker.broker is not None:
+            world.audit(world.broker.broker)
         for violation in checker.check(self._history, state):
             world.fail(str(violation))
 

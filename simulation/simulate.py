@@ -11,7 +11,6 @@ from typing import Any
 from twisted.logger import globalLogBeginner
 
 from odradek.simulation.clients.workload import make_clients
-
 from odradek.simulation.run import Report, run_seed
 
 _SHOWN_LINES = 12

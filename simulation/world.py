@@ -11,7 +11,7 @@ from twisted.internet.defer import Deferred
 
 from odradek.protocol.schema import Message
 from odradek.server.broker import Broker
-from odradek.simulation import invariants
+from odradek.simulation import invariants, log_audit
 from odradek.simulation.broker_process import BrokerProcess, SimulatedMetadata
 from odradek.simulation.client_connection import SimulatedConnection
 from odradek.simulation.clock import SimulatedClock
@@ -126,6 +126,12 @@ class World:
         """What must hold after each step of a running broker."""
         for what in invariants.violated(broker):
             self.fail(what)
+
+    def audit(self, broker: Broker) -> None:
+        """Read every log of a broker and hold all else against it."""
+        for log in broker.services.logs.all_logs():
+            for what in log_audit.faults_of(log):
+                self.fail(what)
 
     def process_ended(self, how: str) -> None:
         """A life of the broker is over."""
