@@ -1,0 +1,383 @@
+"""Markers and coordinators' records on partitions whose high watermark follows only when the test lets it."""
+
+from types import SimpleNamespace
+
+import pytest
+from twisted.internet.task import Clock
+
+from odradek.coordinator.record_types import OffsetCommitValue, offset_commit_record
+from odradek.coordinator.result import Effects, ReplyWhenWritten, TransactionalProducer, TransactionOutcome
+from odradek.coordinator.settings import GroupSettings
+from odradek.coordinator.transaction_settings import TransactionSettings
+from odradek.log.config import LogConfig
+from odradek.log.filesystem import MemoryFileSystem
+from odradek.log.recovery import open_partition_log
+from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.protocol.messages.add_partitions_to_txn import (
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnRequestAddPartitionsToTxnTopic,
+)
+from odradek.protocol.messages.end_txn import EndTxnRequest
+from odradek.protocol.messages.init_producer_id import InitProducerIdRequest
+from odradek.protocol.messages.write_txn_markers import (
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersRequestWritableTxnMarker,
+    WriteTxnMarkersRequestWritableTxnMarkerTopic,
+)
+from odradek.protocol.records import iter_batches, iter_records, parse_control_record, read_header
+from odradek.replication.cluster_metadata import PartitionMetadata
+from odradek.replication.partition import Partition
+from odradek.server.coordinator_runtime import PendingReply
+from odradek.server.group_coordinators import GroupCoordinatorRuntime
+from odradek.server.handlers.transaction_markers import write_txn_markers
+from odradek.server.marker_sender import Marker, MarkerSender
+from odradek.server.request import RequestContext
+from odradek.server.transaction_coordinators import TransactionCoordinatorRuntime
+
+OFFSETS, STATE = "__consumer_offsets", "__transaction_state"
+ID, EPOCH = 7, 3
+NOW_MS = 1000
+
+
+class World:
+    """A broker's parts, with partitions of one or of two replicas."""
+
+    def __init__(self):
+        self.clock = Clock()
+        self.partitions = {}
+        self.replicas = SimpleNamespace(get=self._get, partitions=self.partitions)
+        self.metadata = SimpleNamespace(
+            partition=lambda topic, index: self.partitions.get((topic, index)) and SimpleNamespace(leader=1)
+        )
+        self.groups = GroupCoordinatorRuntime(
+            GroupSettings(),
+            reactor=self.clock,
+            now_ms=self.now_ms,
+            random_uuid=lambda: "id",
+            partition_count=lambda: 1,
+            load_buffer_bytes=1 << 20,
+        )
+        self.markers = MarkerSender(self)
+        self.transactions = TransactionCoordinatorRuntime(
+            TransactionSettings(marker_retry_backoff_ms=100),
+            reactor=self.clock,
+            now_ms=self.now_ms,
+            take_producer_id=lambda: ID,
+            partition_count=lambda: 1,
+            load_buffer_bytes=1 << 20,
+            markers=self.markers,
+        )
+
+    def now_ms(self):
+        return NOW_MS + int(self.clock.seconds() * 1000)
+
+    def _get(self, topic, index):
+        if (topic, index) not in self.partitions:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        return self.partitions[topic, index]
+
+    def add(self, topic, *, replicas=(1,)):
+        log = open_partition_log(MemoryFileSystem(), f"/d/{topic}-0", topic, 0, LogConfig({}), now_ms=0, is_clean=True)
+        partition = self.partitions[topic, 0] = Partition(topic, b"i" * 16, 0, 1)
+        partition.apply(PartitionMetadata(1, 5, replicas, replicas), log)
+        if topic == OFFSETS:
+            self.groups.lead(partition)
+        elif topic == STATE:
+            self.transactions.lead(partition)
+        return partition
+
+
+@pytest.fixture
+def world():
+    return World()
+
+
+def follow(partition):
+    """The other replica has fetched everything."""
+    partition.update_follower(2, partition.log.log_end_offset, 0, NOW_MS)
+
+
+def batches(partition):
+    log = partition.log
+    region = log.read(0, 1 << 20, upper_offset=log.log_end_offset, at_least_one=True)
+    return [] if region is None else list(iter_batches(region.read()))
+
+
+def markers(partition):
+    """(type, coordinator epoch, producer epoch) of each marker."""
+    found = []
+    for batch in batches(partition):
+        header = read_header(batch)
+        if header.is_control:
+            for record in iter_records(batch):
+                control = parse_control_record(record)
+                found.append((control.control_type.name, control.coordinator_epoch, header.producer_epoch))
+    return found
+
+
+def outcome(*topics, commit=True):
+    return TransactionOutcome("x", ID, EPOCH, 9, commit, 2, tuple((topic, 0) for topic in topics))
+
+
+# -- markers -------------------------------------------------------------------------------------------------------
+
+
+def test_a_marker_is_done_when_it_is_replicated(world):
+    quick, slow = world.add("quick"), world.add("slow", replicas=(1, 2))
+    done = []
+    world.markers.send(outcome("quick", "slow", "gone", commit=False), lambda *answer: done.append(answer))
+    assert done == [(("quick", 0), 0), (("gone", 0), 0)], "what is gone has nothing to be decided"
+    assert markers(quick) == markers(slow) == [("ABORT", 9, EPOCH)]
+    follow(slow)
+    assert done[2:] == [(("slow", 0), 0)]
+    follow(slow)
+    assert len(done) == 3
+    assert not slow.watchers
+
+
+def test_a_marker_of_a_partition_that_is_led_elsewhere_then(world):
+    slow = world.add("slow", replicas=(1, 2))
+    done = []
+    world.markers.send(outcome("slow"), lambda *answer: done.append(answer))
+    slow.apply(PartitionMetadata(2, 6, (1, 2), (1, 2)), slow.log)
+    assert done == [(("slow", 0), ErrorCode.NOT_LEADER_OR_FOLLOWER)]
+    world.markers.send(outcome("slow"), lambda *answer: done.append(answer))
+    assert done[1:] == [(("slow", 0), ErrorCode.NOT_LEADER_OR_FOLLOWER)]
+
+
+def test_a_marker_that_comes_too_late_is_refused(world):
+    world.add("t")
+    done = []
+    world.markers.write(("t", 0), Marker(ID, EPOCH, 9, True, 2), done.append)
+    world.markers.write(("t", 0), Marker(ID, EPOCH - 1, 9, True, 2), done.append)
+    world.markers.write(("t", 0), Marker(ID, EPOCH, 8, True, 2), done.append)
+    assert done == [0, ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_COORDINATOR_FENCED]
+
+
+def test_another_brokers_markers(world):
+    world.add("t")
+    slow = world.add("slow", replicas=(1, 2))
+    entry = WriteTxnMarkersRequestWritableTxnMarker(
+        producer_id=ID,
+        producer_epoch=EPOCH,
+        transaction_result=True,
+        topics=[
+            WriteTxnMarkersRequestWritableTxnMarkerTopic(name=name, partition_indexes=[0])
+            for name in ("t", "slow", "gone")
+        ],
+        coordinator_epoch=4,
+        transaction_version=2,
+    )
+    context = RequestContext("h", "PLAINTEXT")
+    assert write_txn_markers(world, context, WriteTxnMarkersRequest(markers=[])).markers == []
+    waiting = write_txn_markers(world, context, WriteTxnMarkersRequest(markers=[entry]))
+    answers = []
+    waiting.addCallback(answers.append)
+    assert not answers
+    follow(slow)
+    (row,) = answers[0].markers
+    assert row.producer_id == ID
+    codes = {topic.name: topic.partitions[0].error_code for topic in row.topics}
+    assert codes == {"t": 0, "slow": 0, "gone": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+
+
+# -- offsets ---------------------------------------------------------------------------------------------------------
+
+
+def commit_offset(world, offset):
+    """What a shard would decide on a TxnOffsetCommit; the answers sent."""
+    effects = Effects()
+    value = OffsetCommitValue(
+        offset=offset,
+        leader_epoch=-1,
+        metadata="",
+        commit_timestamp=NOW_MS,
+        expire_timestamp=-1,
+        topic_id=b"\0" * 16,
+    )
+    effects.records.append(offset_commit_record("g", "t", 0, value))
+    effects.producer = TransactionalProducer(ID, EPOCH)
+
+    def decide(shard, token, now_ms):
+        effects.completions.append(ReplyWhenWritten(token, "written", lambda error: error))
+        return effects.result()
+
+    outcome = world.groups.run_on(0, decide)
+    answers = [outcome] if isinstance(outcome, str) else []
+    if not answers:
+        outcome.addCallback(answers.append)
+    return answers
+
+
+def visible(world):
+    found = world.groups.shard(0)._state.offsets.visible.get("g", "t", 0)
+    return None if found is None else found.value.offset
+
+
+def test_offsets_are_written_in_the_transaction_and_wait_for_its_marker(world):
+    offsets = world.add(OFFSETS)
+    assert commit_offset(world, 5) == ["written"]
+    header = read_header(batches(offsets)[0])
+    assert header.is_transactional
+    assert (header.producer_id, header.producer_epoch, header.base_sequence) == (ID, EPOCH, -1)
+    assert offsets.log.last_stable_offset == 0
+    assert visible(world) is None
+    done = []
+    world.markers.write((OFFSETS, 0), Marker(ID, EPOCH, 0, True), done.append)
+    assert done == [0]
+    assert visible(world) == 5
+
+
+def test_a_marker_takes_effect_after_what_was_written_before_it(world):
+    offsets = world.add(OFFSETS, replicas=(1, 2))
+    done = []
+    answers = commit_offset(world, 5)
+    world.markers.write((OFFSETS, 0), Marker(ID, EPOCH, 0, True), done.append)
+    assert (answers, done, visible(world)) == ([], [], None)
+    follow(offsets)
+    assert (answers, done, visible(world)) == (["written"], [0], 5)
+
+
+def test_a_marker_for_groups_that_are_loading_has_to_come_again(world):
+    done = []
+    partition = world.add("t")
+    world.partitions[OFFSETS, 0] = partition
+    world.markers.write((OFFSETS, 0), Marker(ID, EPOCH, 0, True), done.append)
+    assert done == [ErrorCode.NOT_LEADER_OR_FOLLOWER]
+    assert not markers(partition)
+
+
+# -- the coordinator -------------------------------------------------------------------------------------------------
+
+
+class Client:
+    """A producer that speaks to the coordinator; answers come at once, or when they may."""
+
+    def __init__(self, world):
+        self.world = world
+        self.context = SimpleNamespace(api_version=3)
+
+    def ask(self, how, request):
+        outcome = self.world.transactions.run(
+            "x", lambda shard, token, now_ms: getattr(shard, how)(request, self.context, token, now_ms)
+        )
+        answers = []
+        if hasattr(outcome, "addCallback"):
+            outcome.addCallback(answers.append)
+        else:
+            answers.append(outcome)
+        return answers
+
+    def init(self):
+        request = InitProducerIdRequest(transactional_id="x", transaction_timeout_ms=60_000)
+        return self.ask("init_producer_id", request)
+
+    def add(self, *topics):
+        named = [AddPartitionsToTxnRequestAddPartitionsToTxnTopic(name=topic, partitions=[0]) for topic in topics]
+        request = AddPartitionsToTxnRequest(
+            v3_and_below_transactional_id="x",
+            v3_and_below_producer_id=ID,
+            v3_and_below_producer_epoch=0,
+            v3_and_below_topics=named,
+        )
+        return self.ask("add_partitions", request)
+
+    def end(self):
+        request = EndTxnRequest(transactional_id="x", producer_id=ID, producer_epoch=0, committed=True)
+        return self.ask("end_txn", request)
+
+    @property
+    def state(self):
+        return self.world.transactions.shard(0).describe(["x"])[0].transaction_state
+
+
+def test_a_transaction_from_beginning_to_end(world):
+    world.add(STATE)
+    data = world.add("t")
+    client = Client(world)
+    assert client.init()[0].error_code == 0
+    assert client.add("t")[0].results_by_topic_v3_and_below[0].results_by_partition[0].partition_error_code == 0
+    assert client.end()[0].error_code == 0
+    assert markers(data) == [("COMMIT", 5, 0)]
+    assert client.state == "CompleteCommit"
+
+
+def test_the_end_is_not_written_before_the_last_marker(world):
+    world.add(STATE)
+    slow = world.add("slow", replicas=(1, 2))
+    client = Client(world)
+    client.init()
+    client.add("slow")
+    assert client.end()[0].error_code == 0, "the decision is the answer"
+    assert client.state == "PrepareCommit"
+    follow(slow)
+    assert client.state == "CompleteCommit"
+
+
+def test_markers_that_fail_are_tried_again(world):
+    world.add(STATE)
+    data = world.add("t")
+    client = Client(world)
+    client.init()
+    client.add("t")
+    data.apply(PartitionMetadata(2, 6, (1, 2), (1, 2)), data.log)
+    client.end()
+    assert client.state == "PrepareCommit"
+    data.apply(PartitionMetadata(1, 7, (1,), (1,)), data.log)
+    world.clock.advance(0.2)
+    assert client.state == "CompleteCommit"
+    assert markers(data) == [("COMMIT", 5, 0)]
+
+
+def test_a_decision_that_is_not_replicated_has_no_effect_yet(world):
+    state = world.add(STATE, replicas=(1, 2))
+    data = world.add("t")
+    client = Client(world)
+    for begun in (client.init, lambda: client.add("t")):
+        answers = begun()
+        assert not answers
+        follow(state)
+        assert answers
+    answers = client.end()
+    assert (answers, markers(data)) == ([], [])
+    follow(state)
+    assert answers[0].error_code == 0
+    assert markers(data) == [("COMMIT", 5, 0)]
+
+
+def test_who_takes_over_finishes_it_with_a_newer_epoch(world):
+    state = world.add(STATE)
+    slow = world.add("slow", replicas=(1, 2))
+    client = Client(world)
+    client.init()
+    client.add("slow")
+    client.end()
+    state.apply(PartitionMetadata(1, 8, (1,), (1,)), state.log)
+    world.transactions.lead(state)
+    world.clock.advance(0)
+    assert markers(slow) == [("COMMIT", 5, 0), ("COMMIT", 8, 0)]
+    follow(slow)
+    assert client.state == "CompleteCommit"
+
+
+def test_a_disk_that_fails_ends_the_coordinator(world):
+    """What was on its way may be on the disk or not: nobody may decide again before it is loaded."""
+    state = world.add(STATE, replicas=(1, 2))
+    client = Client(world)
+    answers = client.init()
+    state.take_offline()
+    assert [answer.error_code for answer in answers] == [ErrorCode.NOT_COORDINATOR]
+    assert client.add("t")[0].results_by_topic_v3_and_below[0].results_by_partition[0].partition_error_code == (
+        ErrorCode.NOT_COORDINATOR
+    )
+    assert not world.clock.getDelayedCalls()
+
+
+def test_a_reply_that_is_there_and_one_that_comes():
+    now, later = PendingReply(), PendingReply()
+    now.answer(1)
+    assert now.outcome() == 1
+    got = []
+    later.outcome().addCallback(got.append)
+    later.answer(2)
+    assert got == [2]

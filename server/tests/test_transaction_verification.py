@@ -1,0 +1,275 @@
+"""Verification of a first batch, with a coordinator that says what the test wants, when the test wants."""
+
+from types import SimpleNamespace
+
+import pytest
+from twisted.internet.defer import Deferred
+from twisted.internet.task import Clock
+
+from odradek.log.validation import Origin
+from odradek.protocol.control_records import ControlType, build_control_batch
+from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.protocol.messages.add_partitions_to_txn import (
+    AddPartitionsToTxnResponseAddPartitionsToTxnPartitionResult,
+    AddPartitionsToTxnResponseAddPartitionsToTxnResult,
+    AddPartitionsToTxnResponseAddPartitionsToTxnTopicResult,
+)
+from odradek.protocol.messages.produce import (
+    ProduceRequest,
+    ProduceRequestPartitionProduceData,
+    ProduceRequestTopicProduceData,
+)
+from odradek.protocol.records import build_batch
+from odradek.replication.tests.test_partition import leader
+from odradek.server.transaction_verification import Support, TransactionVerifier, Writer
+
+ID, EPOCH = 7, 3
+
+
+class Coordinators:
+    """Stands for the transaction coordinators: answers by script, each answer an error, or a Deferred to come."""
+
+    def __init__(self, *answers):
+        self.answers = list(answers)
+        self.asked = []
+
+    def index_of(self, transactional_id):
+        return 0
+
+    def run_on(self, index, decide):
+        asked = []
+        decide(SimpleNamespace(add_partitions_of=lambda *args: asked.append(args[0])), None, 0)
+        self.asked += asked
+        answer = self.answers.pop(0)
+        if isinstance(answer, Deferred):
+            return answer.addCallback(lambda code: result(asked[0], code))
+        return result(asked[0], answer)
+
+
+def result(transaction, code):
+    return AddPartitionsToTxnResponseAddPartitionsToTxnResult(
+        transactional_id=transaction.transactional_id,
+        topic_results=[
+            AddPartitionsToTxnResponseAddPartitionsToTxnTopicResult(
+                name=topic.name,
+                results_by_partition=[
+                    AddPartitionsToTxnResponseAddPartitionsToTxnPartitionResult(
+                        partition_index=index, partition_error_code=code
+                    )
+                    for index in topic.partitions
+                ],
+            )
+            for topic in transaction.topics
+        ],
+    )
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def partition():
+    return leader()
+
+
+def verifier(clock, partition, coordinators, *, leader_of_state=1, enabled=True):
+    services = SimpleNamespace(
+        reactor=clock,
+        now_ms=lambda: int(clock.seconds() * 1000),
+        replicas=SimpleNamespace(get=lambda topic, index: partition),
+        transactions=coordinators,
+        metadata=SimpleNamespace(
+            partition=lambda topic, index: SimpleNamespace(leader=leader_of_state), brokers={1: None}
+        ),
+        config=SimpleNamespace(
+            transaction_partition_verification_enable=enabled,
+            add_partitions_to_txn_retry_backoff_ms=20,
+            add_partitions_to_txn_retry_backoff_max_ms=100,
+            request_timeout_ms=30_000,
+        ),
+    )
+    return TransactionVerifier(services)
+
+
+def batch(producer_id=ID, epoch=EPOCH, sequence=0):
+    return build_batch(
+        [(0, b"k", b"v", ())], producer_id=producer_id, producer_epoch=epoch, base_sequence=sequence, transactional=True
+    )
+
+
+def produce(*batches):
+    data = [
+        ProduceRequestPartitionProduceData(index=index, records=memoryview(one)) for index, one in enumerate(batches)
+    ]
+    return ProduceRequest(
+        transactional_id="x", topic_data=[ProduceRequestTopicProduceData(name="t", partition_data=data)]
+    )
+
+
+def append(partition, verified, sequence=0):
+    return partition.append_as_leader(
+        memoryview(batch(sequence=sequence)), required_acks=-1, now_ms=0, is_verified=verified.may_append(partition)
+    )
+
+
+def mark(partition, epoch):
+    marker = build_control_batch(
+        ControlType.COMMIT, producer_id=ID, producer_epoch=epoch, coordinator_epoch=0, timestamp_ms=0
+    )
+    partition.append_as_leader(memoryview(marker), required_acks=-1, now_ms=0, origin=Origin.COORDINATOR)
+
+
+@pytest.mark.parametrize(("version", "verify_only"), [(9, True), (11, True), (12, False)])
+def test_the_first_batch_is_verified_and_the_next_is_not(clock, partition, version, verify_only):
+    coordinators = Coordinators(ErrorCode.NONE)
+    it = verifier(clock, partition, coordinators)
+    verified = it.before_produce(produce(batch()), version)
+    assert verified.error(partition) is None
+    assert append(partition, verified).first_offset == 0
+    assert [asked.verify_only for asked in coordinators.asked] == [verify_only]
+    verified = it.before_produce(produce(batch(sequence=1)), version)
+    assert append(partition, verified, 1).first_offset == 1
+    assert len(coordinators.asked) == 1
+
+
+def test_a_marker_between_answer_and_append_ends_it(clock, partition):
+    """The transaction that the coordinator spoke of is over."""
+    asked = Deferred()
+    waiting = verifier(clock, partition, Coordinators(asked)).before_produce(produce(batch()), 11)
+    mark(partition, EPOCH)
+    asked.callback(ErrorCode.NONE)
+    done = []
+    waiting.addCallback(done.append)
+    with pytest.raises(KafkaError) as caught:
+        append(partition, done[0])
+    assert caught.value.code == ErrorCode.INVALID_TXN_STATE
+
+
+def test_the_marker_of_the_transaction_before_does_not(clock, partition):
+    asked = Deferred()
+    waiting = verifier(clock, partition, Coordinators(asked)).before_produce(produce(batch()), 12)
+    mark(partition, EPOCH)
+    asked.callback(ErrorCode.NONE)
+    done = []
+    waiting.addCallback(done.append)
+    assert append(partition, done[0]).first_offset == 1
+
+
+def test_an_answer_that_came_for_another_attempt_lets_nothing_in(clock, partition):
+    first, second = Deferred(), Deferred()
+    it = verifier(clock, partition, Coordinators(first, second))
+    done = []
+    it.before_produce(produce(batch()), 11).addCallback(done.append)
+    mark(partition, EPOCH)
+    it.before_produce(produce(batch()), 11).addCallback(done.append)
+    first.callback(ErrorCode.NONE)
+    assert not done[0].may_append(partition)
+    second.callback(ErrorCode.NONE)
+    assert done[1].may_append(partition)
+
+
+ERRORS = [
+    (ErrorCode.TRANSACTION_ABORTABLE, (48, 120, 120)),
+    (ErrorCode.INVALID_TXN_STATE, (48, 48, 48)),
+    (ErrorCode.PRODUCER_FENCED, (47, 47, 47)),
+    (ErrorCode.INVALID_PRODUCER_ID_MAPPING, (49, 49, 49)),
+    (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, (19, 19, 19)),
+    (ErrorCode.COORDINATOR_NOT_AVAILABLE, (19, 19, 19)),
+    (ErrorCode.NOT_COORDINATOR, (19, 19, 19)),
+]
+
+
+@pytest.mark.parametrize(("code", "told"), ERRORS)
+def test_errors_by_version(clock, partition, code, told):
+    for version, expected in zip((10, 11, 12), told, strict=True):
+        verified = verifier(clock, partition, Coordinators(code)).before_produce(produce(batch()), version)
+        assert verified.error(partition).code == expected
+
+
+def test_a_busy_transaction_is_an_error_at_once_for_old_clients(clock, partition):
+    busy = Coordinators(ErrorCode.CONCURRENT_TRANSACTIONS)
+    verified = verifier(clock, partition, busy).before_produce(produce(batch()), 11)
+    assert verified.error(partition).code == ErrorCode.NOT_ENOUGH_REPLICAS
+
+
+def test_a_busy_transaction_is_waited_for(clock, partition):
+    busy = [ErrorCode.CONCURRENT_TRANSACTIONS] * 3
+    coordinators = Coordinators(*busy, ErrorCode.NONE)
+    waiting = verifier(clock, partition, coordinators).before_produce(produce(batch()), 12)
+    done = []
+    waiting.addCallback(done.append)
+    clock.pump([0.02, 0.02])
+    assert not done
+    clock.advance(0.02)
+    assert append(partition, done[0]).first_offset == 0
+    assert not clock.getDelayedCalls()
+
+
+def test_a_busy_transaction_is_not_waited_for_longer_than_it_pays(clock, partition):
+    coordinators = Coordinators(*[ErrorCode.CONCURRENT_TRANSACTIONS] * 10)
+    done = []
+    verifier(clock, partition, coordinators).before_produce(produce(batch()), 12).addCallback(done.append)
+    clock.pump([0.02] * 6)
+    assert done[0].error(partition).code == ErrorCode.CONCURRENT_TRANSACTIONS
+    assert len(coordinators.asked) == 6
+    assert not clock.getDelayedCalls()
+
+
+def test_a_client_that_leaves_meanwhile(clock, partition):
+    coordinators = Coordinators(*[ErrorCode.CONCURRENT_TRANSACTIONS] * 10)
+    waiting = verifier(clock, partition, coordinators).before_produce(produce(batch()), 12)
+    failures = []
+    waiting.addErrback(failures.append)
+    waiting.cancel()
+    assert len(failures) == 1
+    assert not clock.getDelayedCalls()
+
+
+def test_an_old_epoch_is_refused_without_asking(clock, partition):
+    mark(partition, EPOCH + 1)
+    verified = verifier(clock, partition, Coordinators()).before_produce(produce(batch()), 12)
+    assert verified.error(partition).code == ErrorCode.INVALID_PRODUCER_EPOCH
+
+
+def test_without_a_coordinator(clock, partition):
+    it = verifier(clock, partition, Coordinators(), leader_of_state=-1)
+    verified = it.before_produce(produce(batch()), 12)
+    assert verified.error(partition).code == ErrorCode.NOT_ENOUGH_REPLICAS
+
+
+def test_several_producers_in_one_request(clock, partition):
+    with pytest.raises(KafkaError) as caught:
+        verifier(clock, partition, Coordinators()).before_produce(produce(batch(), batch(producer_id=8)), 11)
+    assert caught.value.code == ErrorCode.INVALID_PRODUCER_ID_MAPPING
+
+
+def test_nothing_transactional_asks_nobody(clock, partition):
+    plain = build_batch([(0, b"k", b"v", ())])
+    assert verifier(clock, partition, Coordinators()).before_produce(produce(plain, b"", b"short"), 12) is None
+
+
+def test_verification_switched_off(clock, partition):
+    """Old clients are believed then; what the requests of new ones add must be added all the same."""
+    it = verifier(clock, partition, Coordinators(ErrorCode.NONE), enabled=False)
+    assert append(partition, it.before_produce(produce(batch()), 11)).first_offset == 0
+    mark(partition, EPOCH)
+    verified = it.before_produce(produce(batch(sequence=1)), 12)
+    assert append(partition, verified, 1).first_offset == 2
+
+
+@pytest.mark.parametrize(
+    ("of", "versions"),
+    [(Support.of_produce, {10: "OLD", 11: "ABORTABLE", 12: "ADDS"}),
+     (Support.of_offset_commit, {3: "OLD", 4: "ABORTABLE", 5: "ADDS"})],
+)  # fmt: skip
+def test_support_by_version(of, versions):
+    assert {version: of(version).name for version in versions} == versions
+
+
+def test_offsets_have_no_sequence(clock, partition):
+    coordinators = Coordinators(ErrorCode.NONE)
+    it = verifier(clock, partition, coordinators)
+    verified = it.verify(Writer("x", ID, EPOCH, Support.ADDS), {partition: -1})
+    assert verified.may_append(partition)
