@@ -13,12 +13,14 @@ import fcntl
 import os
 import shutil
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from random import Random
 from typing import ClassVar, NamedTuple, Protocol
 
 from odradek.protocol.errors import ErrorCode, KafkaError
 
 Piece = bytes | bytearray | memoryview
+TEMPORARY_SUFFIX = ".tmp"
 
 
 class LogDirFailure(KafkaError):  # noqa: N818 - a state of the directory, not of one call
@@ -31,6 +33,25 @@ class LogDirFailure(KafkaError):  # noqa: N818 - a state of the directory, not o
     def __init__(self, directory: str, message: str) -> None:
         super().__init__(ErrorCode.KAFKA_STORAGE_ERROR, message)
         self.directory = directory
+
+
+class DiskFullError(KafkaError):
+    """There is no room for a write in a log directory. Nothing of it is left; tried again, it works once there is room.
+
+    Apache Kafka takes such a directory offline until it is restarted. Here the write is refused, everything else goes
+    on, and clients, to whom E56 is one to try again after, lose nothing but time.
+    """
+
+    def __init__(self, directory: str, message: str) -> None:
+        super().__init__(ErrorCode.KAFKA_STORAGE_ERROR, message)
+        self.directory = directory
+
+
+def is_disk_full(error: BaseException) -> bool:
+    """Whether it says that there is no room, on the disk or within the user's quota."""
+    if isinstance(error, DiskFullError):
+        return True
+    return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
 class LockedError(Exception):
@@ -140,18 +161,23 @@ def write_atomically(fs: FileSystem, path: str, data: bytes, *, sync: bool = Tru
     """Replace a small file: write `path`.tmp, sync it, rename it over `path`, sync the directory.
 
     Without `sync` a crash of the machine may leave the old content, the new, or an empty file; a crash of the
-    process alone cannot.
+    process alone cannot. If it raises, nothing has changed.
     """
-    temporary = path + ".tmp"
-    file = fs.open(temporary, create=True)
+    temporary = path + TEMPORARY_SUFFIX
     try:
-        file.truncate(0)
-        file.write_pieces(0, [data], len(data))
-        if sync:
-            file.sync()
-    finally:
-        file.close()
-    fs.rename(temporary, path)
+        file = fs.open(temporary, create=True)
+        try:
+            file.truncate(0)
+            file.write_pieces(0, [data], len(data))
+            if sync:
+                file.sync()
+        finally:
+            file.close()
+        fs.rename(temporary, path)
+    except OSError:
+        with suppress(OSError):
+            fs.remove(temporary)
+        raise
     if sync:
         fs.sync_directory(path.rpartition("/")[0])
 
@@ -457,6 +483,8 @@ class MemoryFileSystem:
     rename, remove, sync_directory.
 
     - `fail("write", after=3, error=errno.ENOSPC)`: the third write from now writes half and raises OSError.
+    - `fail_at(n, error=errno.EIO)`: the n-th change from now, whichever it is.
+    - `is_full`: until it is set back, nothing can be created, and a write writes half and raises ENOSPC.
     - `crash_at(n)`: the n-th change from now is half done (a write) or not done, and raises SimulatedCrash.
     - `crash()`: lose what was not synced, and any lock held; with a Random, a random part of it survives, torn.
     """
@@ -471,6 +499,11 @@ class MemoryFileSystem:
         self._faults: list[_Fault] = []
         self._counts: dict[str, int] = {}
         self._crash_at: int | None = None
+        self._fail_at: tuple[int, int] | None = None
+        self.is_full = False
+
+    def fail_at(self, changes_from_now: int, *, error: int = errno.EIO) -> None:
+        self._fail_at = (self.operations + changes_from_now, error)
 
     def fail(self, operation: str, *, after: int = 1, error: int = errno.EIO, path_contains: str = "") -> None:
         """Let the `after`-th `operation` from now on (of a path with `path_contains` in it) fail, once."""
@@ -480,6 +513,8 @@ class MemoryFileSystem:
     def heal(self) -> None:
         """Forget the faults that were ordered and have not come yet."""
         self._faults.clear()
+        self._fail_at = None
+        self.is_full = False
 
     def crash_at(self, changes_from_now: int) -> None:
         self._crash_at = self.operations + changes_from_now
@@ -505,6 +540,10 @@ class MemoryFileSystem:
             if half_done is not None:
                 half_done()
             raise SimulatedCrash(f"{operation} {path}")
+        if self._fail_at is not None and self.operations == self._fail_at[0]:
+            self._raise(self._fail_at[1], path, half_done)
+        if self.is_full and operation in ("write", "create"):
+            self._raise(errno.ENOSPC, path, half_done)
         self._counts[operation] = self._counts.get(operation, 0) + 1
         for fault in self._faults:
             if fault.operation != operation or fault.path_contains not in path:
@@ -514,9 +553,12 @@ class MemoryFileSystem:
                 self._counts[key] = self._counts.get(key, 0) + 1
             if self._counts[key] == fault.at:
                 self._faults.remove(fault)
-                if half_done is not None:
-                    half_done()
-                raise OSError(fault.error, os.strerror(fault.error), path)
+                self._raise(fault.error, path, half_done)
+
+    def _raise(self, error: int, path: str, half_done: Callable[[], None] | None) -> None:
+        if half_done is not None:
+            half_done()
+        raise OSError(error, os.strerror(error), path)
 
     def open(self, path: str, *, create: bool = False) -> File:
         node = self._nodes.get(path)

@@ -12,7 +12,7 @@ from array import array
 from bisect import bisect_right
 from typing import Any, ClassVar
 
-from odradek.log.filesystem import File, FileSystem
+from odradek.log.filesystem import File, FileSystem, remove_if_exists, write_atomically
 
 _BLOCK_ENTRIES = 512
 _PENDING_ENTRIES = 256
@@ -35,6 +35,7 @@ class SparseIndex:
         "_block_start",
         "_count",
         "_fs",
+        "_is_rebuilding",
         "_pending",
         "_preallocated",
         "_written",
@@ -52,6 +53,7 @@ class SparseIndex:
         self._written = 0
         self._pending = bytearray()
         self._preallocated = False
+        self._is_rebuilding = False
         self._block = b""
         self._block_start = 0
 
@@ -90,23 +92,37 @@ class SparseIndex:
             self._preallocated = True
 
     def write_pending(self) -> None:
-        """Bring the file up to date with what was appended; not synced."""
+        """Bring the file up to date with what was appended; not synced.
+
+        What a rebuild gave comes under its name in one step: an index that is there is whole.
+        """
         if self._pending:
-            size = self.entry.size
-            self._open().write_pieces(self._written * size, [self._pending], len(self._pending))
+            if self._is_rebuilding:
+                write_atomically(self._fs, self.path, bytes(self._pending), sync=False)
+            else:
+                position = self._written * self.entry.size
+                self._open().write_pieces(position, [self._pending], len(self._pending))
             self._written = self._count
             self._pending = bytearray()
+        self._is_rebuilding = False
 
     def trim(self) -> None:
         """The segment takes no more appends: write everything and cut the file to its entries."""
+        is_whole = self._is_rebuilding and bool(self._pending)
         self.write_pending()
-        self._open().truncate(self.count * self.entry.size)
+        if not is_whole:
+            self._open().truncate(self.count * self.entry.size)
         self._preallocated = False
 
     def reset(self) -> None:
-        """Forget all entries, to build them anew."""
-        self._count = 0
-        self._truncate(0)
+        """Remove the file and forget all entries, to build them anew: in memory, until they are written."""
+        remove_if_exists(self._fs, self.path)
+        self._count = self._written = 0
+        self._pending = bytearray()
+        self._block = b""
+        self._preallocated = False
+        self._is_rebuilding = True
+        self._loaded()
 
     def _truncate(self, count: int) -> None:
         if count < self._written:
@@ -126,7 +142,7 @@ class SparseIndex:
     def _append(self, first: int, second: int) -> None:
         self._pending += self.entry.pack(first, second)
         self._count += 1
-        if len(self._pending) >= _PENDING_ENTRIES * self.entry.size:
+        if len(self._pending) >= _PENDING_ENTRIES * self.entry.size and not self._is_rebuilding:
             self.write_pending()
 
     def _floor_slot(self, target: int, field: int) -> int:

@@ -170,7 +170,7 @@ class LogAppend(LogState):
                     pieces = (_pack_stamp(offset, length, leader_epoch), records[16:])
                     segment.append(pieces, size_bytes, last_offset, max_timestamp)
                 except OSError as error:
-                    raise self._fail("append", error) from error
+                    raise self._refuse_or_fail("append", error) from error
                 self.log_end_offset = end_offset = last_offset + 1
                 state = self.producer_state
                 state.end_offset = end_offset
@@ -238,7 +238,7 @@ class LogAppend(LogState):
                 producer_replay.add_batch(self.producer_state, segment, header, batch)
             self.producer_state.end_offset = offset
         except OSError as error:
-            raise self._fail("append", error) from error
+            raise self._refuse_or_fail("append", error) from error
         log_append_time_ms = now_ms if self.config.message_timestamp_type == "LogAppendTime" else -1
         return self._append_info(headers, log_append_time_ms)
 
@@ -289,7 +289,7 @@ class LogAppend(LogState):
                 producer_replay.add_batch(self.producer_state, segment, header, batch)
             self.producer_state.end_offset = self.log_end_offset
         except OSError as error:
-            raise self._fail("append", error) from error
+            raise self._refuse_or_fail("append", error) from error
         return self._append_info(headers, -1)
 
     def _check_producer(self, header: BatchHeader, origin: Origin, is_verified: bool) -> AppendInfo | None:

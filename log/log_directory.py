@@ -19,7 +19,7 @@ from odradek.log.checkpoints import (
     MetaProperties,
     encode_uuid,
 )
-from odradek.log.filesystem import FileLock, FileSystem, LockedError, LogDirFailure
+from odradek.log.filesystem import DiskFullError, FileLock, FileSystem, LockedError, LogDirFailure, is_disk_full
 
 logger = logging.getLogger(__name__)
 
@@ -75,9 +75,9 @@ def parse_directory_name(name: str) -> PartitionDirectory | None:
 
 
 class LogDirectory:
-    """A log directory and what is known of it. `failure` is set once it is offline.
+    """A log directory and what is known of it. `failure` is set once it is offline, `is_full` while writes are refused.
 
-    Methods that touch the disk raise LogDirFailure.
+    Methods that touch the disk raise LogDirFailure; those that write checkpoints also DiskFullError.
     """
 
     def __init__(self, fs: FileSystem, path: str) -> None:
@@ -87,6 +87,7 @@ class LogDirectory:
         self.was_clean = False
         self.previous_broker_epoch = -1
         self.failure: Exception | None = None
+        self.is_full = False
         self._lock: FileLock | None = None
         self._written: dict[str, Offsets] = {}
         self._write_lock = Lock()
@@ -201,7 +202,9 @@ class LogDirectory:
             try:
                 checkpoints.write_offsets(self.fs, f"{self.path}/{file_name}", offsets)
             except OSError as error:
-                raise LogDirFailure(self.path, f"writing {file_name} failed in {self.path}: {error}") from error
+                message = f"writing {file_name} failed in {self.path}: {error}"
+                failure = DiskFullError if is_disk_full(error) else LogDirFailure
+                raise failure(self.path, message) from error
             self._written_generation[file_name] = generation
             self._written[file_name] = offsets
 

@@ -6,6 +6,7 @@ Sources: Kafka documentation ("Log", "Compaction", "Hardware and OS: application
 
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 from odradek.log import checkpoints, parallel
@@ -19,7 +20,7 @@ from odradek.log.checkpoints import (
 )
 from odradek.log.compaction_run import Worker
 from odradek.log.config import LogConfig
-from odradek.log.filesystem import FileSystem, LogDirFailure
+from odradek.log.filesystem import DiskFullError, FileSystem, LogDirFailure, is_disk_full
 from odradek.log.log_directory import (
     ALL_CHECKPOINTS,
     DELETE_SUFFIX,
@@ -237,6 +238,9 @@ class LogManager(LogUpkeep):
                     log.flush(now_ms)
             except (LogDirFailure, MalformedFileError, OSError) as error:
                 failure = error
+            except DiskFullError as error:
+                # What a start finds has to be set right before anything is served.
+                failure = LogDirFailure(directory.path, f"{error.message}; free some and start again")
             cleaned_to = offsets[CLEANER_OFFSETS_FILE].get(key)
             loaded.append(_Loaded(key, directory.path, log, topic_id, cleaned_to, failure))
 
@@ -279,7 +283,8 @@ class LogManager(LogUpkeep):
         """The partition's log, made in the directory with the fewest partitions if there is none.
 
         Unless `is_new`, none is made while a directory is offline, since the log may be there. Raises KafkaError: E56
-        for that or if no directory takes it, E103 if the log that is there belongs to another topic id.
+        for that or if no directory takes it (DiskFullError if one will when it has room), E103 if the log that is
+        there belongs to another topic id.
         """
         key = (topic, partition)
         log = self.get(topic, partition)
@@ -301,6 +306,7 @@ class LogManager(LogUpkeep):
         return log
 
     def _create(self, topic: str, partition: int, now_ms: int) -> PartitionLog:
+        full: DiskFullError | None = None
         counts = dict.fromkeys(self.directories, 0)
         for log in self._logs.values():
             counts[log.log_directory] += 1
@@ -323,16 +329,25 @@ class LogManager(LogUpkeep):
             except (LogDirFailure, MalformedFileError) as error:
                 self.fail_directory(directory.path, error)
                 continue
+            except DiskFullError as error:
+                full = error
+                self.fail_directory(directory.path, error)
+                with suppress(OSError):
+                    self.fs.remove_tree(f"{directory.path}/{partition_name(topic, partition)}")
+                continue
             self._logs[topic, partition] = log
             self._sync_names(log)
             return log
+        if full is not None:
+            raise full
         raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"no log directory can take {topic}-{partition}")
 
     def _store_topic_id(self, log: PartitionLog, topic_id: bytes) -> None:
         try:
             checkpoints.write_partition_metadata(self.fs, log.directory, topic_id, sync=False)
         except OSError as error:
-            failure = LogDirFailure(log.log_directory, f"writing partition.metadata failed: {error}")
+            kind = DiskFullError if is_disk_full(error) else LogDirFailure
+            failure = kind(log.log_directory, f"writing partition.metadata failed: {error}")
             self.fail_directory(log.log_directory, failure)
             raise failure from error
         self._topic_ids[log.topic, log.partition] = topic_id
@@ -460,6 +475,8 @@ class LogManager(LogUpkeep):
                 directory.mark_clean(broker_epoch)
             except LogDirFailure as failure:
                 self.fail_directory(directory.path, failure)
+            except DiskFullError as error:
+                logger.error("no room to note a clean stop: the next start will recover error=%s", error)
         for directory in self.directories.values():
             directory.unlock()
 

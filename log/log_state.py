@@ -6,11 +6,11 @@ log_state (this one), log_append, partition_log.
 
 import logging
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from odradek.log import checkpoints
 from odradek.log.config import LogConfig
-from odradek.log.filesystem import FileSystem, LogDirFailure
+from odradek.log.filesystem import DiskFullError, FileSystem, LogDirFailure, is_disk_full
 from odradek.log.flush import FlushTask, SyncGate
 from odradek.log.leader_epochs import LeaderEpochs
 from odradek.log.producer_state import ProducerState
@@ -18,6 +18,8 @@ from odradek.log.segment import Segment, remove_segment_files
 from odradek.properties import INT64_MAX
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 
 class LoadedState(NamedTuple):
@@ -143,27 +145,31 @@ class LogState:
         return offset
 
     def roll(self, now_ms: int) -> Segment:
-        """Begin a new segment at the log's end; the active one itself if it is empty. Raises LogDirFailure."""
+        """Begin a new segment at the log's end; the active one itself if it is empty.
+
+        Raises LogDirFailure, DiskFullError.
+        """
         self._raise_if_failed()
         try:
             return self._roll(self.log_end_offset, now_ms)
         except OSError as error:
-            raise self._fail("roll", error) from error
+            raise self._refuse_or_fail("roll", error) from error
 
     def _roll(self, first_offset: int, now_ms: int) -> Segment:
         base_offset = max(first_offset, self.log_end_offset)
         if base_offset == self._active.base_offset:
             return self._active
         self._active.seal()
-        self._unsynced_segments.append(self._active)
         remove_segment_files(self.fs, self.directory, base_offset)
         segment = self._new_segment(base_offset, now_ms)
+        # From here on there is no way back; before, a roll that found no room can be tried again.
+        self._unsynced_segments.append(self._active)
         self.segments.append(segment)
         self._bases.append(base_offset)
         self._active = segment
         state = self.producer_state
         state.end_offset = base_offset
-        if state.take_snapshot(sync=False) is not None:
+        if self._unless_full(lambda: state.take_snapshot(sync=False)) is not None:
             self._unsynced_paths.add(state.snapshot_path(base_offset))
         logger.debug("rolled segment directory=%s base_offset=%d", self.directory, base_offset)
         return segment
@@ -181,9 +187,20 @@ class LogState:
         )
 
     def assign_epoch(self, epoch: int, start_offset: int) -> None:
-        """Note that a leader epoch begins: at an election, and when the first batch of an epoch arrives."""
-        if self.leader_epochs.assign(epoch, start_offset):
-            self._write_epochs()
+        """Note that a leader epoch begins: at an election, and when the first batch of an epoch arrives.
+
+        Raises OSError, and then has noted nothing.
+        """
+        before = self.leader_epochs
+        changed = LeaderEpochs(before.entries)
+        changed.dirty = before.dirty
+        if changed.assign(epoch, start_offset):
+            self.leader_epochs = changed
+            try:
+                self._write_epochs()
+            except OSError:
+                self.leader_epochs = before
+                raise
 
     def _write_epochs(self) -> None:
         """Unsynced: recovery finds epochs in the batches again, and a flush syncs this before it moves on."""
@@ -193,6 +210,22 @@ class LogState:
         checkpoints.write_leader_epochs(self.fs, path, self.leader_epochs.entries, sync=False)
         self.leader_epochs.dirty = False
         self._unsynced_paths.add(path)
+
+    def _unless_full(self, write: Callable[[], T]) -> T | None:
+        """Do what can be done without: None, and nothing changed, if there is no room for it. Raises OSError."""
+        try:
+            return write()
+        except OSError as error:
+            if not is_disk_full(error):
+                raise
+            logger.warning("no room directory=%s error=%s", self.directory, error)
+            return None
+
+    def _refuse_or_fail(self, what: str, error: OSError) -> DiskFullError | LogDirFailure:
+        """What to raise for a failed append or roll: it can be tried again if all that was missing is room."""
+        if is_disk_full(error) and not self._active.is_torn:
+            return DiskFullError(self.log_directory, f"no room for {what} in {self.directory}: {error.strerror}")
+        return self._fail(what, error)
 
     def _fail(self, what: str, error: OSError) -> LogDirFailure:
         logger.error("log directory failed directory=%s during=%s error=%s", self.directory, what, error)

@@ -5,6 +5,7 @@ Small steps at their times, with whatever blocks given to a thread; a directory 
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 from odradek.log.background import Done, Job, RunInThread, Schedule, Sweep
@@ -17,7 +18,7 @@ from odradek.log.checkpoints import (
 from odradek.log.cleaner import Cleaner
 from odradek.log.compaction_run import Worker
 from odradek.log.config import LogConfig
-from odradek.log.filesystem import FileSystem, LogDirFailure
+from odradek.log.filesystem import DiskFullError, FileSystem, LogDirFailure, is_disk_full
 from odradek.log.log_directory import LogDirectory, Offsets
 from odradek.log.partition_log import PartitionLog
 from odradek.log.segment import DeletedSegment
@@ -30,6 +31,8 @@ Key = tuple[str, int]
 """Topic and partition."""
 
 _FLUSH_SWEEP_MS = 1_000
+_ROOM_CHECK_MS = 5_000
+_ROOM_BYTES = 1 << 20
 _VISITS_PER_STEP = 200
 
 
@@ -131,9 +134,15 @@ class LogUpkeep:
         return [directory.path for directory in self._online()]
 
     def fail_directory(self, path: str, error: Exception) -> None:
-        """Take a directory offline, for good: its partitions answer E56 until the broker is started again."""
+        """Take a directory offline, for good: its partitions answer E56 until the broker is started again.
+
+        If there merely is no room in it, it stays: what was refused is tried again, by whoever wants it.
+        """
         directory = self.directories[path]
         if directory.failure is not None:
+            return
+        if is_disk_full(error):
+            self._note_full(directory, error)
             return
         directory.failure = error
         logger.error("log directory is offline path=%s error=%s", path, error)
@@ -144,6 +153,30 @@ class LogUpkeep:
                 log.failure = LogDirFailure(path, f"{path} is offline")
             self._offline[key] = path
         self._on_directory_failure(path, lost)
+
+    def _note_full(self, directory: LogDirectory, error: Exception) -> None:
+        """Say it once, and once more when there is room again."""
+        if directory.is_full:
+            return
+        directory.is_full = True
+        logger.error(
+            "no room left in a log directory: writes are refused until there is; free some, or lower retention.ms or "
+            "retention.bytes of large topics path=%s error=%s",
+            directory.path,
+            error,
+        )
+
+    def _look_for_room(self, now_ms: int) -> bool:
+        for directory in self._online():
+            if not directory.is_full:
+                continue
+            with suppress(OSError):
+                usable_bytes = self.fs.space_bytes(directory.path)[1]
+                if usable_bytes >= _ROOM_BYTES:
+                    directory.is_full = False
+                    path = directory.path
+                    logger.info("there is room again in a log directory path=%s usable_bytes=%d", path, usable_bytes)
+        return False
 
     def describe_directories(self, partitions: Iterable[Key] | None = None) -> list[DirectoryDescription]:
         """Every directory with the sizes of its logs, or of those asked for."""
@@ -186,6 +219,7 @@ class LogUpkeep:
         ):
             first_ms = now_ms + interval_ms if file_name == HIGH_WATERMARKS_FILE else start_ms
             add(self._checkpoint_step(file_name), interval_ms, first_ms)
+        add(self._look_for_room, _ROOM_CHECK_MS, now_ms + _ROOM_CHECK_MS)
         expiry_ms = settings.producer_id_expiration_check_interval_ms
         add(sweep(_expire_producers), expiry_ms, now_ms + expiry_ms)
         if settings.log_cleaner_enable:
@@ -204,7 +238,7 @@ class LogUpkeep:
         self._run_in_thread(work, finish)
 
     def _background_failed(self, path: str, error: Exception) -> None:
-        if isinstance(error, OSError | LogDirFailure):
+        if isinstance(error, OSError | LogDirFailure | DiskFullError):
             self.fail_directory(path, error)
         else:
             logger.error("background work failed directory=%s", path, exc_info=error)

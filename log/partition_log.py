@@ -169,7 +169,8 @@ class PartitionLog(LogAppend):
         self.leader_epochs.truncate_from_start(offset)
         self.producer_state.log_start_advanced(offset)
         try:
-            self._write_epochs()
+            # A checkpoint that begins too early is cut at the next start.
+            self._unless_full(self._write_epochs)
         except OSError as error:
             raise self._fail("epoch checkpoint", error) from error
 
@@ -258,10 +259,11 @@ class PartitionLog(LogAppend):
         self._raise_if_failed()
         try:
             count = retention.count_deletable(self, now_ms)
+            if count == len(self.segments):
+                rolled = self._unless_full(lambda: self._roll(self.log_end_offset, now_ms))
+                count -= rolled is None
             if count == 0:
                 return []
-            if count == len(self.segments):
-                self._roll(self.log_end_offset, now_ms)
             self.advance_log_start(self._bases[count])
             deleted = []
             self._unsynced_segments = [s for s in self._unsynced_segments if s not in self.segments[:count]]
@@ -377,6 +379,7 @@ class PartitionLog(LogAppend):
         if self.failure is not None:
             return
         try:
+            self._write_epochs()
             self._active.seal()
             self._unsynced_segments.append(self._active)
             self.flush(now_ms, self.log_end_offset)

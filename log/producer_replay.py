@@ -88,7 +88,7 @@ def rebuild(
     if state.latest_snapshot_offset is None and is_clean:
         for offset in [*bases[-2:], end_offset]:
             state.end_offset = offset
-            state.take_snapshot(sync=True)
+            state.take_snapshot_if_room()
         return
     had_none = state.is_empty and state.end_offset >= end_offset
     state.truncate_and_reload(log_start_offset, end_offset, now_ms)
@@ -99,10 +99,10 @@ def rebuild(
                 continue
             state.end_offset = max(segment.base_offset, state.end_offset, log_start_offset)
             if segment.base_offset in bases[-2:]:
-                state.take_snapshot(sync=True)
+                state.take_snapshot_if_room()
             _replay(state, segment, state.end_offset, end_offset)
     state.end_offset = end_offset
-    state.take_snapshot(sync=True)
+    state.take_snapshot_if_room()
 
 
 def _replay(state: ProducerState, segment: Segment, start_offset: int, end_offset: int) -> None:

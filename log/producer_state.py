@@ -7,9 +7,10 @@ of its open transaction. From the open transactions follows the first unstable o
 import struct
 from collections import deque
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import NamedTuple
 
-from odradek.log.filesystem import FileSystem, remove_if_exists
+from odradek.log.filesystem import FileSystem, is_disk_full, remove_if_exists
 from odradek.log.segment import SNAPSHOT_SUFFIX, file_name
 from odradek.protocol.crc import crc32c
 from odradek.protocol.errors import ErrorCode, KafkaError
@@ -350,14 +351,27 @@ class ProducerState:
         return self.end_offset
 
     def _write_snapshot(self, path: str, data: bytes, *, sync: bool) -> None:
-        file = self._fs.open(path, create=True)
         try:
-            file.truncate(0)
-            file.write_pieces(0, [data], len(data))
-            if sync:
-                file.sync()
-        finally:
-            file.close()
+            file = self._fs.open(path, create=True)
+            try:
+                file.truncate(0)
+                file.write_pieces(0, [data], len(data))
+                if sync:
+                    file.sync()
+            finally:
+                file.close()
+        except OSError:
+            with suppress(OSError):
+                self._fs.remove(path)
+            raise
+
+    def take_snapshot_if_room(self) -> None:
+        """`take_snapshot`, synced, where one that is missing costs a later recovery time and nothing else."""
+        try:
+            self.take_snapshot(sync=True)
+        except OSError as error:
+            if not is_disk_full(error):
+                raise
 
     def spare_latest_snapshot(self, offset: int) -> None:
         """Recovery begins at `offset`: count on no snapshot behind it, but keep the newest one's file for now.
@@ -370,7 +384,7 @@ class ProducerState:
 
     def settle_latest_snapshot(self) -> None:
         """Recovery reached `end_offset`: have a synced snapshot there, and none that was spared and is not it."""
-        self.take_snapshot(sync=True)
+        self.take_snapshot_if_room()
         spared, self._spared_snapshot = self._spared_snapshot, NO_OFFSET
         if spared >= 0 and spared != self.end_offset:
             remove_if_exists(self._fs, self.snapshot_path(spared))

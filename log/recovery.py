@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 from odradek.log import checkpoints, producer_replay
 from odradek.log.config import LogConfig
-from odradek.log.filesystem import FileSystem, LogDirFailure, remove_if_exists
+from odradek.log.filesystem import DiskFullError, FileSystem, LogDirFailure, is_disk_full, remove_if_exists
 from odradek.log.index import IndexOffsetError
 from odradek.log.leader_epochs import LeaderEpochs
 from odradek.log.partition_log import LoadedState, PartitionLog
@@ -54,7 +54,8 @@ def open_partition_log(
     `is_clean`: the last stop was clean. `log_start_offset` and `recovery_point` are those of the checkpoints, 0 if
     they have none. The high watermark is the log's start; set the checkpointed one with `update_high_watermark`.
 
-    Blocks while it reads. Raises LogDirFailure; MalformedFileError for a leader-epoch-checkpoint that cannot be read.
+    Blocks while it reads. Raises LogDirFailure, DiskFullError; MalformedFileError for a leader-epoch-checkpoint that
+    cannot be read.
     """
     loader = _Loader(fs, directory, config, now_ms, producer_expiration_ms)
     try:
@@ -63,11 +64,12 @@ def open_partition_log(
         log = PartitionLog(
             fs, directory, topic, partition, config, state, now_ms=now_ms, choose_jitter_ms=choose_jitter_ms
         )
-        log._write_epochs()
+        log._unless_full(log._write_epochs)
         return log
     except OSError as error:
         parent = directory.rpartition("/")[0]
-        raise LogDirFailure(parent, f"loading {directory} failed: {error}") from error
+        kind = DiskFullError if is_disk_full(error) else LogDirFailure
+        raise kind(parent, f"loading {directory} failed: {error}") from error
 
 
 class _Loader:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import NamedTuple, Protocol
 
-from odradek.log.filesystem import File, FileSystem, Piece, remove_if_exists
+from odradek.log.filesystem import File, FileSystem, Piece, is_disk_full, remove_if_exists
 from odradek.log.index import OffsetIndex, TimeIndex
 from odradek.log.transaction_index import TransactionIndex
 from odradek.protocol.record_batch import BatchHeader, read_header
@@ -65,7 +65,7 @@ class Segment:
     """Raises OSError from any method that touches the disk.
 
     `size_bytes` is what the .log file holds of whole, appended batches; the file is never longer after a failed append
-    unless the disk refused to cut it as well.
+    unless the disk refused to cut it as well; then `is_torn` is set.
 
     `roll_timestamp` is `first_timestamp` for a quick comparison: far in the future while the segment is empty, far in
     the past where its age has to be told in another way.
@@ -88,6 +88,7 @@ class Segment:
         "file",
         "hints",
         "indexes_full",
+        "is_torn",
         "offset_index",
         "roll_jitter_ms",
         "roll_timestamp",
@@ -124,6 +125,7 @@ class Segment:
         self.time_index = TimeIndex(fs, self.path(TIME_INDEX_SUFFIX), base_offset, index_bytes, fresh=fresh)
         self.transaction_index = TransactionIndex(fs, self.path(TRANSACTION_INDEX_SUFFIX))
         self.indexes_full = False
+        self.is_torn = False
         self.hints: dict[int, int] = {}
         self._bytes_since_entry = 0
         self._ready = False
@@ -165,6 +167,7 @@ class Segment:
         if not self._ready:
             self._make_ready()
         start = position = self.size_bytes
+        bytes_since_entry = self._bytes_since_entry
         if position == 0:
             self._set_first_timestamp(batches[0][2])
         try:
@@ -178,6 +181,7 @@ class Segment:
                 self._bytes_since_entry += size_bytes
                 position += size_bytes
         except BaseException:
+            self._bytes_since_entry = bytes_since_entry
             self._undo(start, batches[0][1])
             raise
         self.size_bytes = position
@@ -198,12 +202,13 @@ class Segment:
 
     def _undo(self, size_bytes: int, first_lost_offset: int) -> None:
         """Take back a failed append. What the disk refuses here, recovery does at the next start."""
-        with suppress(OSError):
+        try:
             self.file.truncate(size_bytes)
             self.offset_index.truncate_to(first_lost_offset)
             self.time_index.truncate_to(first_lost_offset)
-        with suppress(OSError):
             self._max_timestamp, self._offset_of_max_timestamp = self._find_max_timestamp()
+        except OSError:
+            self.is_torn = True
 
     # Reading
 
@@ -378,8 +383,10 @@ class Segment:
     def seal(self) -> None:
         """The segment takes no more appends: add the last time index entry and trim the indexes."""
         self.time_index.append_if_later(self.max_timestamp, self._offset_of_max_timestamp)
-        self.offset_index.trim()
+        self.transaction_index.write_pending()
         self.time_index.trim()
+        # Last: a segment that has this index is taken to have them all.
+        self.offset_index.trim()
         self._ready = False
 
     def write_pending(self) -> None:
@@ -408,7 +415,14 @@ class Segment:
 
     def mark_deleted(self) -> DeletedSegment:
         """Rename the files so that a later start removes them if nobody does before."""
-        self.rename(DELETED_SUFFIX)
+        try:
+            self.rename(DELETED_SUFFIX)
+        except OSError as error:
+            if not is_disk_full(error):
+                raise
+            # Longer names may need room that only a removal gives.
+            for suffix in ("", DELETED_SUFFIX):
+                remove_segment_files(self._fs, self.directory, self.base_offset, suffix)
         names = tuple(file_name(self.base_offset, kind) + DELETED_SUFFIX for kind in SEGMENT_SUFFIXES)
         return DeletedSegment(self.base_offset, self.size_bytes, names)
 

@@ -4,9 +4,10 @@ KIP-98. A consumer with isolation read_committed gets them with the records and 
 """
 
 import struct
+from contextlib import suppress
 from typing import NamedTuple
 
-from odradek.log.filesystem import FileSystem, remove_if_exists
+from odradek.log.filesystem import FileSystem, is_disk_full, remove_if_exists, write_atomically
 
 _ENTRY = struct.Struct(">hqqqq")
 _VERSION = 0
@@ -26,24 +27,49 @@ class AbortedTransaction(NamedTuple):
 
 
 class TransactionIndex:
-    """Raises OSError from any method."""
+    """Raises OSError from any method.
 
-    __slots__ = ("_fs", "path")
+    An entry for which the disk has no room waits in memory for the next `write_pending`: its marker is in the log
+    already.
+    """
+
+    __slots__ = ("_fs", "_is_rebuilding", "_pending", "path")
 
     def __init__(self, fs: FileSystem, path: str) -> None:
         self._fs = fs
         self.path = path
+        self._pending = b""
+        self._is_rebuilding = False
 
     def append(self, transaction: AbortedTransaction) -> None:
-        file = self._fs.open(self.path, create=True)
-        file.write_pieces(file.size_bytes(), [_ENTRY.pack(_VERSION, *transaction)], _ENTRY.size)
+        self._pending += _ENTRY.pack(_VERSION, *transaction)
+        if self._is_rebuilding:
+            return
+        try:
+            self.write_pending()
+        except OSError as error:
+            if not is_disk_full(error):
+                raise
+
+    def write_pending(self) -> None:
+        """Bring the file up to date; not synced. What a rebuild gave replaces it in one step."""
+        if self._pending and self._is_rebuilding:
+            write_atomically(self._fs, self.path, self._pending, sync=False)
+        elif self._pending:
+            file = self._fs.open(self.path, create=True)
+            # Not the file's end: half an entry may lie there, of a write that failed.
+            position = file.size_bytes() // _ENTRY.size * _ENTRY.size
+            file.write_pieces(position, [self._pending], len(self._pending))
+        self._pending = b""
+        self._is_rebuilding = False
 
     def entries(self) -> list[AbortedTransaction]:
         """In the order of their markers. Raises CorruptTransactionIndexError."""
-        try:
+        data = b""
+        with suppress(FileNotFoundError):
             data = self._fs.read_bytes(self.path)
-        except FileNotFoundError:
-            return []
+        if self._pending:
+            data = data[: len(data) // _ENTRY.size * _ENTRY.size] + self._pending
         if len(data) % _ENTRY.size:
             raise CorruptTransactionIndexError(f"{self.path}: {len(data)} bytes are not whole entries")
         result: list[AbortedTransaction] = []
@@ -71,7 +97,14 @@ class TransactionIndex:
         entries = self.entries()
         keep = sum(entry.last_offset < offset for entry in entries)
         if keep < len(entries):
-            self._fs.open(self.path).truncate(keep * _ENTRY.size)
+            kept_pending = max(0, keep - len(entries) + len(self._pending) // _ENTRY.size)
+            self._pending = self._pending[: kept_pending * _ENTRY.size]
+            with suppress(FileNotFoundError):
+                file = self._fs.open(self.path)
+                file.truncate(min(file.size_bytes(), keep * _ENTRY.size))
 
     def reset(self) -> None:
+        """Forget all entries, to build them anew: in memory, until `write_pending`."""
         remove_if_exists(self._fs, self.path)
+        self._pending = b""
+        self._is_rebuilding = True

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from odradek.log.config import LogConfig
-from odradek.log.filesystem import FileRegion, LogDirFailure
+from odradek.log.filesystem import DiskFullError, FileRegion, LogDirFailure, is_disk_full
 from odradek.log.log_append import LATEST_PRODUCE_VERSION, AppendInfo
 from odradek.log.partition_log import PartitionLog
 from odradek.log.timestamps import TimestampOffset
@@ -68,7 +68,7 @@ class Follower:
 class Partition:
     """One replica on this broker.
 
-    log: its log, None while it is offline
+    log: its log, None while it is offline, or while there is no room to make it
     is_leader, leader, leader_epoch, partition_epoch, replicas, isr: as the controller decided
     watchers: requests to wake, in the order in which they began to wait; each takes itself off
     """
@@ -85,7 +85,7 @@ class Partition:
         topic_id: bytes,
         index: int,
         local_id: int,
-        on_failure: Callable[[LogDirFailure], None] = lambda failure: None,
+        on_failure: Callable[[LogDirFailure | DiskFullError], None] = lambda failure: None,
         request_sync: "Callable[[Partition], None]" = lambda partition: None,
     ) -> None:
         """`request_sync` has the log synced soon, and `synced` called then; any number of times meanwhile."""
@@ -144,8 +144,9 @@ class Partition:
         try:
             log.assign_epoch(self.leader_epoch, log.log_end_offset)
         except OSError as error:
-            failure = LogDirFailure(log.log_directory, f"epoch checkpoint of {self!r} failed: {error}")
-            self._on_failure(failure)
+            # Without room for it, the first append notes it, or is refused as well.
+            if not is_disk_full(error):
+                self._on_failure(LogDirFailure(log.log_directory, f"epoch checkpoint of {self!r} failed: {error}"))
 
     def configure(self, config: LogConfig | None = None) -> None:
         """Takes on changed topic properties, and works out anew what depends on them."""
@@ -217,7 +218,7 @@ class Partition:
                 is_verified=is_verified,
                 transaction_version=transaction_version,
             )
-        except LogDirFailure as failure:
+        except (LogDirFailure, DiskFullError) as failure:
             self._on_failure(failure)
             raise
         if self._follows_log_end:

@@ -4,7 +4,8 @@ import logging
 from collections.abc import Callable, Collection, Iterator
 from typing import Protocol
 
-from odradek.log.filesystem import LogDirFailure
+from odradek.log.background import Schedule
+from odradek.log.filesystem import DiskFullError, LogDirFailure
 from odradek.log.partition_log import PartitionLog
 from odradek.properties import PropertySet
 from odradek.protocol.errors import ErrorCode, KafkaError
@@ -13,6 +14,8 @@ from odradek.replication.cluster_metadata import ClusterMetadata, MetadataDelta,
 from odradek.replication.partition import Partition
 
 logger = logging.getLogger(__name__)
+
+_NO_ROOM_RETRY_MS = 5_000
 
 
 class LogStore(Protocol):
@@ -28,6 +31,9 @@ class LogStore(Protocol):
 
     def fail_directory(self, path: str, error: Exception) -> None: ...
 
+    @property
+    def schedule(self) -> Schedule: ...
+
 
 class ReplicaManager:
     """All replicas of this broker. It follows the image by itself.
@@ -40,8 +46,8 @@ class ReplicaManager:
     """
 
     __slots__ = (
-        "_broker_id", "_configs", "_image", "_is_loaded", "_logs", "_now_ms", "_request_sync", "partitions",
-        "partitions_by_id",
+        "_broker_id", "_configs", "_image", "_is_loaded", "_logs", "_now_ms", "_request_sync", "_without_room",
+        "partitions", "partitions_by_id",
     )  # fmt: skip
 
     def __init__(
@@ -59,6 +65,7 @@ class ReplicaManager:
         self._logs = logs
         self._now_ms = now_ms
         self._request_sync = request_sync
+        self._without_room: set[tuple[str, int]] = set()
         self._is_loaded = False
         self.partitions: dict[tuple[str, int], Partition] = {}
         self.partitions_by_id: dict[tuple[bytes, int], Partition] = {}
@@ -95,7 +102,8 @@ class ReplicaManager:
     @property
     def offline(self) -> list[tuple[str, int]]:
         """The partitions whose log lies in a directory that failed."""
-        return [key for key, partition in self.partitions.items() if partition.log is None]
+        waiting = self._without_room
+        return [key for key, partition in self.partitions.items() if partition.log is None and key not in waiting]
 
     def topic_id(self, topic: str) -> bytes | None:
         """The id of a topic of which the cluster knows."""
@@ -153,9 +161,27 @@ class ReplicaManager:
                 logger.warning("setting aside a deleted topic's log topic=%s partition=%d", topic.name, index)
                 self._logs.mark_stray(topic.name, index)
                 return create(topic.name, index, topic.topic_id, now_ms, is_new=True)
+        except DiskFullError as error:
+            logger.error("no room for a partition topic=%s partition=%d: %s", topic.name, index, error)
+            self._without_room.add((topic.name, index))
+            self._logs.schedule.once(now_ms + _NO_ROOM_RETRY_MS, lambda: self._make_up(topic, index))
         except KafkaError as error:
             logger.error("partition is offline topic=%s partition=%d: %s", topic.name, index, error)
-            return None
+        return None
+
+    def _make_up(self, topic: TopicMetadata, index: int) -> None:
+        """Try again to make a log for which there was no room."""
+        self._without_room.discard((topic.name, index))
+        partition = self.partitions.get((topic.name, index))
+        current = self._image.topics.get(topic.name)
+        if partition is None or current is None or current.topic_id != topic.topic_id or partition.log is not None:
+            return
+        log = self._open_log(current, index)
+        if log is not None:
+            partition.apply(current.partitions[index], log)
+            # Whoever follows what is led here hears of it as of a new topic.
+            self._image.put_topic(current)
+            self._image.publish()
 
     def _delete_log(self, topic: str, index: int) -> None:
         try:
@@ -187,9 +213,10 @@ class ReplicaManager:
         self.partitions_by_id.pop((partition.topic_id, partition.index), None)
         partition.retire()
 
-    def _on_failure(self, failure: LogDirFailure) -> None:
+    def _on_failure(self, failure: LogDirFailure | DiskFullError) -> None:
         self._logs.fail_directory(failure.directory, failure)
-        self.directory_failed(failure.directory)
+        if isinstance(failure, LogDirFailure):
+            self.directory_failed(failure.directory)
 
     def directory_failed(self, directory: str, partitions: Collection[tuple[str, int]] = ()) -> None:
         """A log directory failed: its partitions go offline, whichever of them noticed it."""

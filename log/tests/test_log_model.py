@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from odradek.log.filesystem import LogDirFailure, MemoryFileSystem
+from odradek.log.filesystem import DiskFullError, LogDirFailure, MemoryFileSystem
 from odradek.log.partition_log import Origin
 from odradek.log.tests.support import NOW_MS, batch, config, open_log, read_all
 from odradek.protocol.errors import KafkaError
@@ -134,25 +134,27 @@ class LogAgainstList(RuleBasedStateMachine):
         self.log.update_high_watermark(end)
         assert self.log.recovery_point <= end
 
-    @rule(operation=st.sampled_from(["write", "create"]), after=st.integers(1, 3))
-    def fail_while_appending(self, operation, after):
-        """A failed append is never half there, and the directory is known to have failed."""
-        self.fs.fail(operation, after=after, error=errno.ENOSPC, path_contains=".log" if operation == "write" else "")
+    @rule(error=st.sampled_from([errno.EIO, errno.ENOSPC]), change=st.integers(1, 12), epoch=st.integers(0, 3))
+    def fail_while_appending(self, error, change, epoch):
+        """A failed append is never half there. One without room is tried again, a broken disk is known to be broken."""
+        self.fs.fail_at(change, error=error)
         for _ in range(4):
             end = self.log.log_end_offset
             values = self.values([50])
             data = batch(values, timestamp=self.time)
             try:
-                self.log.append_as_leader(data, leader_epoch=0, now_ms=NOW_MS)
+                self.log.append_as_leader(data, leader_epoch=epoch, now_ms=NOW_MS)
             except LogDirFailure:
+                assert error == errno.EIO
                 assert self.log.log_end_offset == end
                 assert self.log.failure is not None
                 break
+            except DiskFullError:
+                assert error == errno.ENOSPC
+                assert self.log.log_end_offset == end
+                assert self.log.failure is None
+                continue
             self.add(end, values, self.time)
-        else:
-            self.fs.heal()
-            self.log.update_high_watermark(self.log.log_end_offset)
-            return
         self.fs.heal()
         self.log.failure = None
         self.log.update_high_watermark(self.log.log_end_offset)
