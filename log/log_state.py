@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 class LoadedState(NamedTuple):
-    """What recovery found; a PartitionLog is made of it."""
+    """What recovery found; a PartitionLog is made of it. The indexes of `rebuilt` segments are not synced yet."""
 
     segments: list[Segment]
     log_start_offset: int
@@ -31,6 +31,7 @@ class LoadedState(NamedTuple):
     recovery_point: int
     leader_epochs: LeaderEpochs
     producer_state: ProducerState
+    rebuilt: list[Segment]
 
 
 class LogState:
@@ -70,7 +71,8 @@ class LogState:
         self._gate = SyncGate()
         self._choose_jitter_ms = choose_jitter_ms
         self._unsynced_paths: set[str] = set()
-        self._unsynced_segments: list[Segment] = []
+        # Those that take no more appends, in order, whose indexes are still to be synced.
+        self._unsynced_segments = [segment for segment in state.rebuilt if segment is not self._active]
         self._flush_tasks: list[FlushTask] = []
         # Whether the name of this log's own directory may not have reached the disk yet.
         self._is_new = state.log_end_offset == state.segments[0].base_offset

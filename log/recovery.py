@@ -80,6 +80,7 @@ class _Loader:
         self.now_ms = now_ms
         self.expiration_ms = expiration_ms
         self.segments: list[Segment] = []
+        self.rebuilt: set[Segment] = set()
         self.epochs = LeaderEpochs()
 
     def load(self, is_clean: bool, log_start_offset: int, recovery_point: int) -> LoadedState:
@@ -110,7 +111,8 @@ class _Loader:
         producers = self._producer_state()
         producers.remove_stray_snapshots([segment.base_offset for segment in self.segments])
         producer_replay.rebuild(producers, self.segments, start_offset, end_offset, self.now_ms, is_clean=is_clean)
-        return LoadedState(self.segments, start_offset, end_offset, new_point, self.epochs, producers)
+        rebuilt = [segment for segment in self.segments if segment in self.rebuilt]
+        return LoadedState(self.segments, start_offset, end_offset, new_point, self.epochs, producers, rebuilt)
 
     def _read_epochs(self, is_clean: bool) -> None:
         """The checkpoint is written unsynced between two flushes, so a crash of the machine may have torn it."""
@@ -224,6 +226,7 @@ class _Loader:
         producer_replay.rebuild(
             producers, earlier, log_start_offset, segment.base_offset, self.now_ms, is_clean=False
         )
+        self.rebuilt.add(segment)
         segment.rebuild_begin()
         end = 0
         for position, header, batch in _valid_batches(segment):

@@ -141,6 +141,23 @@ def test_what_was_cut_off_does_not_come_back_behind_what_took_its_place():
     assert values == [b"new %d" % number * 30 for number in range(count)]
 
 
+def test_indexes_made_in_recovery_are_on_the_disk_before_the_recovery_point_passes_them():
+    fs = MemoryFileSystem(now_ms=NOW_MS)
+    log = open_log(fs, SMALL)
+    for number in range(12):
+        append(log, [b"%d" % number * 30])
+    log.close(NOW_MS)
+    expected = [segment.offset_index.entries() for segment in log.segments[:-1]]
+    assert all(expected)
+    log = open_log(fs, SMALL, is_clean=False)
+    log.flush(NOW_MS)
+    point = log.recovery_point
+    assert point == log.active_segment.base_offset
+    fs.crash()
+    log = open_log(fs, SMALL, is_clean=False, recovery_point=point)
+    assert [segment.offset_index.entries() for segment in log.segments[:-1]] == expected
+
+
 def test_clean_start_reads_no_batch_and_unclean_reads_from_the_recovery_point():
     fs = MemoryFileSystem(now_ms=NOW_MS)
     log = open_log(fs, SMALL)
