@@ -262,6 +262,9 @@ class PropertySet:
     def validate(self) -> None:
         """Raises PropertyError where properties, each allowed, contradict one another."""
 
+    def validate_change(self, current: Self) -> None:
+        """Raises PropertyError where these, if allowed at a start, cannot follow `current` while the broker runs."""
+
     @classmethod
     def declared(cls) -> dict[str, Property[Any]]:
         """The properties by Kafka's name, in the order of their declaration."""

@@ -199,7 +199,9 @@ class ConfigAdmin:
                     f"{', '.join(own)}",
                 )
         try:
-            self._resolve(broker_id, configs).validate()
+            resolved = self._resolve(broker_id, configs)
+            resolved.validate()
+            resolved.validate_change(self._configs.current)
         except PropertyError as error:
             raise KafkaError(ErrorCode.INVALID_REQUEST, str(error)) from None
 

@@ -1,6 +1,7 @@
 """The broker's properties as one set, what follows from them, and where they contradict one another."""
 
 from collections.abc import Mapping
+from typing import Self
 
 from odradek.log.config import LogConfig
 from odradek.properties import PropertyError
@@ -44,6 +45,15 @@ _ORDERED = (
     ("replica.socket.timeout.ms", "replica.fetch.wait.max.ms"),
     ("replica.lag.time.max.ms", "replica.fetch.wait.max.ms"),
     ("log.cleaner.max.compaction.lag.ms", "log.cleaner.min.compaction.lag.ms"),
+)
+
+# Numbers of threads that may change by a factor of two at a time (KIP-226).
+_THREADS = (
+    "log.cleaner.threads",
+    "num.io.threads",
+    "num.network.threads",
+    "num.recovery.threads.per.data.dir",
+    "num.replica.fetchers",
 )
 
 # Sizes and counts of internal topics whose default fits a cluster of three.
@@ -150,6 +160,18 @@ class BrokerConfig(
             name = "connection.failed.authentication.delay.ms"
             allowed = f"must be less than connections.max.idle.ms ({self.connections_max_idle_ms})"
             raise PropertyError(name, self.text(name), allowed)
+
+    def validate_change(self, current: Self) -> None:
+        for name in _THREADS:
+            count, before = self.value(name), current.value(name)
+            if count == before:
+                continue
+            if count < 1:
+                raise PropertyError(name, str(count), "must be at least 1")
+            if count < before // 2:
+                raise PropertyError(name, str(count), f"must be at least half the current value {before}")
+            if count > before * 2:
+                raise PropertyError(name, str(count), f"must not be more than double the current value {before}")
 
     def _validate_identity(self) -> None:
         if "broker.id" in self.explicit and self.broker_id not in (-1, self.node_id):

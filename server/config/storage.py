@@ -236,8 +236,7 @@ class StorageProperties(PropertySet):
         1,
         minimum=0,
         update_mode=UpdateMode.CLUSTER_WIDE,
-        no_effect=True,
-        doc="Kafka's compaction threads; here one works at a time.",
+        doc="Logs that are compacted at the same time.",
     )
     log_cleaner_backoff_ms = long(
         "log.cleaner.backoff.ms",
@@ -279,22 +278,20 @@ class StorageProperties(PropertySet):
         "log.cleaner.dedupe.buffer.size",
         134_217_728,
         update_mode=UpdateMode.CLUSTER_WIDE,
-        doc="Memory for the keys of one compaction.",
+        doc="Memory for the keys of all compactions together.",
     )
     log_cleaner_io_buffer_size = integer(
         "log.cleaner.io.buffer.size",
         524_288,
         minimum=0,
         update_mode=UpdateMode.CLUSTER_WIDE,
-        no_effect=True,
-        doc="Kafka's buffer for reading while compacting.",
+        doc="Twice what compaction reads in one go, for all compactions together.",
     )
     log_cleaner_io_buffer_load_factor = double(
         "log.cleaner.io.buffer.load.factor",
         0.9,
         update_mode=UpdateMode.CLUSTER_WIDE,
-        no_effect=True,
-        doc="How full Kafka lets its table of keys become.",
+        doc="Share of log.cleaner.dedupe.buffer.size that keys may take.",
     )
     log_cleaner_io_max_bytes_per_second = double(
         "log.cleaner.io.max.bytes.per.second",

@@ -327,6 +327,38 @@ def test_what_a_broker_may_not_change(admin):
     assert entries["log.dirs"].read_only and not entries["message.max.bytes"].read_only
 
 
+def test_threads_change_by_a_factor_of_two_at_a_time(admin):
+    for name, current in (("log.cleaner.threads", 1), ("num.io.threads", 8)):
+        for value in (0, current * 2 + 1, current // 2 - 1):
+            assert admin.alter(BROKER, "", (name, SET, str(value))) == ErrorCode.INVALID_REQUEST
+        for value in (current * 2, current * 4, current * 2, current):
+            assert admin.alter(BROKER, "", (name, SET, str(value))) == 0
+        assert admin.alter(BROKER, "", (name, DELETE, None)) == 0
+
+
+def test_what_compaction_heeds_is_in_force_at_once_and_after_a_restart():
+    configs = {"cleanup_policy": "compact", "min_cleanable_dirty_ratio": 0.01, "internal_segment_bytes": 300}
+
+    def checkpoint(broker):
+        path = broker.data_dir / "cleaner-offset-checkpoint"
+        return path.read_text() if path.exists() else ""
+
+    def fill(broker, count):
+        with Wire(broker.port) as wire:
+            for _ in range(count):
+                assert wire.produce("t", b"x" * 100, key=b"a").error_code == 0
+
+    with OdradekBroker({"log.cleaner.backoff.ms": "100000000"}) as broker:
+        with Wire(broker.port) as wire:
+            wire.create_topic("t", **configs)
+        fill(broker, 6)
+        Admin(broker).set(BROKER, "", log_cleaner_backoff_ms=20)
+        until(lambda: "t 0 5" in checkpoint(broker))
+        broker.restart()
+        fill(broker, 4)
+        until(lambda: "t 0 9" in checkpoint(broker))
+
+
 # Switches
 
 
