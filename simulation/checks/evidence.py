@@ -83,6 +83,7 @@ class Evidence:
         self.partitions = list(dict.fromkeys([*self.sends, *self.polls, *final.partitions()]))
         self._crashes: dict[str, LossyCrashes] = {}
         self._final_by_offset: dict[tuple[Partition, Isolation], dict[int, ReadRecord]] = {}
+        self._unreached: dict[Partition, set[bytes | None]] = {}
         self._visible: dict[Partition, set[bytes]] = {}
 
     def crashes(self, topic: str) -> LossyCrashes:
@@ -110,6 +111,18 @@ class Evidence:
         if found is None:
             records = self.final_records(partition, Isolation.READ_COMMITTED).values()
             found = self._visible[partition] = {record.value for record in records if record.value is not None}
+        return value in found
+
+    def is_out_of_reach(self, partition: Partition, value: bytes) -> bool:
+        """Whether the value lies where a reader of committed records does not get, behind an open transaction."""
+        log = self.final_log(partition, Isolation.READ_COMMITTED)
+        if log is None:
+            return True
+        found = self._unreached.get(partition)
+        if found is None:
+            records = self.final_records(partition, Isolation.READ_UNCOMMITTED)
+            found = {record.value for offset, record in records.items() if offset >= log.end_offset}
+            self._unreached[partition] = found
         return value in found
 
     def transaction_of(self, value: bytes | None) -> Transaction | None:

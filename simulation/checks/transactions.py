@@ -10,7 +10,6 @@ from odradek.simulation.history import (
     Isolation,
     Outcome,
     Partition,
-    Send,
     Transaction,
     label_text,
     name_of,
@@ -34,11 +33,10 @@ def is_committed(evidence: Evidence, transaction: Transaction) -> bool | None:
     sends = [send for send in transaction.sends if send.outcome is Outcome.OK]
     if not sends:
         return None
-    return any(_is_visible(evidence, send, record.value) for send in sends for record in send.records)
-
-
-def _is_visible(evidence: Evidence, send: Send, value: bytes) -> bool:
-    return evidence.is_visible(send.partition, value)
+    values = [(send.partition, record.value) for send in sends for record in send.records]
+    if any(evidence.is_visible(*value) for value in values):
+        return True
+    return None if all(evidence.is_out_of_reach(*value) for value in values) else False
 
 
 def _check(evidence: Evidence, transaction: Transaction) -> Iterator[Violation]:
@@ -49,9 +47,9 @@ def _check(evidence: Evidence, transaction: Transaction) -> Iterator[Violation]:
             return
         for record in send.records:
             place = f"{name_of(send.partition)} {label_text(record.value)}"
-            if _is_visible(evidence, send, record.value):
+            if evidence.is_visible(send.partition, record.value):
                 visible.append(place)
-            elif send.outcome is Outcome.OK:
+            elif send.outcome is Outcome.OK and not evidence.is_out_of_reach(send.partition, record.value):
                 hidden.append(place)
     who = f"transaction of {transaction.transactional_id} by {transaction.client} at {transaction.invoked.time_ms}"
     if outcome is Outcome.FAILED:

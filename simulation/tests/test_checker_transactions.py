@@ -123,6 +123,18 @@ def test_a_transaction_left_open(story):
     assert story.found() == {"HANGING_TRANSACTION"}
 
 
+def test_what_lies_behind_an_open_transaction_of_before_a_power_loss_is_out_of_reach(story):
+    story.send("x", 0, txn=story.begin())
+    story.crash()
+    txn = story.begin()
+    story.send("y", 1, txn=txn)
+    story.send("z", 0, txn=txn, partition=B)
+    story.commit(txn)
+    story.end("x y -", "", lso=0)
+    story.end("z -", partition=B)
+    assert story.found() == set()
+
+
 def test_a_dirty_read(story):
     txn = story.begin()
     story.send("x", 0, txn=txn)
