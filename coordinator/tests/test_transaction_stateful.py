@@ -1,0 +1,418 @@
+"""Transactional ids under random requests of rivals and zombies, lost writes, failing markers, crashes and time.
+
+What must hold whatever comes, most of it read off the log:
+
+- one decision for one transaction: what is prepared one way is followed by its end that way, and by nothing else
+- a producer id is never used anew, and its epoch never goes back; nobody is given an epoch that another one was given
+- markers are written for the last decision only, and of its kind; never two on their way to a partition
+- the end is written only after every partition has its marker
+- who was told of success finds it in the log, and everything decided comes to its end
+- replaying the log gives the state that is live
+"""
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from odradek.coordinator.tests.transaction_driver import TransactionDriver
+from odradek.coordinator.transaction import (
+    COMPLETE_ABORT,
+    COMPLETE_COMMIT,
+    MAX_EPOCH,
+    ONGOING,
+    PREPARE_ABORT,
+    PREPARE_COMMIT,
+    PREPARED,
+    TRANSITIONS,
+    TransactionState,
+)
+from odradek.coordinator.transaction_records import (
+    TransactionLogValue,
+    read_transaction_key,
+    read_transaction_value,
+    transaction_record,
+)
+from odradek.coordinator.transaction_settings import TransactionSettings
+from odradek.protocol.errors import ErrorCode
+from odradek.protocol.messages.add_partitions_to_txn import (
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnRequestAddPartitionsToTxnTopic,
+    AddPartitionsToTxnRequestAddPartitionsToTxnTransaction,
+)
+from odradek.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
+from odradek.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+
+IDS = ("a", "b")
+CLIENTS = st.integers(0, 3)
+PARTITIONS = st.lists(st.integers(0, 2), min_size=1, max_size=3)
+WRITE_ERRORS = st.sampled_from(
+    [ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.MESSAGE_TOO_LARGE]
+)
+MARKER_ERRORS = st.sampled_from(
+    [ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.UNKNOWN_SERVER_ERROR]
+)
+END_OF = {PREPARE_COMMIT: COMPLETE_COMMIT, PREPARE_ABORT: COMPLETE_ABORT}
+TIMEOUT_MS = 15_000
+EXPIRATION_MS = 100_000
+
+
+class Client:
+    """A producer and who it believes to be. Clients 0 and 1 share one transactional id, 2 and 3 another."""
+
+    def __init__(self, number):
+        self.transactional_id = IDS[number // 2]
+        self.producer_id = -1
+        self.epoch = -1
+
+
+class Written(tuple):
+    """A record of the log, decoded."""
+
+    def __new__(cls, record):
+        value = None if record.value is None else read_transaction_value(record.value)
+        return super().__new__(cls, (read_transaction_key(record.key), value))
+
+    @property
+    def transactional_id(self):
+        return self[0]
+
+    @property
+    def value(self):
+        return self[1]
+
+    @property
+    def state(self):
+        return None if self.value is None else TransactionState(self.value.transaction_status)
+
+    @property
+    def producer(self):
+        return self.value.producer_id, self.value.producer_epoch
+
+    @property
+    def partitions(self):
+        topics = self.value.transaction_partitions or ()
+        return {(topic.topic, index) for topic in topics for index in topic.partition_ids}
+
+
+class TransactionMachine(RuleBasedStateMachine):
+    @initialize(version=st.sampled_from([0, 1, 2, 2]), epoch=st.sampled_from([-1, 5, MAX_EPOCH - 4, MAX_EPOCH - 2]))
+    def begin(self, version, epoch):
+        self.version = version
+        self.driver = TransactionDriver(
+            TransactionSettings(
+                transaction_version=version,
+                transactional_id_expiration_ms=EXPIRATION_MS,
+                remove_expired_interval_ms=EXPIRATION_MS // 2,
+            )
+        )
+        driver = self.driver
+        driver.is_holding_markers = True
+        driver.on_reply = self.note
+        driver.on_record = self.note_record
+        driver.on_outcome = self.note_outcome
+        self.last = {}  # transactional id -> last record
+        self.acknowledged = {}  # transactional id -> partitions that have the marker of the last decision
+        self.used_ids = set()
+        self.clients = [Client(number) for number in range(4)]
+        self.asked = {}
+        self.lost = set()
+        self.granted = {}  # producer id -> highest epoch given to anyone
+        self.told = []
+        if epoch >= 0:
+            self.seed(epoch)
+        driver.load()
+
+    def seed(self, epoch):
+        """Let a transactional id come with a past."""
+        value = TransactionLogValue(
+            producer_id=900,
+            producer_epoch=epoch,
+            transaction_timeout_ms=TIMEOUT_MS,
+            transaction_status=COMPLETE_COMMIT.value,
+            transaction_partitions=[],
+            transaction_last_update_timestamp_ms=self.driver.now_ms,
+            transaction_start_timestamp_ms=self.driver.now_ms,
+        )
+        record = transaction_record("a", value, 0)
+        self.driver.log.append(record)
+        self.last["a"] = Written(record)
+        self.used_ids.add(900)
+        for client in self.clients[:2]:
+            client.producer_id, client.epoch = 900, epoch
+
+    # -- clients -------------------------------------------------------------------------------------------------
+
+    def ask(self, kind, *details):
+        token = len(self.asked)
+        self.asked[token] = (kind, *details)
+        return token
+
+    @rule(number=CLIENTS, goes_on=st.booleans())
+    def init(self, number, goes_on):
+        client = self.clients[number]
+        goes_on = goes_on and client.producer_id >= 0
+        request = InitProducerIdRequest(
+            transactional_id=client.transactional_id,
+            transaction_timeout_ms=TIMEOUT_MS,
+            producer_id=client.producer_id if goes_on else -1,
+            producer_epoch=client.epoch if goes_on else -1,
+        )
+        token = self.ask("init", client, goes_on)
+        self.driver.call("init_producer_id", token, request, 5)
+
+    @rule(number=CLIENTS, indexes=PARTITIONS, by_broker=st.booleans())
+    def add(self, number, indexes, by_broker):
+        client = self.clients[number]
+        topics = [AddPartitionsToTxnRequestAddPartitionsToTxnTopic(name="x", partitions=indexes)]
+        if by_broker:
+            transaction = AddPartitionsToTxnRequestAddPartitionsToTxnTransaction(
+                transactional_id=client.transactional_id,
+                producer_id=client.producer_id,
+                producer_epoch=client.epoch,
+                topics=topics,
+            )
+            self.driver.call("add_partitions_of", self.ask("add"), transaction, 5)
+            return
+        request = AddPartitionsToTxnRequest(
+            v3_and_below_transactional_id=client.transactional_id,
+            v3_and_below_producer_id=client.producer_id,
+            v3_and_below_producer_epoch=client.epoch,
+            v3_and_below_topics=topics,
+        )
+        self.driver.call("add_partitions", self.ask("add"), request, 3)
+
+    @rule(number=CLIENTS, is_commit=st.booleans(), bumps=st.booleans())
+    def finish(self, number, is_commit, bumps):
+        client = self.clients[number]
+        bumps = bumps and self.version == 2
+        request = EndTxnRequest(
+            transactional_id=client.transactional_id,
+            producer_id=client.producer_id,
+            producer_epoch=client.epoch,
+            committed=is_commit,
+        )
+        token = self.ask("end", client, is_commit, bumps)
+        self.driver.call("end_txn", token, request, 5 if bumps else 3)
+
+    def note(self, token, response):
+        _, *details = self.asked[token]
+        assert token not in self.lost
+        if isinstance(response, InitProducerIdResponse) and not response.error_code:
+            client, goes_on = details
+            client.producer_id, client.epoch = response.producer_id, response.producer_epoch
+            highest = self.granted.get(response.producer_id, -1)
+            if not goes_on:
+                assert response.producer_epoch > highest, "somebody else has this epoch"
+            assert response.producer_epoch >= highest
+            self.granted[response.producer_id] = response.producer_epoch
+        elif isinstance(response, EndTxnResponse) and not response.error_code:
+            client, is_commit, bumps = details
+            last = self.last[client.transactional_id]
+            expected = {PREPARE_COMMIT, COMPLETE_COMMIT} if is_commit else {PREPARE_ABORT, COMPLETE_ABORT}
+            assert last.state in expected, "success was told, and is not in the log"
+            self.told.append((client.transactional_id, len(self.driver.log)))
+            if bumps:
+                highest = self.granted.get(response.producer_id, -1)
+                assert response.producer_epoch >= highest
+                self.granted[response.producer_id] = response.producer_epoch
+                client.producer_id, client.epoch = response.producer_id, response.producer_epoch
+
+    # -- the log -------------------------------------------------------------------------------------------------
+
+    def note_record(self, record):
+        written = Written(record)
+        name, before = written.transactional_id, self.last.get(written.transactional_id)
+        if written.value is None:
+            assert before is None or before.state not in {ONGOING, *PREPARED}, "a transaction was forgotten"
+            self.last.pop(name, None)
+            return
+        producer_id, epoch = written.producer
+        if before is None:
+            assert producer_id not in self.used_ids or epoch == 0
+        else:
+            assert written.state in TRANSITIONS[before.state], f"{before.state} is followed by {written.state}"
+            if before.state in PREPARED:
+                assert written.state is END_OF[before.state]
+                missing = before.partitions - self.acknowledged[name]
+                assert not missing, f"the end is written, but {missing} have no marker"
+            if producer_id == before.producer[0]:
+                assert epoch >= before.producer[1], "the epoch went back"
+            else:
+                assert producer_id not in self.used_ids, "a producer id is used anew"
+                assert epoch == 0
+                assert before.producer[1] >= MAX_EPOCH - 1, "a producer id was replaced before its time"
+        if written.state in PREPARED:
+            assert written.partitions == (before.partitions if before and before.state is ONGOING else set())
+            self.acknowledged[name] = set()
+        self.used_ids.add(producer_id)
+        self.last[name] = written
+
+    def note_outcome(self, outcome):
+        last = self.last[outcome.transactional_id]
+        assert last.state is (PREPARE_COMMIT if outcome.is_commit else PREPARE_ABORT)
+        assert last.producer == (outcome.producer_id, outcome.producer_epoch)
+        assert set(outcome.partitions) <= last.partitions - self.acknowledged[outcome.transactional_id]
+        assert outcome.coordinator_epoch == self.driver.coordinator_epoch
+        on_their_way = {
+            partition for other, partition in self.driver.markers if other.transactional_id == outcome.transactional_id
+        }
+        assert not on_their_way & set(outcome.partitions), "two markers are on their way to a partition"
+
+    @precondition(lambda self: not self.driver.is_holding)
+    @rule()
+    def hold(self):
+        self.driver.is_holding = True
+
+    @precondition(lambda self: self.driver.held)
+    @rule(is_last=st.booleans())
+    def write(self, is_last):
+        self.driver.release()
+        if is_last:
+            self.write_all()
+
+    def write_all(self):
+        self.driver.is_holding = False
+        while self.driver.held:
+            self.driver.release()
+
+    @precondition(lambda self: self.driver.held)
+    @rule(error=WRITE_ERRORS)
+    def lose_write(self, error):
+        self.driver.fail(error)
+
+    @precondition(lambda self: self.driver.markers)
+    @rule(which=st.integers(0, 5), is_gone=st.booleans())
+    def mark(self, which, is_gone):
+        outcome, partition = self.driver.markers.pop(which % len(self.driver.markers))
+        self.apply_marker(outcome, partition)
+        error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if is_gone else ErrorCode.NONE
+        self.driver.answer_marker(outcome, partition, error)
+        self.driver.answer_marker(outcome, partition, error)
+
+    def apply_marker(self, outcome, partition):
+        last = self.last[outcome.transactional_id]
+        expected = PREPARE_COMMIT if outcome.is_commit else PREPARE_ABORT
+        assert last.state is expected, "a marker hits another transaction"
+        assert last.producer == (outcome.producer_id, outcome.producer_epoch)
+        self.acknowledged[outcome.transactional_id].add(partition)
+
+    @precondition(lambda self: self.driver.markers)
+    @rule(which=st.integers(0, 5), error=MARKER_ERRORS)
+    def fail_marker(self, which, error):
+        outcome, partition = self.driver.markers.pop(which % len(self.driver.markers))
+        self.driver.answer_marker(outcome, partition, error)
+
+    @rule(kept=st.integers(0, 3), marked=st.integers(0, 3))
+    def crash(self, kept, marked):
+        """Of what is under way, some writes and some markers still arrive; their answers do not."""
+        driver = self.driver
+        arrived = driver.markers[:marked]
+        for outcome, partition in arrived:
+            self.apply_marker(outcome, partition)
+        # Nothing is acknowledged to the next coordinator: it has all markers written again.
+        writes = list(driver.held)
+        driver.held.clear()
+        driver.markers.clear()
+        driver.is_holding = False
+        for result in writes[:kept]:
+            for record in result.records:
+                driver.log.append(record)
+                self.note_record(record)
+        self.lost |= driver.asked - driver.answered.keys()
+        for name, last in self.last.items():
+            if last.state in PREPARED:
+                self.acknowledged[name] = set()
+        driver.load()
+
+    @rule(duration_ms=st.sampled_from([50, 100, 5_000, TIMEOUT_MS, EXPIRATION_MS]))
+    def wait(self, duration_ms):
+        self.driver.wait(duration_ms)
+
+    @rule()
+    def toggle_producer_ids(self):
+        self.driver.has_producer_ids = not self.driver.has_producer_ids
+
+    # -- what must hold ------------------------------------------------------------------------------------------
+
+    @property
+    def live(self):
+        return self.driver.shard._state.transactions
+
+    @staticmethod
+    def fields(transaction):
+        return (
+            transaction.state,
+            transaction.producer_id,
+            transaction.previous_producer_id,
+            transaction.next_producer_id,
+            transaction.producer_epoch,
+            transaction.timeout_ms,
+            transaction.partitions,
+            transaction.start_ms,
+            transaction.last_update_ms,
+            transaction.client_version,
+        )
+
+    @invariant()
+    def replayed_is_live(self):
+        if not hasattr(self, "driver"):
+            return
+        fresh = self.driver.new_shard()
+        self.driver.coordinator_epoch -= 1
+        self.driver.replay_into(fresh)
+        replayed = fresh._state.transactions
+        for name, transaction in self.live.items():
+            if name not in replayed:
+                assert transaction.producer_epoch <= 0 and not transaction.partitions, "live, but not in the log"
+                continue
+            expected = replayed[name]
+            in_memory = transaction.has_failed_epoch_fence or (transaction.pending and self.version < 2)
+            if in_memory and transaction.state is ONGOING:
+                assert transaction.producer_epoch - expected.producer_epoch in (0, 1)
+                expected.producer_epoch = transaction.producer_epoch
+            assert self.fields(transaction) == self.fields(expected)
+        assert replayed.keys() <= self.live.keys()
+
+    @invariant()
+    def what_is_decided_goes_on(self):
+        """A decided transaction waits for a marker, for a write, or for its next attempt."""
+        if not hasattr(self, "driver"):
+            return
+        driver = self.driver
+        waits = {outcome.transactional_id for outcome, _ in driver.markers}
+        waits |= {read_transaction_key(record.key) for result in driver.held for record in result.records}
+        waits |= {outcome.transactional_id for result in driver.held for outcome in result.outcomes}
+        for name, transaction in self.live.items():
+            if transaction.state in PREPARED:
+                assert transaction.pending is not None
+                assert name in waits or ("completion", name) in driver.shard._state.timers
+            elif transaction.pending is not None:
+                assert name in waits
+
+    def end(self):
+        """When nothing fails any more, everything comes to its end."""
+        driver = self.driver
+        self.write_all()
+        for _ in range(10):
+            while driver.markers:
+                outcome, partition = driver.markers.pop()
+                self.apply_marker(outcome, partition)
+                driver.answer_marker(outcome, partition, ErrorCode.NONE)
+            driver.wait(driver.settings.marker_retry_backoff_ms)
+        for transaction in self.live.values():
+            assert transaction.state not in PREPARED
+            assert transaction.pending is None
+        assert driver.parked <= self.lost
+        for name, position in self.told:
+            states = [item.state for item in map(Written, driver.log[:position]) if item.transactional_id == name]
+            ends = [item.state for item in map(Written, driver.log[position:]) if item.transactional_id == name]
+            if states[-1] in PREPARED:
+                assert ends[0] is END_OF[states[-1]]
+
+    def teardown(self):
+        if hasattr(self, "driver"):
+            self.end()
+
+
+TransactionMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=60, deadline=None)
+TestTransactions = TransactionMachine.TestCase
