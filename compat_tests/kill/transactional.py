@@ -1,6 +1,7 @@
 """Transactional producers that commit, abort, and are replaced in the midst of a transaction."""
 
 import contextlib
+import threading
 import time
 from abc import abstractmethod
 from collections.abc import Callable
@@ -9,7 +10,7 @@ from typing import Any
 import confluent_kafka
 from confluent_kafka import KafkaException
 from kafka import KafkaProducer
-from kafka.errors import KafkaError
+from kafka.errors import KafkaError, KafkaTimeoutError
 
 from compat_tests.kill.history import Entry, Fate
 from compat_tests.kill.writers import DELIVERY_TIMEOUT_MS, FLUSH_SECONDS, KAFKA_PYTHON, LIBRDKAFKA, Writer, known
@@ -17,6 +18,7 @@ from compat_tests.kill.writers import DELIVERY_TIMEOUT_MS, FLUSH_SECONDS, KAFKA_
 REPLACED_SHARE = 0.04
 ABORTED_SHARE = 0.25
 TRANSACTION_TIMEOUT_MS = 30_000
+PATIENCE_SECONDS = 4
 
 
 class TransactionalWriter(Writer):
@@ -159,10 +161,13 @@ class ConfluentTransactionalWriter(TransactionalWriter):
 
     def _close(self, producer: Any) -> None:
         producer.purge()
-        producer.flush(0)
+        with contextlib.suppress(KafkaException):  # a fenced producer does not even flush
+            producer.flush(0)
 
 
 class KafkaPythonTransactionalWriter(TransactionalWriter):
+    """kafka-python now and then waits for ever after a lost connection, to Apache Kafka too; then it is replaced."""
+
     def _initialised(self) -> Any:
         producer = KafkaProducer(
             **KAFKA_PYTHON,
@@ -170,7 +175,7 @@ class KafkaPythonTransactionalWriter(TransactionalWriter):
             transactional_id=self.ledger.writer,
             transaction_timeout_ms=TRANSACTION_TIMEOUT_MS,
             linger_ms=2,
-            max_block_ms=10_000,
+            max_block_ms=PATIENCE_SECONDS * 1000,
             delivery_timeout_ms=DELIVERY_TIMEOUT_MS,
         )
         try:
@@ -190,15 +195,38 @@ class KafkaPythonTransactionalWriter(TransactionalWriter):
         producer.send(self._topic, value, self._key(), partition=self._partition()).add_callback(answer)
 
     def _flush(self, producer: Any) -> None:
-        producer.flush(10)
+        producer.flush(PATIENCE_SECONDS)
 
     def _commit(self, producer: Any) -> Fate:
-        producer.commit_transaction()
+        self._in_time(producer.commit_transaction)
         return Fate.ACKNOWLEDGED
 
     def _abort(self, producer: Any) -> None:
-        producer.abort_transaction()
+        self._in_time(producer.abort_transaction)
+
+    def _in_time(self, call: Callable[[], None]) -> None:
+        """Calls what takes no timeout; KafkaTimeoutError where it has not returned after PATIENCE_SECONDS."""
+        answers: list[KafkaError | None] = []
+
+        def run() -> None:
+            try:
+                call()
+                answers.append(None)
+            except KafkaError as error:
+                answers.append(error)
+
+        thread = threading.Thread(target=run, daemon=True)
+        thread.start()
+        thread.join(PATIENCE_SECONDS)
+        if not answers:
+            raise KafkaTimeoutError("neither an answer nor an error")
+        if answers[0] is not None:
+            raise answers[0]
 
     def _close(self, producer: Any) -> None:
-        with contextlib.suppress(KafkaError):
+        try:
             producer.close(0)
+        except KafkaError:
+            # close() gives up at its flush; what is left is a thread that spins.
+            producer._sender.force_close()
+            producer._closed = True
