@@ -1,0 +1,212 @@
+"""Every change on the disk fails once: nothing is acknowledged that is not there afterwards, and the rest goes on.
+
+The same few appends, with a fault at the first change, at the second, and so on until none is left to fail.
+"""
+
+import errno
+from copy import deepcopy
+from random import Random
+
+import pytest
+
+from odradek.log.filesystem import DiskFullError, LogDirFailure, MemoryFileSystem
+from odradek.log.partition_log import Origin
+from odradek.log.recovery import open_partition_log
+from odradek.log.tests.support import config, read_all
+from odradek.protocol.batch_builder import build_batch
+from odradek.protocol.errors import KafkaError
+from odradek.protocol.records import ControlType, build_control_batch
+from odradek.replication.cluster_metadata import PartitionMetadata
+from odradek.replication.partition import Partition
+
+NOW_MS = 100_000
+DIRECTORY = "/d/t-0"
+APPENDS = 14
+
+
+def _marker(kind):
+    return build_control_batch(kind, producer_id=7, producer_epoch=0, coordinator_epoch=1, timestamp_ms=NOW_MS)
+
+
+class Machine:
+    """A partition on a disk that may fail, and what was acknowledged of it."""
+
+    def __init__(self, **properties):
+        self.fs = MemoryFileSystem(now_ms=NOW_MS)
+        self.config = config(
+            internal_segment_bytes=500, index_interval_bytes=0, segment_index_bytes=600, **properties
+        )
+        self.recovery_point = 0
+        self.acknowledged = {}
+        self.aborted = set()
+        self.undecided = -1
+        self.refused = 0
+        self.epoch = -1
+        self.start(is_clean=True)
+
+    def start(self, *, is_clean):
+        self.log = open_partition_log(
+            self.fs, DIRECTORY, "t", 0, self.config, now_ms=NOW_MS, is_clean=is_clean,
+            recovery_point=self.recovery_point,
+        )  # fmt: skip
+        if self.config.flush_before_acks and not is_clean:
+            self.log.flush(NOW_MS)
+        self.partition = Partition("t", b"i" * 16, 0, 1, request_sync=lambda partition: None)
+        self.lead()
+
+    def lead(self):
+        self.epoch += 1
+        self.partition.apply(PartitionMetadata(1, self.epoch, (1,), (1,)), self.log)
+
+    def append(self, records, origin=Origin.CLIENT):
+        """Until it is acknowledged, as an idempotent producer does. Raises LogDirFailure when the disk is broken."""
+        for _ in range(5):
+            try:
+                info = self.partition.append_as_leader(
+                    memoryview(bytes(records)), required_acks=-1, now_ms=NOW_MS, origin=origin
+                )
+            except DiskFullError:
+                self.refused += 1
+                continue
+            if self.config.flush_before_acks:
+                assert not self.partition.has_reached(info.last_offset + 1) or info.is_duplicate
+                self.log.flush(NOW_MS)
+                self.partition.synced()
+            assert self.partition.has_reached(info.last_offset + 1)
+            return info.first_offset
+        raise AssertionError("refused although only one change failed")
+
+    def live(self):
+        """Data within transactions, every other one aborted, over several segments and leader epochs."""
+        for number in range(APPENDS):
+            value = b"value %d" % number * 8
+            records = build_batch(
+                [(NOW_MS + number, b"k", value, ())],
+                producer_id=7, producer_epoch=0, base_sequence=number, transactional=True,
+            )  # fmt: skip
+            self.undecided = offset = self.append(records)
+            self.acknowledged[offset] = value
+            kind = ControlType.ABORT if number % 2 else ControlType.COMMIT
+            self.append(_marker(kind), Origin.COORDINATOR)
+            if number % 2:
+                self.aborted.add(offset)
+            self.undecided = -1
+            if number % 5 == 4:
+                self.lead()
+                self.log.flush(NOW_MS)
+                self.recovery_point = self.log.recovery_point
+
+    def check(self):
+        self.fs.heal()
+        self.log.update_high_watermark(self.log.log_end_offset)
+        found = dict(read_all(self.log))
+        for offset, value in self.acknowledged.items():
+            assert found.get(offset) == value, f"acknowledged, and lost: {offset}"
+        known = {entry.first_offset for entry in self.known_aborted()}
+        assert known >= self.aborted, "records that were taken back would be read"
+        assert known & self.acknowledged.keys() <= self.aborted | {self.undecided}
+        # What the log says of itself is what is found by reading it again from the start.
+        entry = self.log.producer_state.producers.get(7)
+        again = open_partition_log(deepcopy(self.fs), DIRECTORY, "t", 0, self.config, now_ms=NOW_MS, is_clean=False)
+        assert again.log_end_offset == self.log.log_end_offset
+        other = again.producer_state.producers.get(7)
+        assert (entry and entry.last_sequence) == (other and other.last_sequence)
+
+    def known_aborted(self):
+        found, offset = [], self.log.log_start_offset
+        while offset < self.log.log_end_offset:
+            region = self.log.read(offset, 1 << 20, upper_offset=self.log.log_end_offset, at_least_one=True)
+            if region is None:
+                break
+            found += self.log.aborted_transactions(offset, region)
+            offset = max(offset + 1, next((s.base_offset for s in self.log.segments if s.base_offset > offset), 1 << 40))
+        return found
+
+
+def changes(**properties):
+    machine = Machine(**properties)
+    before = machine.fs.operations
+    machine.live()
+    machine.check()
+    return machine.fs.operations - before
+
+
+PLAIN = {}
+SYNCED = {"flush_before_acks": "true"}
+
+
+@pytest.mark.parametrize("properties", [PLAIN, SYNCED], ids=["plain", "flush.before.acks"])
+def test_a_disk_that_is_full_once_costs_a_retry_and_nothing_else(properties):
+    count = changes(**properties)
+    refused = 0
+    for change in range(1, count + 1):
+        machine = Machine(**properties)
+        machine.fs.fail_at(change, error=errno.ENOSPC)
+        try:
+            machine.live()
+        except LogDirFailure as failure:
+            assert "flush failed" in failure.message, "only a sync without room cannot be tried again"
+            machine.fs.heal()
+            machine.start(is_clean=False)
+            machine.check()
+            continue
+        assert machine.log.failure is None
+        assert len(machine.acknowledged) == APPENDS
+        machine.check()
+        refused += machine.refused
+        log = machine.log
+        log.close(NOW_MS)
+        machine.recovery_point = log.recovery_point
+        machine.start(is_clean=True)
+        machine.check()
+    assert refused > 30
+
+
+@pytest.mark.parametrize("properties", [PLAIN, SYNCED], ids=["plain", "flush.before.acks"])
+def test_a_disk_that_stays_full_refuses_and_goes_on_when_there_is_room(properties):
+    for room_for in range(1, changes(**properties), 3):
+        machine = Machine(**properties)
+        taken = machine.append
+
+        def append(records, origin=Origin.CLIENT, machine=machine, taken=taken):
+            if machine.fs.operations >= room_for:
+                machine.append = taken
+                machine.fs.is_full = True
+                size_bytes = machine.fs.size_bytes(machine.log.active_segment.path(".log"))
+                for _ in range(3):
+                    with pytest.raises(DiskFullError):
+                        machine.partition.append_as_leader(
+                            memoryview(bytes(records)), required_acks=-1, now_ms=NOW_MS, origin=origin
+                        )
+                assert machine.fs.size_bytes(machine.log.active_segment.path(".log")) == size_bytes
+                machine.log.remove_deleted(machine.log.delete_old_segments(NOW_MS))
+                machine.fs.is_full = False
+            return taken(records, origin)
+
+        machine.append = append
+        try:
+            machine.live()
+        except LogDirFailure as failure:
+            assert "flush failed" in failure.message
+            continue
+        assert len(machine.acknowledged) == APPENDS
+        machine.check()
+
+
+@pytest.mark.parametrize("properties", [PLAIN, SYNCED], ids=["plain", "flush.before.acks"])
+def test_what_a_broken_disk_took_was_not_acknowledged(properties):
+    """The process goes with the disk; of what was not synced, a power failure may take any part."""
+    is_synced = properties is SYNCED
+    for change in range(1, changes(**properties) + 1):
+        machine = Machine(**properties)
+        machine.fs.fail_at(change, error=errno.EIO)
+        try:
+            machine.live()
+        except LogDirFailure:
+            with pytest.raises(KafkaError):
+                machine.append(build_batch([(NOW_MS, b"k", b"v", ())]))
+        machine.fs.heal()
+        if is_synced:
+            machine.fs.crash(Random(change), lose_names=bool(change % 2))
+        machine.start(is_clean=False)
+        machine.check()
