@@ -37,10 +37,11 @@ class Session:
 
     def run(self) -> None:
         # Starts are measured while no other broker takes processor time.
-        starts = [row for row in self.rows if row.kind == "start"]
-        others = [row for row in self.rows if row.kind != "start"]
-        for row in starts:
-            self._take_turns(row, {name: partial(measure.start, name) for name in self.names})
+        others = [row for row in self.rows if row.kind not in measure.STARTS]
+        for row in self.rows:
+            if row.kind in measure.STARTS:
+                begin = measure.STARTS[row.kind]
+                self._take_turns(row, {name: partial(begin, name, row, self.pace) for name in self.names})
         if not others:
             return
         with contextlib.ExitStack() as stack:

@@ -58,6 +58,10 @@ class Broker(Protocol):
     @property
     def data_dir(self) -> Path: ...
 
+    def start(self) -> Self: ...
+
+    def kill(self) -> None: ...
+
     def __enter__(self) -> Self: ...
 
     def __exit__(
@@ -99,7 +103,7 @@ def _listening_on(name: str) -> tuple[int, dict[str, str]]:
     return port, {"listeners": listeners, "controller.quorum.voters": f"1@127.0.0.1:{controller}"}
 
 
-def _process_start_s(pid: int) -> float:
+def process_start_s(pid: int) -> float:
     """When the process began, in seconds since boot (resolution: one tick, 10 ms, rounded down)."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return int(fields[19]) / TICKS_PER_SECOND
@@ -137,7 +141,7 @@ def start_seconds(name: str) -> float:
         watcher.join(START_TIMEOUT_S)
         if not watcher.answered_s:
             raise wire.WireError(f"no Metadata answer in {START_TIMEOUT_S:.0f} s")
-        return watcher.answered_s - _process_start_s(broker.pid)
+        return watcher.answered_s - process_start_s(broker.pid)
 
 
 def wait_until_gone(broker: Broker, topic: str, timeout_s: float = 20.0) -> None:

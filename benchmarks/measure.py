@@ -10,9 +10,9 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from benchmarks import brokers, wire
+from benchmarks import brokers, restarts, wire
 from benchmarks.brokers import Broker
 from benchmarks.loader import LoadResult
 from benchmarks.procfs import cpu_seconds, resident_bytes
@@ -25,7 +25,7 @@ TOOL_RECORDS, TOOL_WARM_UP_RECORDS, TOOL_RECORD_BYTES = 600_000, 200_000, 1024
 CONSUMER_PERFORMANCE_FIELDS = 10
 MEBIBYTE = 1_048_576
 MARKERS_TIMEOUT_S, MARKERS_DELAY_S = 5.0, 0.2
-TRANSACTIONS_ARE_SLOWER = 4
+TRANSACTIONS_ARE_SLOWER = 10
 
 Values = dict[str, float]
 
@@ -35,16 +35,20 @@ class MeasurementError(Exception):
 
 
 class Pace(NamedTuple):
-    """How long a window and a warm-up last, how much one window may write, how long the log is that is read."""
+    """How long a window and a warm-up last, how much one window may write, how long the log is that is read.
+
+    `restart_bytes` are in the log of a broker that is killed and started again.
+    """
 
     seconds: float
     warm_up_seconds: float
     max_bytes: int
     log_bytes: int = 400_000_000
+    restart_bytes: int = 10_000_000_000
 
 
 FULL = Pace(seconds=3.0, warm_up_seconds=5.0, max_bytes=1_500_000_000)
-QUICK = Pace(seconds=1.0, warm_up_seconds=2.0, max_bytes=500_000_000)
+QUICK = Pace(seconds=1.0, warm_up_seconds=2.0, max_bytes=500_000_000, restart_bytes=2_000_000_000)
 
 
 class Contestant:
@@ -89,7 +93,7 @@ class Contestant:
         return held
 
 
-def run_loader(contestant: Contestant, **fields: object) -> LoadResult:
+def run_loader(contestant: Contestant, **fields: Any) -> LoadResult:
     """One load in its own process. Raises MeasurementError with what the loader said."""
     spec = {"port": contestant.broker.port, "broker_pid": contestant.broker.pid, **fields}
     process = subprocess.run(
@@ -233,9 +237,20 @@ def _tool_consume(contestant: Contestant, row: Row, pace: Pace) -> Values:
     }
 
 
-def start(name: str) -> Values:
-    """The one measurement that takes a broker of its own."""
+def start(name: str, row: Row, pace: Pace) -> Values:
+    """Takes a broker of its own."""
     return {"start_s": brokers.start_seconds(name)}
+
+
+def restart(name: str, row: Row, pace: Pace) -> Values:
+    """Takes a broker of its own, and fills it first."""
+
+    def fill_all(broker: Broker, topic: str, partitions: int) -> None:
+        load = {**LARGE_BATCH, "partitions": partitions, "connections": partitions}
+        whole = {"warm_s": 0, "seconds": LOADER_TIMEOUT_S - 10, "max_bytes": pace.restart_bytes}
+        run_loader(Contestant(broker), kind="produce", topic=topic, **whole, **load)
+
+    return {"restart_s": restarts.restart_seconds(name, fill_all)}
 
 
 def _memory(contestant: Contestant, row: Row, pace: Pace) -> Values:
@@ -245,6 +260,9 @@ def _memory(contestant: Contestant, row: Row, pace: Pace) -> Values:
         "idle_cpu_share": contestant.idle_cpu_share,
     }
 
+
+# Those of a broker's start: by the broker's name, for each takes one of its own.
+STARTS: Mapping[str, Callable[[str, Row, Pace], Values]] = {"start": start, "restart": restart}
 
 MEASUREMENTS: Mapping[str, Callable[[Contestant, Row, Pace], Values]] = {
     "produce": _throughput,

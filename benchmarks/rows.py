@@ -44,6 +44,7 @@ METRICS: Mapping[str, Metric] = {
     "p50_us": Metric("p50", "us", 0),
     "p99_us": Metric("p99", "us", 0),
     "start_s": Metric("start to first Metadata answer", "s", 3),
+    "restart_s": Metric("start to ApiVersions, Metadata and the last records", "s", 3),
     "idle_mb": Metric("resident, idle", "MB", 1),
     "loaded_mb": Metric("resident, after load", "MB", 1),
     "idle_cpu_share": Metric("CPU while idle", "cores", 3),
@@ -187,6 +188,12 @@ ROWS: tuple[Row, ...] = (
     Row("tool-produce", "Kafka's ProducerPerformance, 1 KB records, acks=all", "tool_produce", in_quick=False),
     Row("tool-consume", "Kafka's ConsumerPerformance, 1 KB records", "tool_consume", in_quick=False),
     Row("start", "an empty broker", "start", targets=(under("start_s", 0.5),)),
+    Row(
+        "restart",
+        "after kill -9 with 10 GB of log (--quick: 2 GB) in 4 partitions",
+        "restart",
+        targets=(at_most("restart_s", 0.5),),
+    ),
     Row("memory", "this run's broker", "memory", targets=(under("idle_mb", 60), under("loaded_mb", 120))),
 )
 BY_NAME = {row.name: row for row in ROWS}

@@ -179,18 +179,22 @@ class Admin:
 
     def call(self, api_key: int, version: int, body: bytes) -> bytes:
         """The answer's bytes behind its correlation id (inflexible versions only)."""
-        self._socket.sendall(frame(api_key, version, body))
-        size = int.from_bytes(self._receive(4), "big")
-        return self._receive(size)[4:]
+        return self.exchange(frame(api_key, version, body))[8:]
+
+    def exchange(self, request: bytes) -> bytes:
+        """The whole answer to a frame, its size field included."""
+        self._socket.sendall(request)
+        size = self._receive(4)
+        return size + self._receive(int.from_bytes(size, "big"))
 
     def _receive(self, size: int) -> bytes:
-        received = b""
+        received = bytearray()
         while len(received) < size:
             chunk = self._socket.recv(size - len(received))
             if not chunk:
                 raise WireError("the broker closed the connection")
             received += chunk
-        return received
+        return bytes(received)
 
     def metadata(self, topics: list[str]) -> bytes:
         """Metadata 1 for `topics`; none at all if the list is empty."""
