@@ -92,6 +92,9 @@ def _arguments() -> argparse.Namespace:
     )
     parser.add_argument("--rounds", type=int, help=f"default: {FULL_ROUNDS}, with --quick {QUICK_ROUNDS}")
     parser.add_argument("--broker", choices=("both", "kafka", "odradek"), default="both")
+    parser.add_argument(
+        "--baseline", type=Path, metavar="DIRECTORY", help="beside another checkout of Odradek, not Apache Kafka"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write all raw values to FILE")
     parser.add_argument("--list", action="store_true", help="name the rows and end")
     return parser.parse_args()
@@ -125,14 +128,17 @@ def main() -> int:
         return 0
     pace = QUICK if arguments.quick else FULL
     rounds = arguments.rounds or (QUICK_ROUNDS if arguments.quick else FULL_ROUNDS)
-    names = ["kafka", "odradek"] if arguments.broker == "both" else [arguments.broker]
+    other = "baseline" if arguments.baseline else "kafka"
+    if arguments.baseline:
+        brokers.add_baseline(arguments.baseline.resolve())
+    names = [other, "odradek"] if arguments.broker == "both" else [arguments.broker]
     environment = _environment()
     session = Session(names, _chosen_rows(arguments.only, arguments.quick), rounds, pace)
     try:
         session.run()
     except RuntimeError as error:
         session.failures.append(str(error))
-    print(report.table(session.results, session.rows, session.failures))
+    print(report.table(session.results, session.rows, session.failures, other))
     if arguments.json:
         document = {"environment": environment, "rounds": session.results, "failures": session.failures}
         arguments.json.write_text(json.dumps(document, indent=1))

@@ -82,8 +82,23 @@ def odradek(properties: Mapping[str, str] = NONE) -> Broker:
     return OdradekBroker({**PROPERTIES, **properties})
 
 
-BROKERS: Mapping[str, Callable[..., Broker]] = {"kafka": apache_kafka, "odradek": odradek}
-TITLES = {"kafka": "Apache Kafka", "odradek": "Odradek"}
+BROKERS: dict[str, Callable[..., Broker]] = {"kafka": apache_kafka, "odradek": odradek}
+TITLES = {"kafka": "Apache Kafka", "odradek": "Odradek", "baseline": "Baseline"}
+
+
+def add_baseline(directory: Path) -> None:
+    """Makes the Odradek of another checkout a contestant, by the name of baseline."""
+    from odradek.testing import OdradekBroker
+
+    class Baseline(OdradekBroker):
+        def start(self) -> Self:
+            # A process imports what is below the directory that it starts in first.
+            with contextlib.chdir(directory):
+                return super().start()
+
+    if not (directory / "odradek" / "__main__.py").exists():
+        raise FileNotFoundError(f"{directory} is no checkout of Odradek")
+    BROKERS["baseline"] = lambda properties=NONE: Baseline({**PROPERTIES, **properties})
 
 
 def free_ports(count: int) -> list[int]:

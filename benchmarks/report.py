@@ -20,7 +20,7 @@ class Line(NamedTuple):
 
     row: Row
     metric: str
-    kafka: float | None
+    other: float | None
     odradek: float | None
     ratio: float | None
     ratio_range: tuple[float, float] | None
@@ -37,19 +37,19 @@ def _values(rounds: Sequence[Mapping[str, float]], metric: str) -> list[float]:
     return [values[metric] for values in rounds if metric in values]
 
 
-def lines_of(row: Row, results: RoundsByBroker) -> Iterator[Line]:
-    """The visible metrics of a row in the order of METRICS."""
-    targets = {target.metric: target for target in row.targets}
+def lines_of(row: Row, results: RoundsByBroker, other: str = "kafka") -> Iterator[Line]:
+    """The visible metrics of a row in the order of METRICS. Only against Apache Kafka are there targets."""
+    targets = {target.metric: target for target in row.targets} if other == "kafka" else {}
     for metric in METRICS:
-        kafka, odradek = (_values(results.get(name, ()), metric) for name in ("kafka", "odradek"))
-        if metric in HIDDEN_METRICS or not (kafka or odradek):
+        others, odradek = (_values(results.get(name, ()), metric) for name in (other, "odradek"))
+        if metric in HIDDEN_METRICS or not (others or odradek):
             continue
-        kafka_median = statistics.median(kafka) if kafka else None
+        other_median = statistics.median(others) if others else None
         odradek_median = statistics.median(odradek) if odradek else None
-        ratio = odradek_median / kafka_median if kafka_median and odradek_median is not None else None
-        pairs = [ours / theirs for ours, theirs in zip(odradek, kafka, strict=False) if theirs]
+        ratio = odradek_median / other_median if other_median and odradek_median is not None else None
+        pairs = [ours / theirs for ours, theirs in zip(odradek, others, strict=False) if theirs]
         ratio_range = (min(pairs), max(pairs)) if len(pairs) > 1 else None
-        yield Line(row, metric, kafka_median, odradek_median, ratio, ratio_range, targets.get(metric))
+        yield Line(row, metric, other_median, odradek_median, ratio, ratio_range, targets.get(metric))
 
 
 def _number(value: float | None, digits: int) -> str:
@@ -62,7 +62,7 @@ def _cells(line: Line) -> list[str]:
     verdict = "" if line.target is None else {True: "yes", False: "NO", None: "?"}[line.met]
     return [
         f"{metric.title}, {metric.unit}",
-        _number(line.kafka, metric.digits),
+        _number(line.other, metric.digits),
         _number(line.odradek, metric.digits),
         _number(line.ratio, 2),
         spread,
@@ -78,13 +78,15 @@ def _warnings(row: Row, results: RoundsByBroker) -> Iterator[str]:
             yield f"{row.name}: the loader used a whole core against {TITLES[name]}; it may be what limits here"
 
 
-def table(results: Mapping[str, RoundsByBroker], rows: Sequence[Row], failures: Sequence[str]) -> str:
-    """The whole report as text."""
-    header = ["", TITLES["kafka"], TITLES["odradek"], "ratio", "rounds", "target", "met"]
+def table(
+    results: Mapping[str, RoundsByBroker], rows: Sequence[Row], failures: Sequence[str], other: str = "kafka"
+) -> str:
+    """The whole report as text, beside Apache Kafka or whoever `other` is."""
+    header = ["", TITLES[other], TITLES["odradek"], "ratio", "rounds", "target", "met"]
     body: list[list[str]] = []
     lines: list[Line] = []
     for row in rows:
-        row_lines = list(lines_of(row, results.get(row.name, {})))
+        row_lines = list(lines_of(row, results.get(row.name, {}), other))
         if row_lines:
             body.append([f"{row.name}: {row.title}"])
             body += [_cells(line) for line in row_lines]
@@ -108,7 +110,7 @@ def _aligned(cells: Sequence[str], widths: Sequence[int]) -> str:
 def _summary(lines: Sequence[Line]) -> str:
     judged = [line for line in lines if line.met is not None]
     if not judged:
-        return "No target could be judged: that takes both brokers."
+        return "No target could be judged: that takes Odradek and Apache Kafka."
     missed = [f"{line.row.name}: {METRICS[line.metric].title} ({_missed_by(line)})" for line in judged if not line.met]
     return f"{len(judged) - len(missed)} of {len(judged)} targets met." + (
         f" Missed: {'; '.join(missed)}." if missed else ""
