@@ -5,6 +5,7 @@ or checksum ends the log. Indexes, leader epochs and producers are built anew fr
 """
 
 import logging
+from bisect import bisect_right
 from collections.abc import Callable, Iterator
 
 from odradek.log import checkpoints, producer_replay
@@ -86,9 +87,11 @@ class _Loader:
     def load(self, is_clean: bool, log_start_offset: int, recovery_point: int) -> LoadedState:
         self._finish_replacements()
         self._read_epochs(is_clean)
-        self._open_segments(log_start_offset)
+        bases = self._open_segments()
+        first = len(bases) if is_clean else bisect_right(bases[1:], recovery_point)
+        self._rebuild_lacking(self.segments[:first], log_start_offset)
         if not is_clean:
-            self._recover_from(recovery_point, log_start_offset)
+            self._recover_from(first, log_start_offset)
         end_offset = self.segments[-1].next_offset() if self.segments else None
         if end_offset is not None and end_offset < log_start_offset:
             logger.warning(
@@ -159,20 +162,26 @@ class _Loader:
     def _remove(self, name: str) -> None:
         remove_if_exists(self.fs, f"{self.directory}/{name}")
 
-    def _open_segments(self, log_start_offset: int) -> None:
+    def _open_segments(self) -> list[int]:
+        """Open all of them; their base offsets."""
         names = set(self.fs.list_names(self.directory))
         for name in sorted(names):
             base_offset = _base_offset(name)
             if base_offset < 0:
                 continue
             if name == file_name(base_offset, LOG_SUFFIX):
-                segment = self._segment(base_offset)
-                if self._must_rebuild(segment, names):
-                    self._recover(segment, log_start_offset)
-                self.segments.append(segment)
+                self.segments.append(self._segment(base_offset))
             elif name.endswith(SEGMENT_SUFFIXES) and file_name(base_offset, LOG_SUFFIX) not in names:
                 logger.warning("removing index without log directory=%s name=%s", self.directory, name)
                 self._remove(name)
+        return [segment.base_offset for segment in self.segments]
+
+    def _rebuild_lacking(self, segments: list[Segment], log_start_offset: int) -> None:
+        """Rebuild those of sound segments whose indexes are missing or damaged."""
+        names = set(self.fs.list_names(self.directory))
+        for number, segment in enumerate(segments):
+            if self._must_rebuild(segment, names):
+                self._recover(segment, log_start_offset, segments[:number])
 
     def _must_rebuild(self, segment: Segment, names: set[str]) -> bool:
         if file_name(segment.base_offset, INDEX_SUFFIX) not in names:
@@ -187,9 +196,7 @@ class _Loader:
 
     # Recovery
 
-    def _recover_from(self, recovery_point: int, log_start_offset: int) -> None:
-        bases = [segment.base_offset for segment in self.segments]
-        first = max((index for index, base in enumerate(bases) if base <= recovery_point), default=0)
+    def _recover_from(self, first: int, log_start_offset: int) -> None:
         if not self.epochs.entries:
             for segment in self.segments[:first]:
                 for _, header in segment.headers():
@@ -218,14 +225,11 @@ class _Loader:
                 self.fs.sync_directory(self.directory)
                 return
 
-    def _recover(self, segment: Segment, log_start_offset: int, before: list[Segment] | None = None) -> int:
+    def _recover(self, segment: Segment, log_start_offset: int, before: list[Segment]) -> int:
         """Read a segment whole and rebuild all that follows from it; how many bytes were cut off its end."""
         producers = self._producer_state()
         producers.spare_latest_snapshot(segment.base_offset)
-        earlier = self.segments if before is None else before
-        producer_replay.rebuild(
-            producers, earlier, log_start_offset, segment.base_offset, self.now_ms, is_clean=False
-        )
+        producer_replay.rebuild(producers, before, log_start_offset, segment.base_offset, self.now_ms, is_clean=False)
         self.rebuilt.add(segment)
         segment.rebuild_begin()
         end = 0

@@ -6,7 +6,7 @@ from random import Random
 import pytest
 
 from odradek.log import checkpoints
-from odradek.log.filesystem import LogDirFailure, MemoryFileSystem, OsFileSystem, SimulatedCrash
+from odradek.log.filesystem import LogDirFailure, MemoryFileSystem, OsFileSystem, SimulatedCrash, remove_if_exists
 from odradek.log.partition_log import Origin
 from odradek.log.producer_state import ProducerState, encode_snapshot
 from odradek.log.tests.support import (
@@ -156,6 +156,22 @@ def test_indexes_made_in_recovery_are_on_the_disk_before_the_recovery_point_pass
     fs.crash()
     log = open_log(fs, SMALL, is_clean=False, recovery_point=point)
     assert [segment.offset_index.entries() for segment in log.segments[:-1]] == expected
+
+
+def test_a_segment_without_index_behind_a_damaged_one_goes_with_it():
+    fs = MemoryFileSystem(now_ms=NOW_MS)
+    log = open_log(fs, SMALL)
+    for number in range(0, 120, 10):
+        append(log, idempotent(number, 10))
+    log.close(NOW_MS)
+    _, damaged, behind, *_ = log.segments
+    fs.open(damaged.path(".log")).truncate(0)
+    fs.remove(behind.path(".index"))
+    for segment in log.segments:
+        remove_if_exists(fs, f"{DIRECTORY}/{segment.base_offset:020d}.snapshot")
+    log = open_log(fs, SMALL, is_clean=False)
+    assert log.log_end_offset == damaged.base_offset
+    assert log.producer_state.producers[7].last_sequence == damaged.base_offset - 1
 
 
 def test_clean_start_reads_no_batch_and_unclean_reads_from_the_recovery_point():
