@@ -21,7 +21,7 @@ from odradek.simulation.scenario import Scenario
 if TYPE_CHECKING:
     from odradek.simulation.world import World
 
-PATIENCE_S: Final = 90.0
+PATIENCE_S: Final = 60.0
 """How long open transactions may take to time out, and coordinators to load."""
 
 _FETCH_BYTES: Final = 1_000_000
@@ -35,21 +35,23 @@ class _NotYetError(Exception):
 async def read_all(world: "World", scenario: Scenario, groups: Iterable[str]) -> FinalState:
     """Read everything there is. What cannot be read in good time is missing from the result, and fails the run."""
     state = FinalState()
+    deadline_s = world.clock.seconds() + PATIENCE_S
     connection: ClientConnection = await world.connect()
     for topic in scenario.topics:
         for index in range(topic.partitions):
-            for log, isolation in await _patiently(world, _read_both, connection, (topic.name, index)) or ():
+            for log, isolation in await _patiently(world, deadline_s, _read_both, connection, (topic.name, index)) or ():
                 state.logs[(topic.name, index), isolation] = log
     for group in groups:
-        offsets = await _patiently(world, _read_offsets, connection, group)
+        offsets = await _patiently(world, deadline_s, _read_offsets, connection, group)
         for partition, offset in (offsets or {}).items():
             state.offsets[group, partition] = offset
     connection.close()
     return state
 
 
-async def _patiently(world: "World", read: Any, connection: ClientConnection, *what: Any) -> Any:
-    deadline_s = world.clock.seconds() + PATIENCE_S
+async def _patiently(
+    world: "World", deadline_s: float, read: Any, connection: ClientConnection, *what: Any
+) -> Any:
     while True:
         try:
             return await read(connection, *what, is_last_try=world.clock.seconds() > deadline_s)
