@@ -188,10 +188,11 @@ class Connection:
             if api.key == PRODUCE_KEY and position == end:
 
                 def remember(answer: Any) -> Any:
-                    self.context.api_version = api.version
-                    # The topic may be gone by now.
-                    with suppress(KafkaError):
-                        self._remember_produce(frame, request, answer)
+                    if isinstance(answer, Message):
+                        self.context.api_version = api.version
+                        # The topic may be gone by now.
+                        with suppress(KafkaError):
+                            self._remember_produce(frame, request, answer)
                     return answer
 
                 response.addCallback(remember)

@@ -337,6 +337,25 @@ def test_a_transaction_past_its_timeout_is_aborted(shared, topic):
     assert producer.end() in (ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_TXN_STATE)
 
 
+def test_transactions_that_wait_for_the_disk():
+    """Every step is answered in another turn of the reactor; also what is not answered at all."""
+    with OdradekBroker({**PROPERTIES, "flush.before.acks": "true"}) as broker, Wire(broker.port) as wire:
+        wire.create_topic(TOPIC, partitions=2)
+        producer = Producer(broker.port, TOPIC)
+        silent = producer.request((0, producer.batch(b"unheard")))
+        silent.acks = 0
+        producer.wire.send(silent, 12)
+        assert producer.produce(b"b").error_code == 0
+        assert producer.produce(b"c", partition=1).error_code == 0
+        assert producer.end() == 0
+        until(lambda: producer.state == "CompleteCommit")
+        assert producer.produce(b"d").error_code == 0
+        assert producer.end(commit=False) == 0
+        until(lambda: producer.state == "CompleteAbort")
+        assert committed_values(wire, TOPIC) == ([b"unheard", b"b"], 5)
+        assert "unexpected error" not in broker.log_text()
+
+
 # -- restarts --------------------------------------------------------------------------------------------------------
 
 
