@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.messages.list_offsets import (
@@ -119,16 +119,22 @@ def _fetch_code(answer: Any) -> int:
     return code or next((row.error_code for row in rows if row.error_code), 0)
 
 
-async def commit(
-    link: Link, group: str, offsets: Mapping[Partition, int], generation: int = -1, member: str = ""
-) -> int:
+class Committer(Protocol):
+    """The member of a group that commits."""
+
+    generation: int
+    member_id: str
+    instance_id: str | None
+
+
+async def commit(link: Link, group: str, offsets: Mapping[Partition, int], member: Committer) -> int:
     """Commit positions, with retries; the error code, -1 if the connection was lost more often than clients try."""
     topic_ids = await link.topic_ids(list(dict.fromkeys(topic for topic, _ in offsets)))
     commits = {
-        partition: link.history.begin_commit(link.name, group, partition, offset, generation)
+        partition: link.history.begin_commit(link.name, group, partition, offset, member.generation)
         for partition, offset in offsets.items()
     }
-    request = _commit_request(group, offsets, generation, member, topic_ids)
+    request = _commit_request(group, offsets, member, topic_ids)
     code = -1
     try:
         code = await _commit(link, request, commits)
@@ -169,7 +175,7 @@ async def _commit(link: Link, request: OffsetCommitRequest, commits: Mapping[Par
 
 
 def _commit_request(
-    group: str, offsets: Mapping[Partition, int], generation: int, member: str, topic_ids: Mapping[str, bytes]
+    group: str, offsets: Mapping[Partition, int], member: Committer, topic_ids: Mapping[str, bytes]
 ) -> OffsetCommitRequest:
     topics: dict[str, OffsetCommitRequestTopic] = {}
     for (topic, index), offset in offsets.items():
@@ -180,5 +186,9 @@ def _commit_request(
             OffsetCommitRequestPartition(partition_index=index, committed_offset=offset, committed_metadata="")
         )
     return OffsetCommitRequest(
-        group_id=group, generation_id_or_member_epoch=generation, member_id=member, topics=list(topics.values())
+        group_id=group,
+        generation_id_or_member_epoch=member.generation,
+        member_id=member.member_id,
+        group_instance_id=member.instance_id,
+        topics=list(topics.values()),
     )

@@ -7,11 +7,13 @@ from random import Random
 from typing import TYPE_CHECKING, Protocol, cast
 
 from odradek.simulation.clients.assigned import AssignedConsumer
+from odradek.simulation.clients.copier import Copier
+from odradek.simulation.clients.group_consumer import GroupConsumer
 from odradek.simulation.clients.idempotent import IdempotentProducer
 from odradek.simulation.clients.plain import PlainProducer
 from odradek.simulation.clients.transactional import TransactionalProducer
 from odradek.simulation.clients.transactions import Flow
-from odradek.simulation.history import History, Isolation, Partition
+from odradek.simulation.history import Copy, History, Isolation, Partition
 
 if TYPE_CHECKING:
     from odradek.simulation import api
@@ -47,6 +49,8 @@ class _Cast:
         """All of them."""
         yield from self._producers()
         yield from self._consumers()
+        yield from self._groups()
+        yield from self._copiers()
 
     def _producers(self) -> Iterator[Client]:
         world, history, random = self._world, self._history, self._random
@@ -56,8 +60,7 @@ class _Cast:
         for number in range(random.choice((0, 1, 2))):
             yield IdempotentProducer(world, history, f"idem{number}", self._chance(), plain)
         for number in range(random.choice((0, 1, 2, 3))):
-            flow = Flow.V2 if self._scenario.transaction_version >= 2 and random.random() < 0.7 else Flow.V1
-            yield TransactionalProducer(world, history, f"txn{number}", self._chance(), plain, flow)
+            yield TransactionalProducer(world, history, f"txn{number}", self._chance(), plain, self._flow())
         compacted = self._partitions(compacted=True)
         if compacted and random.random() < 0.5:
             yield IdempotentProducer(world, history, "keyed", self._chance(), compacted, are_keyed=True)
@@ -73,6 +76,31 @@ class _Cast:
             yield AssignedConsumer(
                 world, history, f"stable{number}", self._chance(), everything, Isolation.READ_COMMITTED
             )
+
+    def _groups(self) -> Iterator[Client]:
+        world, history, random = self._world, self._history, self._random
+        plain = self._partitions(compacted=False)
+        for group in range(random.choice((0, 1, 1, 2))):
+            isolation = random.choice(list(Isolation))
+            for number in range(random.choice((1, 2, 3))):
+                name = f"group{group}-{number}"
+                yield GroupConsumer(world, history, name, self._chance(), f"group{group}", plain, isolation)
+
+    def _copiers(self) -> Iterator[Client]:
+        random = self._random
+        partitions = self._partitions(compacted=False)
+        target = partitions[-1][0]
+        inputs = tuple(partition for partition in partitions if partition[0] != target)
+        outputs = tuple(partition for partition in partitions if partition[0] == target)
+        job = Copy("copy", inputs, outputs)
+        number_of_copiers = random.choice((0, 1, 2))
+        if number_of_copiers:
+            self._history.copies.append(job)
+        for number in range(number_of_copiers):
+            yield Copier(self._world, self._history, f"copier{number}", self._chance(), job, self._flow())
+
+    def _flow(self) -> Flow:
+        return Flow.V2 if self._scenario.transaction_version >= 2 and self._random.random() < 0.7 else Flow.V1
 
     def _chance(self) -> Random:
         """A source of chance for one client, so that what one draws does not change what the others do."""

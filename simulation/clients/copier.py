@@ -1,0 +1,185 @@
+"""Read, process, write: a member of a group that copies what it reads, with its positions in the same transaction.
+
+As in KIP-447: the group's generation fences a member that has lost its partitions, the transactional id an instance
+that has been replaced. So each input is copied exactly once, whoever dies when.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import count
+from random import Random
+
+from odradek.protocol.errors import ErrorCode
+from odradek.simulation.api import ConnectionLost, World
+from odradek.simulation.clients import membership as groups
+from odradek.simulation.clients.fetching import Fetcher, OutOfRange
+from odradek.simulation.clients.link import ClientDied, GaveUp, Link, Versions
+from odradek.simulation.clients.membership import LIMITS, LOST_MEMBERSHIP, Membership
+from odradek.simulation.clients.offsets import fetch_committed
+from odradek.simulation.clients.transactions import GROUP_ERRORS, Fenced, Flow, MustAbort, TransactionalSession
+from odradek.simulation.clients.values import Values
+from odradek.simulation.history import Copy, History, Isolation, Partition, ReadRecord, SentRecord, copied_value
+
+_OFFSET_FETCH = {9: (7, 10)}
+"""Versions that can ask for stable positions."""
+
+
+class Copier:
+    """One instance after another under one transactional id, until the world ends."""
+
+    def __init__(
+        self, world: World, history: History, name: str, random: Random, job: Copy, flow: Flow
+    ) -> None:
+        self.name = name
+        self._world = world
+        self._history = history
+        self._random = random
+        self._job = job
+        self._flow = flow
+        self._timeout_ms = random.choice((300, 1_000, 5_000))
+        self._values = Values(world, random, name)
+
+    async def run(self) -> None:
+        """Work until the world ends."""
+        for number in count(1):
+            instance = self._instance(f"{self.name}#{number}")
+            try:
+                await instance.run()
+            except (ClientDied, GaveUp, Fenced, groups.Fenced) as end:
+                self._history.say(f"{self.name}#{number}", f"ends: {type(end).__name__} {end}")
+            finally:
+                instance.end()
+            if self._world.is_ending:
+                return
+            await self._world.sleep(self._random.choice((0.001, 0.1, 0.5)))
+
+    def _instance(self, name: str) -> _Instance:
+        world, history, random = self._world, self._history, self._random
+        link = Link(world, history, name, random, Versions(random, LIMITS | _OFFSET_FETCH))
+        session = TransactionalSession(world, history, name, random, self.name, self._flow, self._timeout_ms)
+        membership = Membership(link, self._job.group, self._job.inputs, random)
+        fetcher = Fetcher(link, history, random, Isolation.READ_COMMITTED, self._job.group)
+        return _Instance(world, random, self._job, self._values, link, session, membership, fetcher)
+
+
+class _Instance:
+    """A copier from its start to its end."""
+
+    def __init__(
+        self,
+        world: World,
+        random: Random,
+        job: Copy,
+        values: Values,
+        link: Link,
+        session: TransactionalSession,
+        membership: Membership,
+        fetcher: Fetcher,
+    ) -> None:
+        self._world = world
+        self._random = random
+        self._job = job
+        self._values = values
+        self._link = link
+        self._session = session
+        self._membership = membership
+        self._fetcher = fetcher
+        self._assignments = count()
+
+    async def run(self) -> None:
+        """Copy until the world ends. Raises whatever ends an instance."""
+        await self._session.start()
+        chance = self._random.choice((0.0, 0.003, 0.02))
+        self._link.chance_of_death = self._session.link.chance_of_death = chance
+        while not self._world.is_ending:
+            owned = await self._membership.join()
+            await self._rewind(owned)
+            while not self._world.is_ending and await self._step(owned):
+                pass
+        self._link.chance_of_death = 0.0
+        await self._membership.leave()
+
+    def end(self) -> None:
+        """Close everything; an open transaction stays open."""
+        self._session.abandon()
+        self._link.close()
+
+    async def _rewind(self, owned: Sequence[Partition]) -> None:
+        """Go on from the committed positions, once no transaction may change them any more."""
+        positions = {}
+        if owned:
+            committed = await fetch_committed(self._link, self._job.group, owned)
+            positions = {partition: max(0, offset) for partition, offset in committed.items()}
+        self._fetcher.assign(f"generation {self._membership.generation} {next(self._assignments)}", positions)
+
+    async def _step(self, owned: Sequence[Partition]) -> bool:
+        """Copy what one poll gives; False if it is time to join again."""
+        try:
+            code = await self._membership.heartbeat()
+            if code == ErrorCode.REBALANCE_IN_PROGRESS or code in LOST_MEMBERSHIP:
+                self._membership.forget(code)
+                return False
+            before = dict(self._fetcher.positions)
+            records = await self._fetcher.poll(50) if before else []
+        except ConnectionLost:
+            await self._link.back_off(1)
+            return True
+        except OutOfRange as error:
+            return self._out_of_range(error.partition)
+        after = self._fetcher.positions
+        moved = {partition: offset for partition, offset in after.items() if before[partition] != offset}
+        if moved:
+            return await self._copy(owned, records, moved)
+        await self._link.nap(self._random.choice((0.01, 0.05)))
+        return True
+
+    async def _copy(
+        self, owned: Sequence[Partition], records: Sequence[tuple[Partition, ReadRecord]], moved: dict[Partition, int]
+    ) -> bool:
+        """One transaction; False if the group has moved on meanwhile."""
+        session = self._session
+        session.begin()
+        try:
+            outputs = self._outputs(records)
+            if outputs:
+                await session.write(outputs)
+            await self._perhaps_sleep()
+            await session.commit_offsets(
+                self._job.group, moved, self._membership.generation, self._membership.member_id
+            )
+            await self._perhaps_sleep()
+            if self._random.random() < 0.1:
+                raise MustAbort("of its own accord")
+            await session.commit()
+        except MustAbort as reason:
+            self._link.history.say(self._link.name, f"aborts: {reason}")
+            await session.abort()
+            if str(reason) in {code.name for code in GROUP_ERRORS}:
+                self._membership.forget(ErrorCode[str(reason)])
+                return False
+            await self._rewind(owned)
+        return True
+
+    def _outputs(self, records: Sequence[tuple[Partition, ReadRecord]]) -> dict[Partition, list[SentRecord]]:
+        """The copies, those of one input partition in one output partition and in their order."""
+        outputs: dict[Partition, list[SentRecord]] = {}
+        for source, record in records:
+            assert record.value is not None
+            target = self._job.outputs[self._job.inputs.index(source) % len(self._job.outputs)]
+            value = copied_value(self._values.label(), source, record.offset, record.value)
+            outputs.setdefault(target, []).append(self._values.record(value))
+        return outputs
+
+    async def _perhaps_sleep(self) -> None:
+        """Long enough to lose the partitions, or to have the transaction time out."""
+        if self._random.random() < 0.03 and not self._world.is_ending:
+            await self._world.sleep(self._random.choice((0.1, 0.5, 2.0)))
+
+    def _out_of_range(self, partition: Partition) -> bool:
+        history = self._link.history
+        if not len(history.lossy_crashes(partition[0])):
+            history.note_odd(self._link.name, f"position {self._fetcher.positions[partition]} of {partition} is gone")
+        positions = self._fetcher.positions | {partition: 0}
+        self._fetcher.assign(f"reset {next(self._assignments)}", positions)
+        return True

@@ -1,0 +1,208 @@
+"""A member of a group under the classic protocol: join, sync, heartbeat, leave; the leader assigns by ranges."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from random import Random
+from typing import Any, Final
+
+from odradek.protocol.errors import ErrorCode
+from odradek.protocol.messages.heartbeat import HeartbeatRequest
+from odradek.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
+from odradek.protocol.messages.leave_group import LeaveGroupRequest, LeaveGroupRequestMemberIdentity
+from odradek.protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
+from odradek.simulation.api import ConnectionLost
+from odradek.simulation.clients.link import GROUP, NEEDS_IDS, RETRIABLE, GaveUp, Link
+from odradek.simulation.history import Partition
+
+PROTOCOL: Final = "range"
+PROTOCOL_TYPE: Final = "consumer"
+_MOST_JOINS: Final = 300
+
+STATIC_LIMITS: Final = {11: (5, 9), 14: (3, 5), 12: (3, 4), 8: (7, 10), 13: (3, 5)}
+"""Versions that carry the id of a static member (KIP-345)."""
+LIMITS: Final = NEEDS_IDS | {1: (10, 18)}
+
+LOST_MEMBERSHIP: Final = frozenset(
+    {ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION, ErrorCode.FENCED_INSTANCE_ID}
+)
+"""Errors after which a member owns nothing any more."""
+
+
+class Fenced(Exception):  # noqa: N818 - what happened
+    """Another instance has taken over the id of this static member."""
+
+
+class Membership:
+    """One member. `partitions` is all that the group reads, which every member knows.
+
+    generation, member_id: as the last join gave them
+    """
+
+    def __init__(
+        self, link: Link, group: str, partitions: Sequence[Partition], random: Random, instance_id: str | None = None
+    ) -> None:
+        self.group = group
+        self.generation = -1
+        self.member_id = ""
+        self.instance_id = instance_id
+        self.session_timeout_ms = random.choice((300, 1_000, 3_000))
+        self._rebalance_timeout_ms = random.choice((300, 1_000, 3_000))
+        self._partitions = partitions
+        self._link = link
+        self._last_heartbeat_ms = 0
+
+    async def join(self) -> list[Partition]:
+        """Enter the next generation; what this member owns in it. Raises GaveUp and Fenced."""
+        await self._link.find_coordinator(self.group, GROUP)
+        for attempt in range(_MOST_JOINS):
+            try:
+                joined = await self._link.ask(self._join_request())
+                if joined.error_code == ErrorCode.NONE:
+                    owned = await self._sync(joined)
+                    if owned is not None:
+                        return owned
+                else:
+                    self._refused("JoinGroup", joined)
+            except ConnectionLost:
+                pass
+            await self._link.back_off(min(attempt, 3))
+        self._link.history.note_odd(self._link.name, f"could not join {self.group}")
+        raise GaveUp(self._link.name)
+
+    def _join_request(self) -> JoinGroupRequest:
+        topics = list(dict.fromkeys(topic for topic, _ in self._partitions))
+        return JoinGroupRequest(
+            group_id=self.group,
+            session_timeout_ms=self.session_timeout_ms,
+            rebalance_timeout_ms=self._rebalance_timeout_ms,
+            member_id=self.member_id,
+            group_instance_id=self.instance_id,
+            protocol_type=PROTOCOL_TYPE,
+            protocols=[JoinGroupRequestProtocol(name=PROTOCOL, metadata=_subscription(topics))],
+        )
+
+    async def _sync(self, joined: Any) -> list[Partition] | None:
+        """Hand in the assignment if this is the leader, and learn one's own; None if the rebalance goes on."""
+        self.member_id, self.generation = joined.member_id, joined.generation_id
+        assignments = []
+        if joined.leader == self.member_id and not joined.skip_assignment:
+            shares = _ranges([member.member_id for member in joined.members], self._partitions)
+            assignments = [
+                SyncGroupRequestAssignment(member_id=member, assignment=_assignment(owned))
+                for member, owned in shares.items()
+            ]
+        synced = await self._link.ask(
+            SyncGroupRequest(
+                group_id=self.group,
+                generation_id=self.generation,
+                member_id=self.member_id,
+                group_instance_id=self.instance_id,
+                protocol_type=PROTOCOL_TYPE,
+                protocol_name=PROTOCOL,
+                assignments=assignments,
+            )
+        )
+        if synced.error_code != ErrorCode.NONE:
+            self._refused("SyncGroup", synced)
+            return None
+        owned = _assigned(synced.assignment)
+        self._last_heartbeat_ms = self._link.world.now_ms()
+        self._link.history.assigned(self._link.name, self.group, self.generation, self.member_id, owned)
+        return owned
+
+    def _refused(self, what: str, response: Any) -> None:
+        code = response.error_code
+        if code == ErrorCode.MEMBER_ID_REQUIRED:
+            self.member_id = response.member_id
+        elif code == ErrorCode.UNKNOWN_MEMBER_ID:
+            self.member_id = ""
+        elif code == ErrorCode.FENCED_INSTANCE_ID:
+            raise Fenced(self._link.name)
+        elif code not in RETRIABLE and code not in (ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.ILLEGAL_GENERATION):
+            self._link.history.note_odd(self._link.name, f"{what}: {ErrorCode(code).name}")
+
+    async def heartbeat(self) -> int:
+        """Say that one is alive, if it is time; the error code. Raises ConnectionLost."""
+        now_ms = self._link.world.now_ms()
+        if now_ms - self._last_heartbeat_ms < self.session_timeout_ms // 4:
+            return ErrorCode.NONE
+        self._last_heartbeat_ms = now_ms
+        response = await self._link.ask(
+            HeartbeatRequest(
+                group_id=self.group,
+                generation_id=self.generation,
+                member_id=self.member_id,
+                group_instance_id=self.instance_id,
+            )
+        )
+        return int(response.error_code)
+
+    def forget(self, code: int) -> None:
+        """An error said that this member is none any more. Raises Fenced if another has its place."""
+        if code == ErrorCode.FENCED_INSTANCE_ID:
+            raise Fenced(self._link.name)
+        if code == ErrorCode.UNKNOWN_MEMBER_ID:
+            self.member_id = ""
+
+    async def leave(self) -> None:
+        """Tell the group, once; nobody waits for the outcome."""
+        member = LeaveGroupRequestMemberIdentity(member_id=self.member_id, group_instance_id=self.instance_id)
+        with suppress(ConnectionLost):
+            await self._link.ask(
+                LeaveGroupRequest(group_id=self.group, member_id=self.member_id, members=[member])
+            )
+
+
+def _ranges(members: Iterable[str], partitions: Sequence[Partition]) -> dict[str, list[Partition]]:
+    """Each topic's partitions in contiguous shares, the first members getting one more."""
+    ordered = sorted(members)
+    shares: dict[str, list[Partition]] = {member: [] for member in ordered}
+    topics: dict[str, list[Partition]] = {}
+    for partition in partitions:
+        topics.setdefault(partition[0], []).append(partition)
+    for rows in topics.values():
+        for position, partition in enumerate(sorted(rows)):
+            shares[ordered[position * len(ordered) // len(rows)]].append(partition)
+    return shares
+
+
+def _string(text: str) -> bytes:
+    raw = text.encode()
+    return struct.pack(">h", len(raw)) + raw
+
+
+def _subscription(topics: Sequence[str]) -> bytes:
+    """ConsumerProtocolSubscription version 0."""
+    return struct.pack(">hi", 0, len(topics)) + b"".join(map(_string, topics)) + struct.pack(">i", -1)
+
+
+def _assignment(partitions: Iterable[Partition]) -> bytes:
+    """ConsumerProtocolAssignment version 0."""
+    topics: dict[str, list[int]] = {}
+    for topic, index in partitions:
+        topics.setdefault(topic, []).append(index)
+    rows = b"".join(
+        _string(topic) + struct.pack(f">i{len(indexes)}i", len(indexes), *indexes) for topic, indexes in topics.items()
+    )
+    return struct.pack(">hi", 0, len(topics)) + rows + struct.pack(">i", -1)
+
+
+def _assigned(data: bytes) -> list[Partition]:
+    """The partitions of a ConsumerProtocolAssignment; none if it is empty."""
+    if not data:
+        return []
+    (count,) = struct.unpack_from(">i", data, 2)
+    position = 6
+    partitions = []
+    for _ in range(count):
+        (length,) = struct.unpack_from(">h", data, position)
+        topic = bytes(data[position + 2 : position + 2 + length]).decode()
+        position += 2 + length
+        (indexes,) = struct.unpack_from(">i", data, position)
+        partitions += [(topic, index) for index in struct.unpack_from(f">{indexes}i", data, position + 4)]
+        position += 4 + 4 * indexes
+    return partitions
+
