@@ -4,13 +4,17 @@ KIP-98. A consumer with isolation read_committed gets them with the records and 
 """
 
 import struct
+from bisect import bisect_left
 from contextlib import suppress
 from typing import NamedTuple
 
-from odradek.log.filesystem import FileSystem, is_disk_full, remove_if_exists, write_atomically
+from odradek.log.filesystem import File, FileSystem, is_disk_full, remove_if_exists, write_atomically
 
 _ENTRY = struct.Struct(">hqqqq")
+_LAST_OFFSET = struct.Struct(">q")
+_LAST_OFFSET_AT = 18
 _VERSION = 0
+_BLOCK_ENTRIES = 64
 
 
 class CorruptTransactionIndexError(Exception):
@@ -30,19 +34,23 @@ class TransactionIndex:
     """Raises OSError from any method.
 
     An entry for which the disk has no room waits in memory for the next `write_pending`: its marker is in the log
-    already.
+    already. `_known` are all entries as they are stored, once a reader has asked for some.
     """
 
-    __slots__ = ("_fs", "_is_rebuilding", "_pending", "path")
+    __slots__ = ("_fs", "_is_rebuilding", "_known", "_pending", "path")
 
     def __init__(self, fs: FileSystem, path: str) -> None:
         self._fs = fs
         self.path = path
         self._pending = b""
+        self._known: bytearray | None = None
         self._is_rebuilding = False
 
     def append(self, transaction: AbortedTransaction) -> None:
-        self._pending += _ENTRY.pack(_VERSION, *transaction)
+        entry = _ENTRY.pack(_VERSION, *transaction)
+        self._pending += entry
+        if self._known is not None:
+            self._known += entry
         if self._is_rebuilding:
             return
         try:
@@ -64,12 +72,8 @@ class TransactionIndex:
         self._is_rebuilding = False
 
     def entries(self) -> list[AbortedTransaction]:
-        """In the order of their markers. Raises CorruptTransactionIndexError."""
-        data = b""
-        with suppress(FileNotFoundError):
-            data = self._fs.read_bytes(self.path)
-        if self._pending:
-            data = data[: len(data) // _ENTRY.size * _ENTRY.size] + self._pending
+        """In the order of their markers, from the file. Raises CorruptTransactionIndexError."""
+        data = self._stored()
         if len(data) % _ENTRY.size:
             raise CorruptTransactionIndexError(f"{self.path}: {len(data)} bytes are not whole entries")
         result: list[AbortedTransaction] = []
@@ -82,18 +86,56 @@ class TransactionIndex:
             result.append(entry)
         return result
 
+    def _stored(self) -> bytes:
+        data = b""
+        with suppress(FileNotFoundError):
+            data = self._fs.read_bytes(self.path)
+        if self._pending:
+            data = data[: len(data) // _ENTRY.size * _ENTRY.size] + self._pending
+        return data
+
     def collect(self, fetch_offset: int, upper_bound: int) -> tuple[list[AbortedTransaction], bool]:
         """Those that touch [fetch_offset, upper_bound), and whether later segments need no look."""
-        found = []
-        for entry in self.entries():
-            if entry.last_offset >= fetch_offset and entry.first_offset < upper_bound:
+        found: list[AbortedTransaction] = []
+        if self._is_without_file:
+            return found, False
+        for entry in self._entries_from(fetch_offset):
+            if entry.first_offset < upper_bound:
                 found.append(entry)
             if entry.last_stable_offset >= upper_bound:
                 return found, True
         return found, False
 
+    def _entries_from(self, offset: int) -> Iterator[AbortedTransaction]:
+        """Those whose marker is at or above `offset`, read block by block. Raises CorruptTransactionIndexError."""
+        if self._pending:
+            yield from (entry for entry in self.entries() if entry.last_offset >= offset)
+            return
+        try:
+            file = self._fs.open(self.path)
+        except FileNotFoundError:
+            self._is_without_file = True
+            return
+        count, rest = divmod(file.size_bytes(), _ENTRY.size)
+        if rest:
+            raise CorruptTransactionIndexError(f"{self.path}: {rest} bytes are not a whole entry")
+        start = bisect_left(range(count), offset, key=lambda index: self._read(file, index, 1)[0].last_offset)
+        while start < count:
+            yield from self._read(file, start, _BLOCK_ENTRIES)
+            start += _BLOCK_ENTRIES
+
+    def _read(self, file: File, index: int, count: int) -> list[AbortedTransaction]:
+        data = file.pread(index * _ENTRY.size, count * _ENTRY.size)
+        entries = []
+        for version, *fields in _ENTRY.iter_unpack(data):
+            if version != _VERSION:
+                raise CorruptTransactionIndexError(f"{self.path}: unknown entry version {version}")
+            entries.append(AbortedTransaction(*fields))
+        return entries
+
     def truncate_to(self, offset: int) -> None:
         """Drop entries whose marker is at or above `offset`."""
+        self._known = None
         entries = self.entries()
         keep = sum(entry.last_offset < offset for entry in entries)
         if keep < len(entries):
@@ -107,4 +149,10 @@ class TransactionIndex:
         """Forget all entries, to build them anew: in memory, until `write_pending`."""
         remove_if_exists(self._fs, self.path)
         self._pending = b""
+        self._known = None
         self._is_rebuilding = True
+
+
+def _last_offset(entries: bytearray, slot: int) -> int:
+    found: int = _LAST_OFFSET.unpack_from(entries, slot * _ENTRY.size + _LAST_OFFSET_AT)[0]
+    return found
