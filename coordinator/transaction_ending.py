@@ -19,11 +19,7 @@ from odradek.coordinator.transaction import (
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
     ONGOING,
-    PREPARE_ABORT,
-    PREPARE_COMMIT,
-    PREPARED,
     STATE_NAMES,
-    UNDECIDED,
     Change,
     Transaction,
 )
@@ -88,7 +84,7 @@ def _check(transaction: Transaction, request: EndTxnRequest) -> bool:
         return False
     if transaction.state is (COMPLETE_COMMIT if request.committed else COMPLETE_ABORT):
         return True
-    raise _not_now(transaction, request)
+    raise _cannot_end_so(transaction, request)
 
 
 def _check_with_epoch_bump(transaction: Transaction, request: EndTxnRequest) -> bool:
@@ -100,7 +96,8 @@ def _check_with_epoch_bump(transaction: Transaction, request: EndTxnRequest) -> 
         CompleteAbort      done              decided   48                 48
         CompleteCommit     48                decided   done               48
 
-    What is pending comes first: a producer may already use the id that it gets when its transaction is complete.
+    What is pending comes first, as it is in every decided transaction until its end: a producer may already use the id
+    that it gets when its transaction is complete.
     """
     if transaction.pending is not None:
         raise KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS)
@@ -111,29 +108,19 @@ def _check_with_epoch_bump(transaction: Transaction, request: EndTxnRequest) -> 
     )
     if transaction.producer_id != request.producer_id and not is_replaced:
         raise KafkaError(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
-    state = transaction.state
-    is_present = transaction.producer_epoch == request.producer_epoch
     is_bumped = transaction.producer_epoch == request.producer_epoch + 1
-    if state in PREPARED:
-        is_valid = is_bumped
-    elif state in (COMPLETE_COMMIT, COMPLETE_ABORT):
-        is_valid = is_present or is_bumped or is_replaced
-    else:
-        is_valid = is_present
-    if not is_valid:
+    if transaction.state in (COMPLETE_COMMIT, COMPLETE_ABORT) and (is_bumped or is_replaced):
+        if transaction.state is (COMPLETE_COMMIT if request.committed else COMPLETE_ABORT):
+            return True
+        raise _cannot_end_so(transaction, request)
+    if transaction.producer_epoch != request.producer_epoch:
         raise KafkaError(ErrorCode.PRODUCER_FENCED)
-    is_repeated = is_bumped or is_replaced
-    if state is ONGOING or (state in UNDECIDED and not is_repeated and not request.committed):
+    if transaction.state is ONGOING or not request.committed:
         return False
-    if is_repeated and state is (COMPLETE_COMMIT if request.committed else COMPLETE_ABORT):
-        return True
-    raise _not_now(transaction, request)
+    raise _cannot_end_so(transaction, request)
 
 
-def _not_now(transaction: Transaction, request: EndTxnRequest) -> KafkaError:
-    """Prepared the same way: come again. Anything else: no such thing can be asked for in this state."""
-    if transaction.state is (PREPARE_COMMIT if request.committed else PREPARE_ABORT):
-        return KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS)
+def _cannot_end_so(transaction: Transaction, request: EndTxnRequest) -> KafkaError:
     logger.warning(
         "transaction cannot be ended so transactional_id=%s state=%s requested=%s",
         transaction.transactional_id, STATE_NAMES[transaction.state], "commit" if request.committed else "abort",

@@ -11,7 +11,6 @@ from odradek.coordinator.transaction import (
     NO_PRODUCER_ID,
     NO_TIMEOUT_MS,
     ONGOING,
-    PREPARED,
     Change,
     Transaction,
     is_epoch_exhausted,
@@ -86,6 +85,7 @@ def _find_or_create(
 def _check(transaction: Transaction, request: InitProducerIdRequest) -> None:
     """Raise if the producer has to wait or is not who it believes to be.
 
+    A decided transaction has its end pending from the first, so there is no need to look for its state.
     A producer of the previous id at its last epoch may be one that was never told of its new id.
     """
     if transaction.pending is not None:
@@ -96,8 +96,6 @@ def _check(transaction: Transaction, request: InitProducerIdRequest) -> None:
         or (request.producer_id == transaction.previous_producer_id and is_epoch_exhausted(request.producer_epoch))
     ):
         raise KafkaError(ErrorCode.PRODUCER_FENCED)
-    if transaction.state in PREPARED:
-        raise KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS)
 
 
 def _next_epoch(

@@ -10,6 +10,9 @@ What must hold whatever comes, most of it read off the log:
 - replaying the log gives the state that is live
 """
 
+import random
+
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -121,6 +124,8 @@ class TransactionMachine(RuleBasedStateMachine):
         if epoch >= 0:
             self.seed(epoch)
         driver.load()
+        for number in (0, 2):
+            self.init(number, False)
 
     def seed(self, epoch):
         """Let a transactional id come with a past."""
@@ -159,6 +164,11 @@ class TransactionMachine(RuleBasedStateMachine):
         )
         token = self.ask("init", client, goes_on)
         self.driver.call("init_producer_id", token, request, 5)
+
+    @rule(number=CLIENTS, indexes=PARTITIONS, is_commit=st.booleans(), bumps=st.booleans())
+    def transact(self, number, indexes, is_commit, bumps):
+        self.add(number, indexes, bumps)
+        self.finish(number, is_commit, bumps)
 
     @rule(number=CLIENTS, indexes=PARTITIONS, by_broker=st.booleans())
     def add(self, number, indexes, by_broker):
@@ -241,7 +251,11 @@ class TransactionMachine(RuleBasedStateMachine):
                 assert producer_id not in self.used_ids, "a producer id is used anew"
                 assert epoch == 0
                 assert before.producer[1] >= MAX_EPOCH - 1, "a producer id was replaced before its time"
+        if before and before.state in PREPARED and before.value.next_producer_id != -1:
+            assert written.producer == (before.value.next_producer_id, 0)
         if written.state in PREPARED:
+            bumps = written.value.client_transaction_version == 2
+            assert not bumps or epoch > before.producer[1] or epoch == MAX_EPOCH, "a transaction without its own epoch"
             assert written.partitions == (before.partitions if before and before.state is ONGOING else set())
             self.acknowledged[name] = set()
         self.used_ids.add(producer_id)
@@ -302,6 +316,7 @@ class TransactionMachine(RuleBasedStateMachine):
         outcome, partition = self.driver.markers.pop(which % len(self.driver.markers))
         self.driver.answer_marker(outcome, partition, error)
 
+    @precondition(lambda self: self.driver.held or self.driver.markers)
     @rule(kept=st.integers(0, 3), marked=st.integers(0, 3))
     def crash(self, kept, marked):
         """Of what is under way, some writes and some markers still arrive; their answers do not."""
@@ -324,13 +339,13 @@ class TransactionMachine(RuleBasedStateMachine):
                 self.acknowledged[name] = set()
         driver.load()
 
-    @rule(duration_ms=st.sampled_from([50, 100, 5_000, TIMEOUT_MS, EXPIRATION_MS]))
+    @rule(duration_ms=st.sampled_from([50, 100, 100, 5_000, TIMEOUT_MS, TIMEOUT_MS, EXPIRATION_MS]))
     def wait(self, duration_ms):
         self.driver.wait(duration_ms)
 
-    @rule()
-    def toggle_producer_ids(self):
-        self.driver.has_producer_ids = not self.driver.has_producer_ids
+    @rule(has_some=st.sampled_from([True, True, False]))
+    def refill_producer_ids(self, has_some):
+        self.driver.has_producer_ids = has_some
 
     # -- what must hold ------------------------------------------------------------------------------------------
 
@@ -414,5 +429,73 @@ class TransactionMachine(RuleBasedStateMachine):
             self.end()
 
 
-TransactionMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=60, deadline=None)
+TransactionMachine.TestCase.settings = settings(max_examples=100, stateful_step_count=50, deadline=None)
 TestTransactions = TransactionMachine.TestCase
+
+
+# Hypothesis finds the shortest way to a fault but seldom walks far; these walks do, mostly with producers that are
+# not fenced yet.
+
+SEEDS = 60
+STEPS = 250
+WEIGHTS = {
+    "transact": 6,
+    "add": 3,
+    "finish": 4,
+    "init": 3,
+    "hold": 2,
+    "write": 6,
+    "lose_write": 2,
+    "mark": 8,
+    "fail_marker": 2,
+    "crash": 1,
+    "wait": 2,
+    "refill_producer_ids": 1,
+}
+
+
+def step(machine, rng, name):
+    def chance(share):
+        return rng.random() < share
+
+    number = rng.choice((0, 2)) if chance(0.7) else rng.randrange(4)
+    indexes = [rng.randrange(3) for _ in range(rng.randint(1, 3))]
+    driver = machine.driver
+    if name == "transact":
+        machine.transact(number, indexes, is_commit=chance(0.6), bumps=chance(0.7))
+    elif name == "add":
+        machine.add(number, indexes, by_broker=chance(0.5))
+    elif name == "finish":
+        machine.finish(number, is_commit=chance(0.6), bumps=chance(0.7))
+    elif name == "init":
+        machine.init(number, goes_on=chance(0.4))
+    elif name == "hold":
+        machine.hold()
+    elif name == "write" and driver.held:
+        machine.write(is_last=chance(0.4))
+    elif name == "lose_write" and driver.held:
+        machine.lose_write(rng.choice((ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.KAFKA_STORAGE_ERROR)))
+    elif name == "mark" and driver.markers:
+        machine.mark(rng.randrange(6), is_gone=chance(0.1))
+    elif name == "fail_marker" and driver.markers:
+        machine.fail_marker(rng.randrange(6), ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    elif name == "crash" and chance(0.5):
+        machine.crash(rng.randrange(4), rng.randrange(4))
+    elif name == "wait":
+        machine.wait(rng.choice((100, 100, 100, 5_000, TIMEOUT_MS)) if chance(0.95) else EXPIRATION_MS)
+    elif name == "refill_producer_ids":
+        machine.refill_producer_ids(chance(0.8))
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_long_walks(seed):
+    rng = random.Random(seed)
+    machine = TransactionMachine()
+    machine.begin(version=(2, 2, 1, 0)[seed % 4], epoch=rng.choice((-1, 5, MAX_EPOCH - 4, MAX_EPOCH - 2)))
+    for _ in range(STEPS):
+        step(machine, rng, rng.choices(list(WEIGHTS), WEIGHTS.values())[0])
+        machine.what_is_decided_goes_on()
+        if rng.random() < 0.2:
+            machine.replayed_is_live()
+    machine.replayed_is_live()
+    machine.end()

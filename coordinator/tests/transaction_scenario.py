@@ -261,6 +261,7 @@ class TransactionPlayer(Player):
                 *marked,
                 *changes,
                 f"client={value.client_transaction_version}",
+                *(["(record version 0)"] if record.value[:2] == bytes(2) else []),
             ]
         )
 
