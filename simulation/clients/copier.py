@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import count
 from random import Random
+from typing import Final
 
 from odradek.protocol.errors import ErrorCode
 from odradek.simulation.api import ConnectionLost, World
@@ -23,6 +24,7 @@ from odradek.simulation.history import Copy, History, Isolation, Partition, Read
 
 _OFFSET_FETCH = {9: (7, 10)}
 """Versions that can ask for stable positions."""
+_RECORDS_A_WRITE: Final = 4
 
 
 class Copier:
@@ -48,8 +50,7 @@ class Copier:
                 await instance.run()
             except (ClientDied, GaveUp, Fenced, groups.Fenced) as end:
                 self._history.say(f"{self.name}#{number}", f"ends: {type(end).__name__} {end}")
-            finally:
-                instance.end()
+            instance.end()
             if self._world.is_ending:
                 return
             await self._world.sleep(self._random.choice((0.001, 0.1, 0.5)))
@@ -59,7 +60,7 @@ class Copier:
         link = Link(world, history, name, random, Versions(random, LIMITS | _OFFSET_FETCH))
         session = TransactionalSession(world, history, name, random, self.name, self._flow, self._timeout_ms)
         membership = Membership(link, self._job.group, self._job.inputs, random)
-        fetcher = Fetcher(link, history, random, Isolation.READ_COMMITTED, self._job.group)
+        fetcher = Fetcher(link, history, random, Isolation.READ_COMMITTED, self._job.group, most_bytes=500)
         return _Instance(world, random, self._job, self._values, link, session, membership, fetcher)
 
 
@@ -141,9 +142,8 @@ class _Instance:
         session = self._session
         session.begin()
         try:
-            outputs = self._outputs(records)
-            if outputs:
-                await session.write(outputs)
+            for start in range(0, len(records), _RECORDS_A_WRITE):
+                await session.write(self._outputs(records[start : start + _RECORDS_A_WRITE]))
             await self._perhaps_sleep()
             await session.commit_offsets(
                 self._job.group, moved, self._membership.generation, self._membership.member_id

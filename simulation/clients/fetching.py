@@ -52,7 +52,13 @@ class Fetcher:
     """Reads some partitions from positions of its own. `assignment` names what its polls belong to."""
 
     def __init__(
-        self, link: Link, history: History, random: Random, isolation: Isolation, group: str | None = None
+        self,
+        link: Link,
+        history: History,
+        random: Random,
+        isolation: Isolation,
+        group: str | None = None,
+        most_bytes: int | None = None,
     ) -> None:
         self.isolation = isolation
         self.positions: dict[Partition, int] = {}
@@ -66,7 +72,7 @@ class Fetcher:
         self._session_id = 0
         self._session_epoch = 0
         self._in_session: dict[Partition, int] = {}
-        self._most_bytes = random.choice((1, 300, 3_000, 1_000_000))
+        self._most_bytes = most_bytes or random.choice((1, 300, 3_000, 1_000_000))
 
     def assign(self, assignment: str, positions: dict[Partition, int]) -> None:
         """Read these partitions from these positions from now on."""
@@ -108,7 +114,7 @@ class Fetcher:
         return FetchRequest(
             max_wait_ms=max_wait_ms,
             min_bytes=self._random.choice((0, 1, 1, 100)),
-            max_bytes=self._random.choice((self._most_bytes, 1_000_000)),
+            max_bytes=self._random.choice((self._most_bytes, 2 * self._most_bytes, 1_000_000)),
             isolation_level=self.isolation.value,
             session_id=self._session_id,
             session_epoch=self._session_epoch if self._uses_sessions else -1,

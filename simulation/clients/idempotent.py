@@ -72,8 +72,7 @@ class IdempotentProducer:
                 await instance.run()
             except (ClientDied, GaveUp):
                 self._history.say(self.name, "starts again")
-            finally:
-                instance.end()
+            instance.end()
             if self._world.is_ending:
                 return
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import count
 from random import Random
 from typing import Any, Final
 
@@ -14,7 +15,7 @@ from odradek.protocol.messages.metadata import MetadataRequest, MetadataRequestT
 from odradek.protocol.schema import Message
 from odradek.server.apis import APIS
 from odradek.simulation.api import ClientConnection, ConnectionLost, World
-from odradek.simulation.history import History
+from odradek.simulation.history import TRANSACTIONS_TOPIC, History
 
 RETRIABLE: Final = frozenset(
     {
@@ -40,7 +41,8 @@ RETRIABLE: Final = frozenset(
 
 GROUP, TRANSACTION = 0, 1
 _PRODUCE, _METADATA, _FIND_COORDINATOR = 0, 3, 10
-_MOST_ATTEMPTS: Final = 400
+_PATIENCE_S: Final = 40.0
+"""How long a client goes on asking when the faults are over."""
 
 
 class ClientDied(Exception):  # noqa: N818 - what happened
@@ -121,11 +123,12 @@ class Link:
     async def ask_until(
         self, make: Callable[[], Message], code_of: Callable[[Any], int], retriable: frozenset[ErrorCode] = RETRIABLE
     ) -> Any:
-        """Ask until the answer's code is none of the retriable ones. Raises GaveUp after very many attempts.
+        """Ask until the answer's code is none of the retriable ones. Raises GaveUp if that takes too long.
 
         For requests that may be repeated without harm.
         """
-        for attempt in range(_MOST_ATTEMPTS):
+        healthy_since_s: float | None = None
+        for attempt in count():
             try:
                 response = await self.ask(make())
             except ConnectionLost:
@@ -134,8 +137,22 @@ class Link:
             if code_of(response) not in retriable:
                 return response
             await self.back_off(attempt)
-        self.history.note_odd(self.name, f"gave up on {type(make()).__name__} after {_MOST_ATTEMPTS} attempts")
+            if healthy_since_s is None and self.world.is_ending:
+                healthy_since_s = self.world.clock.seconds()
+            if healthy_since_s is not None and self.world.clock.seconds() > healthy_since_s + _PATIENCE_S:
+                break
+        self._give_up(f"gave up on {type(make()).__name__}")
         raise GaveUp(self.name)
+
+    def _give_up(self, text: str) -> None:
+        """Nothing may block for ever, unless a power loss took the coordinator's log and not what it had caused.
+
+        In Kafka, too, a transaction stays undecided if its markers are refused for a newer epoch of the producer.
+        """
+        if len(self.history.lossy_crashes(TRANSACTIONS_TOPIC)):
+            self.history.say(self.name, text)
+        else:
+            self.history.note_odd(self.name, text)
 
     async def back_off(self, attempt: int = 0) -> None:
         """Wait as clients do before they try again."""

@@ -110,7 +110,9 @@ class Membership:
             return None
         owned = _assigned(synced.assignment)
         self._last_heartbeat_ms = self._link.world.now_ms()
-        self._link.history.assigned(self._link.name, self.group, self.generation, self.member_id, owned)
+        # A static member keeps what it owns, and the generation, under a new member id.
+        owner = self.instance_id or self.member_id
+        self._link.history.assigned(self._link.name, self.group, self.generation, owner, owned)
         return owned
 
     def _refused(self, what: str, response: Any) -> None:

@@ -83,10 +83,9 @@ class _Instance:
                 await producer._world.sleep(producer._random.choice((0.0, 0.0, 0.02, 0.1)))
         except (Fenced, ClientDied, GaveUp) as end:
             producer._history.say(self._name, f"ends: {type(end).__name__} {end}")
-        finally:
-            self._session.abandon()
-            if not self.is_gone.called:
-                self.is_gone.callback(None)
+        self._session.abandon()
+        if not self.is_gone.called:
+            self.is_gone.callback(None)
 
     async def _transaction(self) -> None:
         random, session = self._producer._random, self._session
