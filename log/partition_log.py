@@ -125,15 +125,17 @@ class PartitionLog(LogAppend):
             raise self._fail("read", error) from error
 
     def _aborted_transactions(self, offset: int, region: FileRegion) -> list[AbortedTransaction]:
-        index = next((i for i, segment in enumerate(self.segments) if segment.file is region.file), None)
-        if index is None:
-            return []
+        index = max(0, bisect_right(self._bases, offset) - 1)
+        while self.segments[index].file is not region.file:
+            index += 1
+            if index == len(self.segments):
+                return []
         upper = self.segments[index].offset_index.offset_above_position(region.position + region.size_bytes)
         if upper is None:
             upper = self._bases[index + 1] if index + 1 < len(self._bases) else self.log_end_offset
         found: list[AbortedTransaction] = []
-        for segment in self.segments[index:]:
-            entries, is_complete = segment.transaction_index.collect(offset, upper)
+        for number in range(index, len(self.segments)):
+            entries, is_complete = self.segments[number].transaction_index.collect(offset, upper)
             found += entries
             if is_complete:
                 break
