@@ -8,13 +8,12 @@ from bisect import bisect_left
 from contextlib import suppress
 from typing import NamedTuple
 
-from odradek.log.filesystem import File, FileSystem, is_disk_full, remove_if_exists, write_atomically
+from odradek.log.filesystem import FileSystem, is_disk_full, remove_if_exists, write_atomically
 
 _ENTRY = struct.Struct(">hqqqq")
 _LAST_OFFSET = struct.Struct(">q")
 _LAST_OFFSET_AT = 18
 _VERSION = 0
-_BLOCK_ENTRIES = 64
 
 
 class CorruptTransactionIndexError(Exception):
@@ -73,7 +72,9 @@ class TransactionIndex:
 
     def entries(self) -> list[AbortedTransaction]:
         """In the order of their markers, from the file. Raises CorruptTransactionIndexError."""
-        data = self._stored()
+        return self._decode(self._stored())
+
+    def _decode(self, data: bytes | bytearray) -> list[AbortedTransaction]:
         if len(data) % _ENTRY.size:
             raise CorruptTransactionIndexError(f"{self.path}: {len(data)} bytes are not whole entries")
         result: list[AbortedTransaction] = []
@@ -96,42 +97,21 @@ class TransactionIndex:
 
     def collect(self, fetch_offset: int, upper_bound: int) -> tuple[list[AbortedTransaction], bool]:
         """Those that touch [fetch_offset, upper_bound), and whether later segments need no look."""
+        known = self._known
+        if known is None:
+            known = bytearray(self._stored())
+            self._decode(known)
+            self._known = known
         found: list[AbortedTransaction] = []
-        if self._is_without_file:
-            return found, False
-        for entry in self._entries_from(fetch_offset):
+        slots = range(len(known) // _ENTRY.size)
+        start = bisect_left(slots, fetch_offset, key=lambda slot: _last_offset(known, slot))
+        for slot in slots[start:]:
+            entry = AbortedTransaction(*_ENTRY.unpack_from(known, slot * _ENTRY.size)[1:])
             if entry.first_offset < upper_bound:
                 found.append(entry)
             if entry.last_stable_offset >= upper_bound:
                 return found, True
         return found, False
-
-    def _entries_from(self, offset: int) -> Iterator[AbortedTransaction]:
-        """Those whose marker is at or above `offset`, read block by block. Raises CorruptTransactionIndexError."""
-        if self._pending:
-            yield from (entry for entry in self.entries() if entry.last_offset >= offset)
-            return
-        try:
-            file = self._fs.open(self.path)
-        except FileNotFoundError:
-            self._is_without_file = True
-            return
-        count, rest = divmod(file.size_bytes(), _ENTRY.size)
-        if rest:
-            raise CorruptTransactionIndexError(f"{self.path}: {rest} bytes are not a whole entry")
-        start = bisect_left(range(count), offset, key=lambda index: self._read(file, index, 1)[0].last_offset)
-        while start < count:
-            yield from self._read(file, start, _BLOCK_ENTRIES)
-            start += _BLOCK_ENTRIES
-
-    def _read(self, file: File, index: int, count: int) -> list[AbortedTransaction]:
-        data = file.pread(index * _ENTRY.size, count * _ENTRY.size)
-        entries = []
-        for version, *fields in _ENTRY.iter_unpack(data):
-            if version != _VERSION:
-                raise CorruptTransactionIndexError(f"{self.path}: unknown entry version {version}")
-            entries.append(AbortedTransaction(*fields))
-        return entries
 
     def truncate_to(self, offset: int) -> None:
         """Drop entries whose marker is at or above `offset`."""
