@@ -237,6 +237,23 @@ def _tool_consume(contestant: Contestant, row: Row, pace: Pace) -> Values:
     }
 
 
+def _client_transactions(contestant: Contestant, row: Row, pace: Pace) -> Values:
+    with contestant.topic(1) as topic:
+        arguments = [contestant.broker.bootstrap_servers, topic]
+        arguments += [str(row.load["records_per_transaction"]), str(row.load["value_bytes"]), f"{pace.seconds:.0f}"]
+        process = subprocess.run(
+            [sys.executable, "-m", "benchmarks.client_transactions", *arguments],
+            capture_output=True,
+            text=True,
+            cwd=ROOT,
+            timeout=LOADER_TIMEOUT_S,
+        )
+    if process.returncode:
+        raise MeasurementError(f"librdkafka's producer failed: {process.stderr.strip()[-300:]}")
+    count, seconds = process.stdout.split()
+    return {"transactions_per_s": int(count) / float(seconds)}
+
+
 def start(name: str, row: Row, pace: Pace) -> Values:
     """Takes a broker of its own."""
     return {"start_s": brokers.start_seconds(name)}
@@ -269,6 +286,7 @@ MEASUREMENTS: Mapping[str, Callable[[Contestant, Row, Pace], Values]] = {
     "consume": _throughput,
     "requests": _requests,
     "transactions": _transactions,
+    "client_transactions": _client_transactions,
     "tool_produce": _tool_produce,
     "tool_consume": _tool_consume,
     "memory": _memory,

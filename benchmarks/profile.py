@@ -116,7 +116,9 @@ def profile_once(row: Row, seconds: float) -> tuple[dict[Function, Any], int]:
             result = measure.LOADS[row.kind](measure.Contestant(broker), row, pace)
         if not broker.profile.exists():
             raise measure.MeasurementError(f"no profile was written:\n{broker.log.read_text()[-2000:]}")
-        requests = result.acked_records // int(row.load.get("records_per_batch", 1))
+        of_transaction = int(row.load.get("records_per_transaction", 0))
+        records = of_transaction + 1 if row.kind == "transactions" else int(row.load.get("records_per_batch", 1))
+        requests = result.acked_records // records
         return pstats.Stats(str(broker.profile)).stats, requests  # type: ignore[attr-defined]
 
 

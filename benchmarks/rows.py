@@ -177,6 +177,14 @@ ROWS: tuple[Row, ...] = (
     _transactions(1),
     _transactions(8),
     Row(
+        "client-transactions",
+        "librdkafka's producer, transactions of 100 records of 1 KB",
+        "client_transactions",
+        TRANSACTIONS,
+        (at_least("transactions_per_s", 1.0),),
+        in_quick=False,
+    ),
+    Row(
         "read-committed",
         "consume 1 KB records of transactions, every tenth aborted, read_committed",
         "consume",

@@ -1,0 +1,44 @@
+"""Transactions of librdkafka's producer, as a process of its own: a confirmation with a client that people use.
+
+    python -m benchmarks.client_transactions <bootstrap> <topic> <records a transaction> <bytes a record> <seconds>
+
+Prints how many transactions it committed within the time, and how long that was.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+import uuid
+
+from confluent_kafka import Producer
+
+WARM_UP_TRANSACTIONS = 20
+
+
+def main() -> None:
+    bootstrap, topic = sys.argv[1:3]
+    records, size_bytes, seconds = map(int, sys.argv[3:6])
+    producer = Producer(
+        {"bootstrap.servers": bootstrap, "transactional.id": f"bench-{uuid.uuid4()}", "linger.ms": 0, "acks": "all"}
+    )
+    producer.init_transactions(30)
+    value = b"x" * size_bytes
+
+    def transact() -> None:
+        producer.begin_transaction()
+        for _ in range(records):
+            producer.produce(topic, value, partition=0)
+        producer.commit_transaction(30)
+
+    for _ in range(WARM_UP_TRANSACTIONS):
+        transact()
+    start, count = time.monotonic(), 0
+    while time.monotonic() - start < seconds:
+        transact()
+        count += 1
+    print(count, time.monotonic() - start)
+
+
+if __name__ == "__main__":
+    main()
