@@ -1,9 +1,9 @@
 """DescribeTransactions and ListTransactions inside one shard (KIP-664, KIP-994, KIP-1152)."""
 
-import re
 from collections.abc import Collection
 from typing import Final
 
+from odradek.coordinator.linear_pattern import LinearPattern
 from odradek.coordinator.transaction import STATE_NAMES, Transaction
 from odradek.coordinator.transaction_shard_state import TransactionShardState
 from odradek.protocol.errors import ErrorCode, KafkaError
@@ -64,14 +64,14 @@ def list_transactions(
     `duration_ms` lets those pass that were begun longer ago than that, -1 all; `pattern` has to match the whole id.
     Raises INVALID_REGULAR_EXPRESSION.
     """
-    matches = _compile(pattern) if pattern else None
+    compiled = _compile(pattern) if pattern else None
 
     def passes(transaction: Transaction) -> bool:
         return (
             (not producer_ids or transaction.producer_id in producer_ids)
             and (not states or STATE_NAMES[transaction.state] in states)
             and (duration_ms < 0 or now_ms - transaction.start_ms > duration_ms)
-            and (matches is None or matches.fullmatch(transaction.transactional_id) is not None)
+            and (compiled is None or compiled.matches(transaction.transactional_id))
         )
 
     return [
@@ -85,10 +85,10 @@ def list_transactions(
     ]
 
 
-def _compile(pattern: str) -> re.Pattern[str]:
+def _compile(pattern: str) -> LinearPattern:
     try:
-        return re.compile(pattern)
-    except re.error as error:
+        return LinearPattern(pattern)
+    except ValueError as error:
         raise KafkaError(
             ErrorCode.INVALID_REGULAR_EXPRESSION,
             f"Transaction ID pattern `{pattern}` is not a valid regular expression: {error}.",

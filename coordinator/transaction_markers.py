@@ -23,19 +23,18 @@ logger = logging.getLogger(__name__)
 DONE: Final = frozenset(
     {
         ErrorCode.NONE,
-        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-        ErrorCode.UNKNOWN_TOPIC_ID,
         ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT,
         ErrorCode.UNSUPPORTED_VERSION,
     }
 )
-"""The partition has its marker, or is gone, or cannot hold one and so holds nothing of the transaction either."""
+"""The partition has its marker, or cannot hold one and so holds nothing of the transaction either."""
 
 SUPERSEDED: Final = frozenset({ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_COORDINATOR_FENCED})
 """A newer coordinator has decided for this producer since."""
 
 RETRIABLE: Final = frozenset(
     {
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
         ErrorCode.NOT_LEADER_OR_FOLLOWER,
         ErrorCode.NOT_ENOUGH_REPLICAS,
         ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,

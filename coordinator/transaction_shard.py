@@ -206,8 +206,9 @@ class TransactionShard:
     ) -> Result:
         """How the marker of an outcome fared in one of its partitions, (topic, index).
 
-        NONE: it is there. UNKNOWN_TOPIC_OR_PARTITION: the cluster has no such partition (whereas a broker that only
-        does not have it yet is NOT_LEADER_OR_FOLLOWER). What can be tried again comes back in a later result.
+        NONE: it is there, or the cluster has no such partition any more, which only the sender can know. A broker that
+        does not know the partition (UNKNOWN_TOPIC_OR_PARTITION) may only be late. What can be tried again comes back in
+        a later result.
         """
         effects = Effects()
         transaction = self._state.transactions.get(transactional_id)

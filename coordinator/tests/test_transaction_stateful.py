@@ -52,7 +52,7 @@ WRITE_ERRORS = st.sampled_from(
     [ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.MESSAGE_TOO_LARGE]
 )
 MARKER_ERRORS = st.sampled_from(
-    [ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.UNKNOWN_SERVER_ERROR]
+    [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.UNKNOWN_SERVER_ERROR]
 )
 END_OF = {PREPARE_COMMIT: COMPLETE_COMMIT, PREPARE_ABORT: COMPLETE_ABORT}
 TIMEOUT_MS = 15_000
@@ -295,11 +295,11 @@ class TransactionMachine(RuleBasedStateMachine):
         self.driver.fail(error)
 
     @precondition(lambda self: self.driver.markers)
-    @rule(which=st.integers(0, 5), is_gone=st.booleans())
-    def mark(self, which, is_gone):
+    @rule(which=st.integers(0, 5), is_odd=st.booleans())
+    def mark(self, which, is_odd):
         outcome, partition = self.driver.markers.pop(which % len(self.driver.markers))
         self.apply_marker(outcome, partition)
-        error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if is_gone else ErrorCode.NONE
+        error = ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT if is_odd else ErrorCode.NONE
         self.driver.answer_marker(outcome, partition, error)
         self.driver.answer_marker(outcome, partition, error)
 
@@ -476,7 +476,7 @@ def step(machine, rng, name):
     elif name == "lose_write" and driver.held:
         machine.lose_write(rng.choice((ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.KAFKA_STORAGE_ERROR)))
     elif name == "mark" and driver.markers:
-        machine.mark(rng.randrange(6), is_gone=chance(0.1))
+        machine.mark(rng.randrange(6), is_odd=chance(0.1))
     elif name == "fail_marker" and driver.markers:
         machine.fail_marker(rng.randrange(6), ErrorCode.NOT_LEADER_OR_FOLLOWER)
     elif name == "crash" and chance(0.5):

@@ -1,0 +1,51 @@
+"""Linear patterns against Python's own, which mean the same where both can be used."""
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from odradek.coordinator.linear_pattern import LinearPattern
+
+ATOMS = st.sampled_from(
+    ["a", "b", ".", "[ab]", "[^a]", "[a-c]", r"\d", r"\W", r"[\w-]", "(?:ab|b)", "(a)", "^", "$", r"\b", "(?i:A)", "x?"]
+)
+PATTERNS = st.recursive(
+    ATOMS,
+    lambda inner: st.one_of(
+        st.lists(inner, min_size=1, max_size=4).map("".join),
+        st.builds("(?:{}|{})".format, inner, inner),
+        st.builds("(?:{}){}".format, inner, st.sampled_from(["*", "+", "?", "{2}", "{1,3}", "{2,}", "*?", "+?"])),
+    ),
+    max_leaves=8,
+)
+
+
+@given(PATTERNS, st.text("abcABx1-_\n", max_size=8))
+def test_agrees_with_python(pattern, text):
+    # Python's `$` also matches before a line feed at the end, RE2's does not.
+    expected = re.compile(pattern.replace("$", r"\Z"), re.ASCII).fullmatch(text) is not None
+    assert LinearPattern(pattern).matches(text) == expected
+
+
+@pytest.mark.parametrize("pattern", ["[", "(", "a**", "*", r"(a)\1", "(?=a)", "(?!a)", "(?<=a)b", "a{9999}", "(?P=x)"])
+def test_refuses(pattern):
+    with pytest.raises(ValueError):
+        LinearPattern(pattern)
+
+
+def test_hostile_patterns_take_no_longer():
+    text = "a" * 200
+    for pattern in ("(a+)+b", "(a|aa)+b", "(a*)*b", "(.*)*(.*)*(.*)*b", "((a+)+)+$b"):
+        assert not LinearPattern(pattern).matches(text)
+    with pytest.raises(ValueError):
+        LinearPattern("(" * 5000 + ")" * 5000)
+
+
+def test_flags():
+    assert LinearPattern("(?i)app-[a-c]+").matches("APP-abC")
+    assert not LinearPattern("app-[a-c]+").matches("APP-abC")
+    assert not LinearPattern("(?i)[^a]").matches("A")
+    assert LinearPattern("(?s)a.b").matches("a\nb")
+    assert not LinearPattern("a.b").matches("a\nb")
