@@ -39,7 +39,8 @@ async def read_all(world: "World", scenario: Scenario, groups: Iterable[str]) ->
     connection: ClientConnection = await world.connect()
     for topic in scenario.topics:
         for index in range(topic.partitions):
-            for log, isolation in await _patiently(world, deadline_s, _read_both, connection, (topic.name, index)) or ():
+            read = _read_compacted if topic.is_compacted else _read_both
+            for log, isolation in await _patiently(world, deadline_s, read, connection, (topic.name, index)) or ():
                 state.logs[(topic.name, index), isolation] = log
     for group in groups:
         offsets = await _patiently(world, deadline_s, _read_offsets, connection, group)
@@ -65,8 +66,15 @@ async def _patiently(
 async def _read_both(
     connection: ClientConnection, partition: Partition, *, is_last_try: bool
 ) -> list[tuple[FinalLog, Isolation]]:
+    """With each isolation level."""
+    return [(await _read_log(connection, partition, level, is_last_try=is_last_try), level) for level in Isolation]
+
+
+async def _read_compacted(
+    connection: ClientConnection, partition: Partition, *, is_last_try: bool
+) -> list[tuple[FinalLog, Isolation]]:
     """With each isolation level, and with no compaction between."""
-    logs = [(await _read_log(connection, partition, level, is_last_try=is_last_try), level) for level in Isolation]
+    logs = await _read_both(connection, partition, is_last_try=is_last_try)
     again = await _read_log(connection, partition, logs[0][1], is_last_try=is_last_try)
     if again.records != logs[0][0].records:
         raise _NotYetError(f"{partition} changes")

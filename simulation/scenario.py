@@ -47,7 +47,7 @@ def draw(random: Random) -> Scenario:
         transaction_version=random.choice((0, 1, 2, 2)),
         habits=_habits(random),
         faults=_faults(random),
-        duration_s=random.uniform(3.0, 8.0),
+        duration_s=random.uniform(2.0, 5.0),
     )
 
 

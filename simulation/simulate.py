@@ -1,6 +1,7 @@
 """The command line: many seeds on all cores, or one with its trace."""
 
 import argparse
+import gc
 import multiprocessing
 import os
 import sys
@@ -77,7 +78,8 @@ def reports(seeds: Iterable[int], jobs: int) -> Iterator[Report]:
     if jobs <= 1:
         yield from map(run_one, seeds)
         return
-    with multiprocessing.get_context("fork").Pool(jobs) as pool:
+    # What is imported by now need not be looked at after each seed.
+    with multiprocessing.get_context("fork").Pool(jobs, initializer=gc.freeze) as pool:
         yield from pool.imap_unordered(run_one, seeds, chunksize=4)
 
 
