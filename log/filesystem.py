@@ -72,6 +72,10 @@ class File(Protocol):
         """Up to `size_bytes` bytes from `position`; fewer only at the end of the file."""
         ...
 
+    def read_into(self, position: int, buffer: memoryview) -> int:
+        """Fill a buffer from `position` on; how many bytes there were, fewer only at the end of the file."""
+        ...
+
     def write_pieces(self, position: int, pieces: Sequence[Piece], size_bytes: int) -> None:
         """Write all pieces one after the other; `size_bytes` is their total. On OSError a part may be written."""
         ...
@@ -210,6 +214,12 @@ class OsFile:
                 remaining -= len(data)
             return b"".join(pieces)
         return data
+
+    def read_into(self, position: int, buffer: memoryview) -> int:
+        done = 0
+        while done < len(buffer) and (count := os.preadv(self.fd, [buffer[done:]], position + done)):
+            done += count
+        return done
 
     def write_pieces(self, position: int, pieces: Sequence[Piece], size_bytes: int) -> None:
         written = os.pwritev(self.fd, pieces, position)
@@ -434,6 +444,11 @@ class MemoryFile:
 
     def pread(self, position: int, size_bytes: int) -> bytes:
         return self._node.content.read(position, size_bytes)
+
+    def read_into(self, position: int, buffer: memoryview) -> int:
+        data = self.pread(position, len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
 
     def write_pieces(self, position: int, pieces: Sequence[Piece], size_bytes: int) -> None:
         data = b"".join(pieces)

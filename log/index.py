@@ -124,6 +124,12 @@ class SparseIndex:
         self._is_rebuilding = True
         self._loaded()
 
+    def fill(self, entries: bytearray) -> None:
+        """After `reset`: the entries that belong in it, encoded."""
+        self._pending = entries
+        self._count = len(entries) // self.entry.size
+        self._loaded()
+
     def _truncate(self, count: int) -> None:
         if count < self._written:
             self._pending = bytearray()
@@ -272,7 +278,10 @@ class OffsetIndex(SparseIndex):
 
     def _loaded(self) -> None:
         self._last_offset = self.base_offset + (self.get(self._count - 1)[0] if self._count else 0)
-        self._pending_keys = array("i", [self.get(slot)[0] for slot in range(self._written, self._count)])
+        fields = array("i", bytes(self._pending))
+        if sys.byteorder == "little":
+            fields.byteswap()
+        self._pending_keys = fields[::2]
 
 
 class TimeIndex(SparseIndex):

@@ -36,7 +36,7 @@ from odradek.log.log_directory import (
 )
 from odradek.log.log_upkeep import DirectoryDescription, Key, LogManagerSettings, LogSize, LogUpkeep
 from odradek.log.partition_log import PartitionLog
-from odradek.log.recovery import open_partition_log
+from odradek.log.recovery import RecoveryReport, open_partition_log
 from odradek.log.segment import DeletedSegment
 from odradek.protocol.errors import ErrorCode, KafkaError
 
@@ -69,6 +69,7 @@ class _Loaded(NamedTuple):
     topic_id: bytes | None
     cleaned_to: int | None
     failure: Exception | None
+    report: RecoveryReport
 
 
 class LogManager(LogUpkeep):
@@ -79,8 +80,8 @@ class LogManager(LogUpkeep):
 
     `directories` are absolute paths. `topic_config` gives a topic's properties, None for a topic it does not know,
     which then has `default_config`. `random_bytes(n)` is the source of ids. `on_directory_failure(path, partitions)`
-    is called when a directory goes offline. `monotonic` (seconds) and `sleep` pace compaction in a thread;
-    `start_compaction_worker` starts a process for it, without which all of it goes on in threads.
+    is called when a directory goes offline. `monotonic` (seconds) times recovery and, with `sleep`, paces compaction
+    in a thread; `start_compaction_worker` starts a process for it, without which all of it goes on in threads.
     """
 
     def __init__(
@@ -119,6 +120,7 @@ class LogManager(LogUpkeep):
         self._topic_config = topic_config
         self._random_bytes = random_bytes
         self._choose_jitter_ms = choose_jitter_ms
+        self._monotonic = monotonic
         self._topic_ids: dict[Key, bytes] = {}
         self._untidy: set[str] = set()
 
@@ -198,10 +200,23 @@ class LogManager(LogUpkeep):
                 else:
                     loads.append(self._loading(directory, entry, offsets, now_ms, loaded))
         threads = 1 if is_clean else self.settings.num_recovery_threads_per_data_dir * len(self.directories)
+        started_s = self._monotonic()
         self._run_all(loads, threads)
+        report = RecoveryReport()
         for result in loaded:
             self._take_in(result)
+            report.add(result.report)
         logger.info("loaded logs count=%d clean=%s", len(self._logs), is_clean)
+        if report.segments:
+            logger.info(
+                "recovered logs=%d segments=%d verified_bytes=%d removed_bytes=%d removed_segments=%d ms=%d",
+                report.logs,
+                report.segments,
+                report.verified_bytes,
+                report.removed_bytes,
+                report.removed_segments,
+                (self._monotonic() - started_s) * 1000,
+            )
 
     def _loading(
         self,
@@ -218,6 +233,7 @@ class LogManager(LogUpkeep):
 
         def load() -> None:
             topic_id = log = failure = None
+            report = RecoveryReport()
             try:
                 topic_id = read_topic_id(self.fs, path, is_clean=directory.was_clean)
                 log = open_partition_log(
@@ -231,6 +247,7 @@ class LogManager(LogUpkeep):
                     recovery_point=offsets[RECOVERY_POINTS_FILE].get(key, 0),
                     producer_expiration_ms=self.settings.producer_id_expiration_ms,
                     choose_jitter_ms=self._choose_jitter_ms,
+                    report=report,
                 )
                 log.update_high_watermark(offsets[HIGH_WATERMARKS_FILE].get(key, 0))
                 if config.flush_before_acks and not directory.was_clean:
@@ -242,7 +259,7 @@ class LogManager(LogUpkeep):
                 # What a start finds has to be set right before anything is served.
                 failure = LogDirFailure(directory.path, f"{error.message}; free some and start again")
             cleaned_to = offsets[CLEANER_OFFSETS_FILE].get(key)
-            loaded.append(_Loaded(key, directory.path, log, topic_id, cleaned_to, failure))
+            loaded.append(_Loaded(key, directory.path, log, topic_id, cleaned_to, failure, report))
 
         return load
 

@@ -6,12 +6,11 @@ or checksum ends the log. Indexes, leader epochs and producers are built anew fr
 
 import logging
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from odradek.log import checkpoints, producer_replay
 from odradek.log.config import LogConfig
 from odradek.log.filesystem import DiskFullError, FileSystem, LogDirFailure, is_disk_full, remove_if_exists
-from odradek.log.index import IndexOffsetError
 from odradek.log.leader_epochs import LeaderEpochs
 from odradek.log.partition_log import LoadedState, PartitionLog
 from odradek.log.producer_state import ProducerState
@@ -27,13 +26,29 @@ from odradek.log.segment import (
     file_name,
 )
 from odradek.log.transaction_index import CorruptTransactionIndexError
-from odradek.protocol.record_batch import RECORD_BATCH_OVERHEAD, BatchHeader, crc_is_valid, read_header
+from odradek.protocol.record_batch import CONTROL_FLAG, TRANSACTIONAL_FLAG, BatchHeader
 
 logger = logging.getLogger(__name__)
 
 DEFAULT_PRODUCER_EXPIRATION_MS = 86_400_000
-_READ_BYTES = 1 << 20
+_MAX_SEQUENCE = 0x7FFFFFFF
 _LAST = 1 << 63
+
+
+class RecoveryReport:
+    """What opening logs took: bytes that were checked, what was cut off or dropped, and how many segments were read."""
+
+    __slots__ = ("logs", "removed_bytes", "removed_segments", "segments", "verified_bytes")
+
+    def __init__(self) -> None:
+        self.logs = self.segments = self.verified_bytes = self.removed_bytes = self.removed_segments = 0
+
+    def add(self, other: "RecoveryReport") -> None:
+        self.logs += other.segments > 0
+        self.segments += other.segments
+        self.verified_bytes += other.verified_bytes
+        self.removed_bytes += other.removed_bytes
+        self.removed_segments += other.removed_segments
 
 
 def open_partition_log(
@@ -49,16 +64,18 @@ def open_partition_log(
     recovery_point: int = 0,
     producer_expiration_ms: int = DEFAULT_PRODUCER_EXPIRATION_MS,
     choose_jitter_ms: Callable[[int], int] = lambda most_ms: 0,
+    report: RecoveryReport | None = None,
 ) -> PartitionLog:
     """Open, or create, the log in `directory`.
 
     `is_clean`: the last stop was clean. `log_start_offset` and `recovery_point` are those of the checkpoints, 0 if
-    they have none. The high watermark is the log's start; set the checkpointed one with `update_high_watermark`.
+    they have none. `report` is told what was done. The high watermark is the log's start; set the checkpointed one
+    with `update_high_watermark`.
 
     Blocks while it reads. Raises LogDirFailure, DiskFullError; MalformedFileError for a leader-epoch-checkpoint that
     cannot be read.
     """
-    loader = _Loader(fs, directory, config, now_ms, producer_expiration_ms)
+    loader = _Loader(fs, directory, config, now_ms, producer_expiration_ms, report or RecoveryReport())
     try:
         fs.make_directory(directory)
         state = loader.load(is_clean, log_start_offset, recovery_point)
@@ -74,7 +91,16 @@ def open_partition_log(
 
 
 class _Loader:
-    def __init__(self, fs: FileSystem, directory: str, config: LogConfig, now_ms: int, expiration_ms: int) -> None:
+    def __init__(
+        self,
+        fs: FileSystem,
+        directory: str,
+        config: LogConfig,
+        now_ms: int,
+        expiration_ms: int,
+        report: RecoveryReport,
+    ) -> None:
+        self.report = report
         self.fs = fs
         self.directory = directory
         self.config = config
@@ -181,7 +207,12 @@ class _Loader:
         names = set(self.fs.list_names(self.directory))
         for number, segment in enumerate(segments):
             if self._must_rebuild(segment, names):
-                self._recover(segment, log_start_offset, segments[:number])
+                flaw = self._recover(segment, log_start_offset, number)
+                if flaw is not None:
+                    logger.error(
+                        "segment cut at its first bad byte, what follows it in other segments is kept file=%s at=%d "
+                        "why=%s", segment.path(LOG_SUFFIX), segment.size_bytes, flaw,
+                    )  # fmt: skip
 
     def _must_rebuild(self, segment: Segment, names: set[str]) -> bool:
         if file_name(segment.base_offset, INDEX_SUFFIX) not in names:
@@ -203,21 +234,23 @@ class _Loader:
                     self._note_epoch(header)
         for index in range(first, len(self.segments)):
             segment = self.segments[index]
-            try:
-                removed_bytes = self._recover(segment, log_start_offset, self.segments[:index])
-            except IndexOffsetError as error:
-                logger.warning("emptying segment with invalid offsets: %s", error)
-                segment.rebuild_begin()
-                removed_bytes = max(1, segment.rebuild_end(0))
             later = self.segments[index + 1 :]
-            if removed_bytes or self._lost_its_end(segment, later):
+            flaw = self._recover(segment, log_start_offset, index)
+            if flaw is None and self._lost_its_end(segment, later):
+                flaw = f"its end is missing: the next segment begins at {later[0].base_offset}"
+            if flaw is not None:
                 logger.warning(
-                    "log cut at first bad batch directory=%s segment=%d removed_bytes=%d removed_segments=%d",
-                    self.directory,
-                    segment.base_offset,
-                    removed_bytes,
+                    "log cut at its first bad byte file=%s at=%d why=%s removed_bytes=%d removed_segments=%d "
+                    "end_offset=%d",
+                    segment.path(LOG_SUFFIX),
+                    segment.size_bytes,
+                    flaw,
+                    self.report.removed_bytes + sum(one.size_bytes for one in later),
                     len(later),
+                    segment.next_offset(),
                 )
+                self.report.removed_bytes += sum(one.size_bytes for one in later)
+                self.report.removed_segments = len(later)
                 self._delete(later)
                 del self.segments[index + 1 :]
                 # Or what was cut off might come back in the next crash, behind what has taken its place.
@@ -225,23 +258,39 @@ class _Loader:
                 self.fs.sync_directory(self.directory)
                 return
 
-    def _recover(self, segment: Segment, log_start_offset: int, before: list[Segment]) -> int:
-        """Read a segment whole and rebuild all that follows from it; how many bytes were cut off its end."""
+    def _recover(self, segment: Segment, log_start_offset: int, index: int) -> str | None:
+        """Read a segment whole, cut it at the first bad byte and rebuild all that follows from it; what was bad."""
+        before, after = self.segments[:index], self.segments[index + 1 : index + 2]
+        base_offset = segment.base_offset
         producers = self._producer_state()
-        producers.spare_latest_snapshot(segment.base_offset)
-        producer_replay.rebuild(producers, before, log_start_offset, segment.base_offset, self.now_ms, is_clean=False)
+        producers.spare_latest_snapshot(base_offset)
+        producer_replay.rebuild(producers, before, log_start_offset, base_offset, self.now_ms, is_clean=False)
         self.rebuilt.add(segment)
-        segment.rebuild_begin()
-        end = 0
-        for position, header, batch in _valid_batches(segment):
-            segment.rebuild_add(position, header)
-            self._note_epoch(header)
-            producer_replay.add_batch(producers, segment, header, batch)
-            producers.end_offset = header.next_offset
-            end = position + header.size_bytes
-        removed_bytes = segment.rebuild_end(end)
+
+        def take(fields: tuple[int, ...], batch: memoryview) -> None:
+            start, _, epoch, _, _, attributes, last_delta, _, timestamp, producer_id, producer_epoch, first, _ = fields
+            if epoch > self.epochs.latest_epoch:
+                self.epochs.assign(epoch, start)
+            if producer_id < 0:
+                return
+            if attributes & CONTROL_FLAG:
+                producer_replay.add_batch(producers, segment, BatchHeader._make(fields), batch)
+                return
+            last_sequence = (first + last_delta) & _MAX_SEQUENCE if first >= 0 else first
+            is_transactional = attributes & TRANSACTIONAL_FLAG != 0
+            producers.add_data(
+                producer_id, producer_epoch, last_sequence, start, start + last_delta, timestamp, is_transactional
+            )
+
+        limit_offset = after[0].base_offset if after else _LAST
+        found, removed_bytes = segment.rebuild(limit_offset, self.epochs.latest_epoch, take)
+        producers.end_offset = max(producers.end_offset, found.next_offset)
         producers.settle_latest_snapshot()
-        return removed_bytes
+        report = self.report
+        report.verified_bytes += segment.size_bytes
+        report.removed_bytes += removed_bytes
+        report.segments += 1
+        return found.flaw
 
     def _lost_its_end(self, segment: Segment, later: list[Segment]) -> bool:
         """Whether whole batches are missing before the next segment: its file reached the disk, this one's end did not.
@@ -258,27 +307,6 @@ class _Loader:
         for segment in reversed(segments):
             for name in segment.mark_deleted().names:
                 self._remove(name)
-
-
-def _valid_batches(segment: Segment) -> Iterator[tuple[int, BatchHeader, memoryview]]:
-    """(position, header, batch) up to the first that is cut off or has a wrong length, magic or checksum."""
-    position, end = 0, segment.size_bytes
-    chunk, chunk_start = memoryview(b""), 0
-    while position + RECORD_BATCH_OVERHEAD <= end:
-        at = position - chunk_start
-        if at + RECORD_BATCH_OVERHEAD > len(chunk):
-            chunk, chunk_start, at = memoryview(segment.file.pread(position, _READ_BYTES)), position, 0
-        header = read_header(chunk, at)
-        size_bytes = header.size_bytes
-        if size_bytes < RECORD_BATCH_OVERHEAD or position + size_bytes > end or header.magic != 2:
-            return
-        if at + size_bytes > len(chunk):
-            chunk, chunk_start, at = memoryview(segment.file.pread(position, max(size_bytes, _READ_BYTES))), position, 0
-        batch = chunk[at : at + size_bytes]
-        if not crc_is_valid(batch):
-            return
-        yield position, header, batch
-        position += size_bytes
 
 
 def _base_offset(name: str) -> int:

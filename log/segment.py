@@ -12,6 +12,7 @@ from typing import NamedTuple, Protocol
 from odradek.log.filesystem import File, FileSystem, Piece, is_disk_full, remove_if_exists
 from odradek.log.index import OffsetIndex, TimeIndex
 from odradek.log.transaction_index import TransactionIndex
+from odradek.log.verification import BatchTaker, Verified, verify
 from odradek.protocol.record_batch import BatchHeader, read_header
 
 LOG_SUFFIX = ".log"
@@ -350,35 +351,28 @@ class Segment:
         self._max_timestamp, self._offset_of_max_timestamp = self._find_max_timestamp()
         return removed
 
-    def rebuild_begin(self) -> None:
-        """Forget what the indexes say, to add the batches anew one by one (`rebuild_add`), then `rebuild_end`."""
+    def rebuild(self, limit_offset: int, latest_epoch: int, take: BatchTaker) -> tuple[Verified, int]:
+        """Check every batch, build the indexes anew, and cut the file at the first bad byte; how many bytes went.
+
+        Parameters, and what is raised, as in `verification.verify`.
+        """
         self.offset_index.reset()
         self.time_index.reset()
         self.transaction_index.reset()
-        self._max_timestamp, self._offset_of_max_timestamp = NO_TIMESTAMP, self.base_offset
+        self.hints.clear()
+        found = verify(self, self._index_interval_bytes, limit_offset, latest_epoch, take)
+        self.offset_index.fill(found.offset_entries)
+        self.time_index.fill(found.time_entries)
+        self._max_timestamp, self._offset_of_max_timestamp = found.max_timestamp, found.offset_of_max_timestamp
         self._first_timestamp = _UNKNOWN
         self.roll_timestamp = _PAST
         self._bytes_since_entry = 0
-        self.hints.clear()
-
-    def rebuild_add(self, position: int, header: BatchHeader) -> None:
-        """Raises IndexOffsetError if the batch's last offset cannot follow."""
-        last_offset = header.last_offset
-        if header.max_timestamp > self._max_timestamp:
-            self._max_timestamp, self._offset_of_max_timestamp = header.max_timestamp, last_offset
-        if self._bytes_since_entry > self._index_interval_bytes:
-            self._add_entries(last_offset, position)
-        self._bytes_since_entry += header.size_bytes
-
-    def rebuild_end(self, size_bytes: int) -> int:
-        """Cut the file to the batches added; how many bytes went."""
-        removed = self.size_bytes - size_bytes
-        if removed:
-            self.file.truncate(size_bytes)
-            self.size_bytes = size_bytes
-        self._bytes_since_entry = 0
+        removed_bytes = self.size_bytes - found.size_bytes
+        if removed_bytes:
+            self.file.truncate(found.size_bytes)
+            self.size_bytes = found.size_bytes
         self.seal()
-        return removed
+        return found, removed_bytes
 
     def seal(self) -> None:
         """The segment takes no more appends: add the last time index entry and trim the indexes."""

@@ -119,7 +119,8 @@ class Machine:
             if region is None:
                 break
             found += self.log.aborted_transactions(offset, region)
-            offset = max(offset + 1, next((s.base_offset for s in self.log.segments if s.base_offset > offset), 1 << 40))
+            later = [s.base_offset for s in self.log.segments if s.base_offset > offset]
+            offset = later[0] if later else self.log.log_end_offset
         return found
 
 
@@ -168,7 +169,7 @@ def test_a_disk_that_stays_full_refuses_and_goes_on_when_there_is_room(propertie
         machine = Machine(**properties)
         taken = machine.append
 
-        def append(records, origin=Origin.CLIENT, machine=machine, taken=taken):
+        def append(records, origin=Origin.CLIENT, machine=machine, taken=taken, room_for=room_for):
             if machine.fs.operations >= room_for:
                 machine.append = taken
                 machine.fs.is_full = True
