@@ -10,7 +10,7 @@ import string
 from collections.abc import Callable
 from typing import Any, Final
 
-MAX_STEPS: Final = 5_000
+MAX_STEPS: Final = 1_500
 """How long a pattern may be once its repetitions are written out."""
 
 _WORD: Final = frozenset(string.ascii_letters + string.digits + "_")

@@ -1,6 +1,7 @@
 """DescribeTransactions and ListTransactions inside one shard (KIP-664, KIP-994, KIP-1152)."""
 
 from collections.abc import Collection
+from functools import lru_cache
 from typing import Final
 
 from odradek.coordinator.linear_pattern import LinearPattern
@@ -85,6 +86,7 @@ def list_transactions(
     ]
 
 
+@lru_cache(maxsize=1)
 def _compile(pattern: str) -> LinearPattern:
     try:
         return LinearPattern(pattern)

@@ -26,6 +26,11 @@ from odradek.protocol.messages.offset_commit import (
 )
 from odradek.protocol.messages.offset_fetch import OffsetFetchRequestGroup
 from odradek.protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment, SyncGroupResponse
+from odradek.protocol.messages.txn_offset_commit import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitRequestTopic,
+)
 
 CLIENTS = st.integers(0, 4)
 WRITE_ERRORS = st.sampled_from(
@@ -219,6 +224,29 @@ class GroupMachine(RuleBasedStateMachine):
             request.group_instance_id = client.instance_id
         self.driver.call("commit_offsets", self.token(number), request, 9)
 
+    @rule(
+        number=CLIENTS,
+        partition=st.integers(0, 2),
+        is_anonymous=st.booleans(),
+        producer_id=st.sampled_from([7, 8]),
+    )
+    def commit_in_transaction(self, number, partition, is_anonymous, producer_id):
+        client = self.clients[number]
+        item = TxnOffsetCommitRequestPartition(partition_index=partition, committed_offset=self.tokens)
+        topic = TxnOffsetCommitRequestTopic(name="t", partitions=[item])
+        request = TxnOffsetCommitRequest(group_id="g", producer_id=producer_id, producer_epoch=0, topics=[topic])
+        if not is_anonymous:
+            request.member_id = client.member_id
+            request.generation_id = client.generation_id
+            request.group_instance_id = client.instance_id
+        self.driver.call("commit_offsets_in_transaction", self.token(number), request, 5)
+
+    @precondition(lambda self: not self.driver.held)
+    @rule(producer_id=st.sampled_from([7, 8]), is_commit=st.booleans())
+    def end_transaction(self, producer_id, is_commit):
+        self.driver.mark(producer_id, is_commit)
+        assert producer_id not in self.driver.shard._state.offsets.pending
+
     @rule()
     def delete(self):
         self.driver.call("delete_groups", self.token(0), ["g"], 2)
@@ -323,6 +351,7 @@ class GroupMachine(RuleBasedStateMachine):
         members = [] if group is None else [(item.member_id, item.assignment) for item in group.members.values()]
         asked = OffsetFetchRequestGroup(group_id="g", topics=None)
         offsets = fetch_offsets(state, asked, require_stable=True)
+        pending = self.pending(state.offsets)
         driver.resign()
         while driver.held:
             driver.fail(ErrorCode.NOT_LEADER_OR_FOLLOWER)
@@ -334,6 +363,13 @@ class GroupMachine(RuleBasedStateMachine):
             assert (loaded.state, loaded.generation_id, loaded.protocol_type) == before
             assert [(item.member_id, item.assignment) for item in loaded.members.values()] == members
         assert fetch_offsets(fresh._state, asked, require_stable=True) == offsets
+        assert self.pending(fresh._state.offsets) == pending
+
+    @staticmethod
+    def pending(store):
+        """What open transactions hold; a table that has been emptied is none."""
+        held = {producer_id: sorted(table.items()) for producer_id, table in store.pending.items()}
+        return {producer_id: items for producer_id, items in held.items() if items}
 
     def teardown(self):
         if hasattr(self, "driver"):
