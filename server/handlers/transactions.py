@@ -1,9 +1,9 @@
 """Transactions: AddPartitionsToTxn 0-5, AddOffsetsToTxn 0-4, EndTxn 0-5, DescribeTransactions 0, ListTransactions 0-2.
 
 AddPartitionsToTxn up to version 3 is one producer's; from 4 on brokers send it, for several transactions at once, and
-may only ask (KIP-890). A partition that does not exist fails its transaction's whole list. From EndTxn 5 on the answer
-bears the epoch for the next transaction. KIP-98, KIP-664 (what administrators see), KIP-994 (by duration), KIP-1152 (by
-pattern).
+may only ask (KIP-890). A partition that does not exist, or is not for clients, fails its transaction's whole list. From
+EndTxn 5 on the answer bears the epoch for the next transaction. KIP-98, KIP-664 (what administrators see), KIP-994 (by
+duration), KIP-1152 (by pattern).
 """
 
 from typing import TYPE_CHECKING, Any, Final
@@ -33,6 +33,7 @@ from odradek.protocol.messages.describe_transactions import (
 )
 from odradek.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
 from odradek.protocol.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
+from odradek.replication.topic_names import GROUP_METADATA_TOPIC, is_internal
 
 if TYPE_CHECKING:
     from odradek.server.request import RequestContext
@@ -49,7 +50,7 @@ def add_partitions_to_txn(services: "Services", context: "RequestContext", reque
     if version >= BATCHED_SINCE:
         return _add_batched(services, context, request)
     transactional_id = request.v3_and_below_transactional_id
-    missing = _missing(services, transactional_id, request.v3_and_below_topics)
+    missing = _refused(services, transactional_id, request.v3_and_below_topics, is_client=True)
     if missing is not None:
         return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=missing.topic_results)
     return services.transactions.run(
@@ -79,7 +80,7 @@ def _add_one(
     context: "RequestContext",
     transaction: AddPartitionsToTxnRequestAddPartitionsToTxnTransaction,
 ) -> Any:
-    missing = _missing(services, transaction.transactional_id, transaction.topics)
+    missing = _refused(services, transaction.transactional_id, transaction.topics, is_client=False)
     if missing is not None:
         return missing
     return services.transactions.run(
@@ -88,19 +89,20 @@ def _add_one(
     )
 
 
-def _missing(
-    services: "Services", transactional_id: str, topics: Topics
+def _refused(
+    services: "Services", transactional_id: str, topics: Topics, *, is_client: bool
 ) -> AddPartitionsToTxnResponseAddPartitionsToTxnResult | None:
-    """The answer where a partition does not exist: nothing was tried with the others."""
-    known = services.metadata.partition
-    errors = {
-        (topic.name, index): ErrorCode.OPERATION_NOT_ATTEMPTED
-        if known(topic.name, index) is not None
-        else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        for topic in topics
-        for index in topic.partitions
-    }
-    if ErrorCode.UNKNOWN_TOPIC_OR_PARTITION not in errors.values():
+    """The answer where a partition does not exist, or is the brokers' own: nothing was tried with the others."""
+    errors: dict[tuple[str, int], ErrorCode] = {}
+    for topic in topics:
+        for index in topic.partitions:
+            error = ErrorCode.OPERATION_NOT_ATTEMPTED
+            if is_client and is_internal(topic.name):
+                error = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+            elif services.metadata.partition(topic.name, index) is None:
+                error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            errors[topic.name, index] = error
+    if all(error is ErrorCode.OPERATION_NOT_ATTEMPTED for error in errors.values()):
         return None
     return verified_result(transactional_id, errors)
 
@@ -121,10 +123,18 @@ def add_partitions_to_txn_error(
 
 
 def add_offsets_to_txn(services: "Services", context: "RequestContext", request: AddOffsetsToTxnRequest) -> Any:
-    """Add the partition that holds the group's offsets."""
+    """Add the partition that holds the group's offsets. Where there is none yet, the client asks for nothing else."""
+    if GROUP_METADATA_TOPIC in services.metadata.topics:
+        return _add_offsets(services, context, request)
+    return services.create_internal_topic(GROUP_METADATA_TOPIC).addCallback(
+        lambda _: _add_offsets(services, context, request)
+    )
+
+
+def _add_offsets(services: "Services", context: "RequestContext", request: AddOffsetsToTxnRequest) -> Any:
     index = services.groups.index_of(request.group_id)
     if index < 0:
-        raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "no group has offsets yet")
+        raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the offsets topic could not be created")
     return services.transactions.run(
         request.transactional_id,
         lambda shard, token, now_ms: shard.add_offsets(request, context, token, now_ms, offsets_partition=index),

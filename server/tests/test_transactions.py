@@ -317,6 +317,25 @@ def test_offsets_of_old_clients_have_to_be_announced(shared, topic):
         assert committed_offset(wire, topic) == 5
 
 
+def test_offsets_are_announced_before_any_group_was(broker):
+    """An old producer announces the group first and looks for its coordinator only then."""
+    producer = Producer(broker.port, TOPIC, version=0)
+    request = AddOffsetsToTxnRequest(
+        transactional_id=producer.name, producer_id=producer.id, producer_epoch=producer.epoch, group_id=GROUP
+    )
+    assert producer.wire.ask(request, 3).error_code == 0
+    await_coordinator(producer.wire, GROUP, key_type=0)
+    until(lambda: producer.commit_offset(5, version=3) == 0)
+    assert producer.end() == 0
+    assert committed_offset(producer.wire, TOPIC) == 5
+
+
+def test_internal_topics_are_not_for_clients_to_add(shared, topic):
+    producer = Producer(shared.port, topic, version=0)
+    producer.topic = "__transaction_state"
+    assert producer.add(0) == {0: ErrorCode.TOPIC_AUTHORIZATION_FAILED}
+
+
 def test_a_transaction_of_a_topic_that_is_deleted(shared, topic):
     """Its partitions are gone, and so is what there was to decide about them."""
     producer = Producer(shared.port, topic)
