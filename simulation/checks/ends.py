@@ -29,7 +29,7 @@ def _acknowledged(evidence: Evidence, partition: Partition, era: int) -> list[tu
         (send.finished.order, send.base_offset + len(send.records), f"acknowledged to {send.client}")
         for send in evidence.sends.get(partition, ())
         if send.outcome is Outcome.OK and send.base_offset >= 0 and send.acks == -1 and send.finished is not None
-        if crashes.era(send.attempts[-1]) == era
+        if evidence.is_trusted(send) and crashes.era(send.attempts[-1]) == era
     ]
 
 

@@ -134,10 +134,21 @@ class Evidence:
         """Whether a crash may have taken a part of the transaction, so that nothing can be asked of it.
 
         The log of a partition, or that of the coordinator, may have lost its tail while another kept it: then records
-        of an aborted transaction may come to light, as in Kafka without flushing.
+        of an aborted transaction may come to light, as in Kafka without flushing. See also is_trusted.
         """
-        topics = dict.fromkeys([TRANSACTIONS_TOPIC, *(send.partition[0] for send in transaction.sends)])
+        if len(self.crashes(TRANSACTIONS_TOPIC)):
+            return True
+        topics = dict.fromkeys(send.partition[0] for send in transaction.sends)
         return any(self.crashes(topic).era(transaction.invoked) < self.crashes(topic).last_era for topic in topics)
+
+    def is_trusted(self, send: Send) -> bool:
+        """Whether an acknowledgement means what it says.
+
+        A coordinator whose log has lost its tail gives out producer epochs a second time. A partition that remembers
+        the first takes new batches for repetitions, and acknowledges them with the offsets of old ones. So it is in
+        Kafka without flushing.
+        """
+        return send.transaction is None or self.crashes(TRANSACTIONS_TOPIC).era(send.invoked) == 0
 
 
 def effective_outcome(transaction: Transaction) -> Outcome:

@@ -42,7 +42,7 @@ def check_logs(evidence: Evidence) -> Iterator[Violation]:
 def seen_in(evidence: Evidence, partition: Partition, crashes: LossyCrashes) -> Iterator[Seen]:
     """All that was learnt of a partition: acknowledgements, polls, final reads."""
     for send in evidence.sends.get(partition, ()):
-        if send.outcome is Outcome.OK and send.base_offset >= 0:
+        if send.outcome is Outcome.OK and send.base_offset >= 0 and evidence.is_trusted(send):
             era = crashes.era(send.attempts[-1])
             for number, record in enumerate(send.records):
                 yield Seen(era, send.base_offset + number, record.value, f"acknowledged to {send.client}")
@@ -76,7 +76,7 @@ def _acknowledged(evidence: Evidence, partition: Partition, crashes: LossyCrashe
     kept: list[tuple[int, int, Send, int]] = []
     lost: list[tuple[int, int]] = []
     for send in evidence.sends.get(partition, ()):
-        if send.outcome is not Outcome.OK:
+        if send.outcome is not Outcome.OK or not evidence.is_trusted(send):
             continue
         era = crashes.era(send.attempts[-1])
         for number, record in enumerate(send.records):
@@ -130,6 +130,7 @@ def _holes(
                 f"{name_of(partition)} {label_text(send.records[number].value)} at {offset} outlived a crash that took "
                 f"the record acknowledged at {lowest_since[era]}",
             )
+            return
 
 
 def _contents(evidence: Evidence, partition: Partition) -> Iterator[Violation]:

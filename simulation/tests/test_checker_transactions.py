@@ -123,6 +123,16 @@ def test_a_transaction_left_open(story):
     assert story.found() == {"HANGING_TRANSACTION"}
 
 
+def test_a_power_loss_may_have_producer_epochs_given_out_again(story):
+    story.send("x", 0, txn=story.begin())
+    story.crash()
+    txn = story.begin()
+    story.send("y", 0, txn=txn, producer="t#2")
+    story.commit(txn)
+    story.end("x -", "- -")
+    assert story.found() == set()
+
+
 def test_what_lies_behind_an_open_transaction_of_before_a_power_loss_is_out_of_reach(story):
     story.send("x", 0, txn=story.begin())
     story.crash()
