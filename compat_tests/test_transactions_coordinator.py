@@ -9,6 +9,7 @@ import pytest
 
 from compat_tests.bad_frames import Connection
 from compat_tests.test_bad_input import ask_for_coordinator, join, sync
+from compat_tests.test_bad_input import commit as commit_plainly
 from compat_tests.transaction_frames import (
     Code,
     Initialized,
@@ -31,6 +32,7 @@ from compat_tests.transaction_frames import (
     records_of,
     start,
     write,
+    write_markers,
 )
 
 pytestmark = [pytest.mark.side_by_side, pytest.mark.timeout(60)]
@@ -500,8 +502,6 @@ def test_offsets_that_are_refused(connection, name, group, version):
 
 def test_a_plain_commit_in_a_transaction_waits_for_nothing(connection, name, group):
     """The later of the two is what is committed in the end; while one is pending the other is what is read."""
-    from compat_tests.test_bad_input import commit as commit_plainly
-
     producer = start(connection, name)
     add_offsets(connection, producer, group)
     assert commit_offset(connection, producer, group, HERE, 42) == Code.NONE
@@ -635,3 +635,78 @@ def test_no_timeout_without_a_transaction(connection, name):
     await_state(connection, f"{name}-other", "CompleteAbort")
     assert describe(connection, name).transaction_state == "Empty"
     assert describe(connection, name).producer_epoch == producer.epoch
+
+
+# The group's side, once more.
+
+
+def test_a_marker_alone_commits_offsets(connection, name, group):
+    """As when the coordinator of the transaction is another broker."""
+    producer = start(connection, name)
+    add_offsets(connection, producer, group)
+    commit_offset(connection, producer, group, HERE, 42)
+    (topic,) = describe(connection, name).topics
+    where = ("__consumer_offsets", topic.partitions[0])
+    assert write_markers(connection, producer, [where], commit=True) == {where: Code.NONE}
+    assert committed(connection, group, HERE, stable=True) == (Code.NONE, 42)
+
+
+@pytest.mark.parametrize("version", [3, 5])
+def test_offsets_of_static_members(connection, name, group, version):
+    producer = start(connection, name)
+    add_offsets(connection, producer, group)
+    joined, member, generation = join(connection, group, instance="static")
+    assert (joined, sync(connection, group, member, generation)) == (0, 0)
+
+    def told(**options: Any) -> int:
+        given = {"generation": generation, "member": member, "instance": "static", **options}
+        return commit_offset(connection, producer, group, HERE, version=version, **given)
+
+    assert told() == Code.NONE
+    assert told(member="another") == Code.FENCED_INSTANCE_ID
+    assert told(instance="unknown") == Code.UNKNOWN_MEMBER_ID
+    assert told(generation=generation + 1) == Code.ILLEGAL_GENERATION
+    assert told(instance=None) == Code.NONE
+
+
+def test_offsets_while_a_group_rebalances(connection, name, group):
+    producer = start(connection, name)
+    add_offsets(connection, producer, group)
+    _, member, _ = join(connection, group)
+    _, _, generation = join(connection, group, member)
+    # It has not taken its assignment yet. A plain commit would have to wait.
+    told = commit_offset(connection, producer, group, HERE, generation=generation, member=member)
+    assert told == Code.NONE
+    assert commit_plainly(connection, group, member, generation, TOPIC) == Code.REBALANCE_IN_PROGRESS
+
+
+def test_a_group_with_offsets_that_are_pending_is_deleted(connection, name, group, broker):
+    from compat_tests.clients import load
+
+    producer = start(connection, name)
+    add_offsets(connection, producer, group)
+    commit_offset(connection, producer, group, HERE, 42)
+    with load("kafka_python").Admin(broker.bootstrap_servers) as admin:
+        assert group in admin.groups()
+        admin.delete_group(group)
+    assert committed(connection, group, HERE) == (Code.NONE, -1)
+    finish(connection, producer)
+    assert committed(connection, group, HERE, stable=True) == (Code.NONE, -1)
+
+
+@pytest.mark.parametrize("key_type", [0, 1])
+def test_coordinators_by_key(connection, key_type):
+    from kafka.protocol.metadata import FindCoordinatorRequest, FindCoordinatorResponse
+
+    def found(key: str, version: int) -> int:
+        if version < 4:
+            request = FindCoordinatorRequest(key=key, key_type=key_type)
+            return connection.ask(request, FindCoordinatorResponse, version).error_code
+        request = FindCoordinatorRequest(coordinator_keys=[key], key_type=key_type)
+        (told,) = connection.ask(request, FindCoordinatorResponse, version).coordinators
+        return told.error_code
+
+    for version in range(1, 7):
+        assert found("some", version) == 0
+        assert found("", version) == 0
+    assert found("x" * 1000, 4) == 0

@@ -6,11 +6,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from kafka.protocol.producer import ProduceResponse
 
 from compat_tests.bad_frames import CONTROL, TRANSACTIONAL, Connection, batch, produce_request
 from compat_tests.test_bad_input import ask_for_coordinator
 from compat_tests.transaction_frames import (
     EARLIEST,
+    LARGEST,
     LATEST,
     READ_COMMITTED,
     READ_UNCOMMITTED,
@@ -23,6 +25,7 @@ from compat_tests.transaction_frames import (
     await_coordinator,
     await_topic,
     batches,
+    delete_records,
     describe,
     describe_producers,
     end,
@@ -79,6 +82,9 @@ def here(topic_names: Any) -> Partition:
 def name() -> str:
     """A transactional id of the test's own."""
     return f"log-{next(_numbers)}-{uuid.uuid4().hex[:6]}"
+
+
+NOBODY = Producer("", -1, -1)
 
 
 def other(partition: Partition) -> Partition:
@@ -295,8 +301,6 @@ def test_a_request_with_two_producers(connection, name, here):
         add_partitions(connection, producer, [here, other(here)])
     request = produce_request(here[0], records_of(first), partition=0, transactional_id=name)
     request.topic_data += produce_request(here[0], records_of(second), partition=1).topic_data
-    from kafka.protocol.producer import ProduceResponse
-
     answer = connection.ask(request, ProduceResponse, 11)
     told = {each.index: each.error_code for topic in answer.responses for each in topic.partition_responses}
     assert told == {0: Code.INVALID_PRODUCER_ID_MAPPING, 1: Code.INVALID_PRODUCER_ID_MAPPING}
@@ -308,11 +312,67 @@ def test_a_request_whose_partitions_are_added_in_part(connection, name, here):
     request.topic_data[0].partition_data += (
         produce_request(here[0], records_of(producer), partition=1).topic_data[0].partition_data
     )
-    from kafka.protocol.producer import ProduceResponse
-
     answer = connection.ask(request, ProduceResponse, 11)
     told = {each.index: each.error_code for topic in answer.responses for each in topic.partition_responses}
     assert told == {0: Code.NONE, 1: Code.TRANSACTION_ABORTABLE}
+
+
+@pytest.mark.parametrize("acks", [0, 1])
+def test_transactions_with_less_than_all_acknowledgements(connection, name, here, acks):
+    """It is clients that ask for acks=all."""
+    producer = begin(connection, name, here)
+    request = produce_request(here[0], records_of(producer), transactional_id=name, acks=acks)
+    if acks:
+        (told,) = connection.ask(request, ProduceResponse, 11).responses[0].partition_responses
+        assert (told.error_code, told.base_offset) == (0, 0)
+    else:
+        connection.send(connection.frame(request, 11))
+    finish(connection, producer)
+    assert end_of(connection, here, READ_COMMITTED) == 2
+
+
+def test_one_request_adds_all_its_partitions(connection, name, topic_names):
+    topics = [topic_names() for _ in range(3)]
+    producer = start(connection, name)
+    request = produce_request(topics[0], records_of(producer), transactional_id=name)
+    for topic in topics[1:]:
+        request.topic_data += produce_request(topic, records_of(producer), partition=1).topic_data
+    answer = connection.ask(request, ProduceResponse, 12)
+    assert [each.partition_responses[0].error_code for each in answer.responses] == [0, 0, 0]
+    told = describe(connection, name).topics
+    assert {(each.topic, *each.partitions) for each in told} == {(topics[0], 0), (topics[1], 1), (topics[2], 1)}
+    finish(connection, producer, version=5)
+    assert end_of(connection, (topics[2], 1), READ_COMMITTED) == 2
+
+
+def test_one_partition_that_is_not_there_is_none_of_the_others(connection, name, here):
+    producer = start(connection, name)
+    request = produce_request(here[0], records_of(producer), transactional_id=name)
+    request.topic_data += produce_request("transactions-missing", records_of(producer)).topic_data
+    answer = connection.ask(request, ProduceResponse, 12)
+    told = {each.name: each.partition_responses[0].error_code for each in answer.responses}
+    assert told == {here[0]: Code.NONE, "transactions-missing": Code.UNKNOWN_TOPIC_OR_PARTITION}
+    (topic,) = describe(connection, name).topics
+    assert (topic.topic, topic.partitions) == (here[0], [0])
+
+
+def test_a_topic_deleted_in_its_transaction(connection, name, here, topic_names, broker):
+    """What is gone needs no marker: the transaction comes to its end."""
+    there = (topic_names(), 0)
+    producer = start(connection, name)
+    write(connection, producer, here, records_of(producer), version=12)
+    write(connection, producer, there, records_of(producer), version=12)
+    delete_topic(broker, there[0])
+    finish(connection, producer, version=5)
+    assert describe(connection, name).topics == []
+    assert end_of(connection, here, READ_COMMITTED) == 2
+
+
+def delete_topic(broker: Any, topic: str) -> None:
+    from compat_tests.clients import load
+
+    with load("kafka_python").Admin(broker.bootstrap_servers) as admin:
+        admin.delete_topic(topic)
 
 
 # Zombies.
@@ -365,11 +425,10 @@ def test_a_late_batch_is_not_part_of_the_next_transaction(connection, name, here
 def test_the_last_stable_offset_waits_for_the_oldest_transaction(connection, name, here):
     first = begin(connection, name, here)
     second = begin(connection, f"{name}-2", here)
-    plain = Producer("", -1, -1)
-    assert produce(connection, plain, here, batch(), transactional_id=None) == (Code.NONE, 0)
+    assert produce(connection, NOBODY, here, batch(), transactional_id=None) == (Code.NONE, 0)
     write(connection, first, here, records_of(first))
     write(connection, second, here, records_of(second))
-    assert produce(connection, plain, here, batch(), transactional_id=None) == (Code.NONE, 3)
+    assert produce(connection, NOBODY, here, batch(), transactional_id=None) == (Code.NONE, 3)
 
     def seen() -> tuple[int, int, int, list[int]]:
         told = fetch(connection, here)
@@ -385,28 +444,29 @@ def test_the_last_stable_offset_waits_for_the_oldest_transaction(connection, nam
     assert fetch(connection, here).aborted == [(first.producer_id, 1)]
 
 
-@pytest.mark.parametrize("version", [4, 5, 7, 10, 11, 12])
+@pytest.mark.parametrize("version", [4, 5, 7, 10, 11, 12, 13, 15, 16, 17, 18])
 def test_a_fetch_of_each_isolation(connection, name, here, version):
+    topic_id = await_topic(connection, here[0], 2) if version >= 13 else None
     aborted = begin(connection, name, here)
     write(connection, aborted, here, records_of(aborted, 0, 3))
     finish(connection, aborted, commit=False)
     opened = begin(connection, f"{name}-2", here)
     write(connection, opened, here, records_of(opened, 0, 2))
 
-    told = fetch(connection, here, isolation=READ_UNCOMMITTED, version=version)
+    told = fetch(connection, here, isolation=READ_UNCOMMITTED, version=version, topic_id=topic_id)
     assert (told.code, told.high_watermark, told.last_stable_offset, told.aborted) == (0, 6, 4, None)
     assert [b.base_offset for b in batches(told.records)] == [0, 3, 4]
 
-    told = fetch(connection, here, isolation=READ_COMMITTED, version=version)
+    told = fetch(connection, here, isolation=READ_COMMITTED, version=version, topic_id=topic_id)
     assert (told.code, told.high_watermark, told.last_stable_offset) == (0, 6, 4)
     assert told.aborted == [(aborted.producer_id, 0)]
     assert [b.base_offset for b in batches(told.records)] == [0, 3]
 
     # At and beyond the last stable offset there is nothing, and no error up to the high watermark.
     for offset in (4, 5, 6):
-        told = fetch(connection, here, offset, version=version)
+        told = fetch(connection, here, offset, version=version, topic_id=topic_id)
         assert (told.code, told.last_stable_offset, told.aborted, told.records) == (0, 4, [], b"")
-    assert fetch(connection, here, 7, version=version).code == 1
+    assert fetch(connection, here, 7, version=version, topic_id=topic_id).code == 1
 
 
 def test_aborted_transactions_that_reach_into_the_range_read(connection, name, here):
@@ -445,14 +505,13 @@ def test_interleaved_transactions(connection, name, here):
     assert fetch(connection, here, 7).aborted == [(first.producer_id, 0)]
 
 
-@pytest.mark.parametrize("version", [2, 5, 7])
+@pytest.mark.parametrize("version", [2, 5, 7, 8, 9, 10, 11])
 def test_offsets_by_isolation(connection, name, here, version):
     opened = begin(connection, name, here)
     stamp = 1_700_000_000_000
-    plain = Producer("", -1, -1)
     for number in range(2):
         records = batch(timestamp_ms=stamp + number * 1000)
-        assert produce(connection, plain, here, records, transactional_id=None)[0] == Code.NONE
+        assert produce(connection, NOBODY, here, records, transactional_id=None)[0] == Code.NONE
     write(connection, opened, here, records_of(opened, timestamp_ms=stamp + 5000))
 
     def at(timestamp: int, isolation: int) -> tuple[int, int]:
@@ -467,6 +526,37 @@ def test_offsets_by_isolation(connection, name, here, version):
     finish(connection, opened)
     assert at(LATEST, READ_COMMITTED) == (0, 4)
     assert at(stamp + 4000, READ_COMMITTED) == (0, 2)
+
+
+def test_the_largest_timestamp_by_isolation(connection, name, here):
+    """Beyond the last stable offset it is not known yet."""
+    opened = begin(connection, name, here)
+    stamp = 1_700_000_000_000
+    assert produce(connection, NOBODY, here, batch(timestamp_ms=stamp), transactional_id=None)[0] == Code.NONE
+    write(connection, opened, here, records_of(opened, timestamp_ms=stamp + 5000))
+    assert offset_at(connection, here, LARGEST, isolation=READ_UNCOMMITTED) == (0, 1)
+    assert offset_at(connection, here, LARGEST, isolation=READ_COMMITTED) == (0, -1)
+    finish(connection, opened)
+    # The marker bears the time of the broker, which is later.
+    assert offset_at(connection, here, LARGEST, isolation=READ_COMMITTED) == (0, 2)
+
+
+def test_records_that_are_deleted_under_an_open_transaction(connection, name, here):
+    opened = begin(connection, name, here)
+    write(connection, opened, here, records_of(opened, 0, 3))
+    assert delete_records(connection, here, 2) == (Code.NONE, 2)
+    told = fetch(connection, here, 2)
+    assert (told.code, told.high_watermark, told.records) == (0, 3, b"")
+    # Apache Kafka leaves it where nothing can be read any more.
+    assert told.last_stable_offset in (0, 2)
+    assert delete_records(connection, here, -1) == (Code.NONE, 3)
+    told = fetch(connection, here, 3)
+    assert (told.code, told.high_watermark, told.last_stable_offset, told.records) == (0, 3, 3, b"")
+    write(connection, opened, here, records_of(opened, 3, 2))
+    assert fetch(connection, here, 3).last_stable_offset == 3
+    finish(connection, opened, commit=False)
+    told = fetch(connection, here, 3)
+    assert (told.last_stable_offset, told.aborted) == (6, [(opened.producer_id, 0)])
 
 
 # Describing producers.
