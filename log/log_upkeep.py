@@ -31,6 +31,7 @@ Key = tuple[str, int]
 """Topic and partition."""
 
 _FLUSH_SWEEP_MS = 1_000
+_CHECKPOINT_AFTER_ROLL_MS = 1_000
 _ROOM_CHECK_MS = 5_000
 _ROOM_BYTES = 1 << 20
 _VISITS_PER_STEP = 200
@@ -119,6 +120,7 @@ class LogUpkeep:
         self._logs: dict[Key, PartitionLog] = {}
         self._offline: dict[Key, str] = {}
         self._flushing: dict[PartitionLog, list[Done]] = {}
+        self._moved: set[str] = set()
         self._cleaning: Job | None = None
 
     def all_logs(self) -> list[PartitionLog]:
@@ -303,6 +305,8 @@ class LogUpkeep:
                 self._background_failed(log.log_directory, error)
             else:
                 log.finish_flush(task, now_ms)
+                if task.sealed_segments:
+                    self._checkpoint_recovery_point_soon(log.log_directory, now_ms)
             waiting = self._flushing.pop(log)
             if waiting:
                 self._flush(log, now_ms, None, waiting)
@@ -310,6 +314,20 @@ class LogUpkeep:
                 done(error or log.failure)
 
         self._run_in_thread(task.run, finish)
+
+    def _checkpoint_recovery_point_soon(self, path: str, now_ms: int) -> None:
+        """A segment was rolled and is on the disk: a start after a crash need not read it, if it knows in time."""
+        if path in self._moved:
+            return
+        self._moved.add(path)
+
+        def write() -> None:
+            self._moved.discard(path)
+            directory = self.directories[path]
+            if directory.failure is None:
+                self._checkpoint(directory, RECOVERY_POINTS_FILE)
+
+        self.schedule.once(now_ms + _CHECKPOINT_AFTER_ROLL_MS, write)
 
     def _flush_if_due(self, log: PartitionLog, now_ms: int) -> None:
         if log in self._flushing or log.failure is not None:

@@ -11,7 +11,14 @@ import pytest
 from odradek.log import checkpoints
 from odradek.log.checkpoints import MetaProperties
 from odradek.log.config import LogConfig
-from odradek.log.filesystem import LockedError, MemoryFileSystem, OsFileSystem, SimulatedCrash
+from odradek.log.filesystem import (
+    DiskFullError,
+    LockedError,
+    LogDirFailure,
+    MemoryFileSystem,
+    OsFileSystem,
+    SimulatedCrash,
+)
 from odradek.log.log_directory import InconsistentMetaError, marked_name, parse_directory_name
 from odradek.log.log_manager import AllLogDirsFailed, DuplicateLogError, LogManager, LogManagerSettings
 from odradek.log.partition_log import PartitionLog
@@ -455,6 +462,112 @@ def test_truncation_lowers_the_recovery_point_on_the_disk() -> None:
     assert checkpoints.read_offsets(fs, "/data/a/recovery-point-offset-checkpoint") == {("t", 0): 1}
     manager.start_over("t", 0, 8, 90_000)
     assert (log.log_start_offset, log.log_end_offset) == (8, 8)
+
+
+def test_a_rolled_segment_is_soon_no_part_of_a_recovery() -> None:
+    fs = MemoryFileSystem()
+    manager = opened(fs, ["/data/a"])
+    log = manager.create_log("t", 0, TOPIC_ID, 0)
+    append(log, b"a", b"b")
+    log.roll(0)
+    run_until(manager, 0, 3_000)
+    assert checkpoints.read_offsets(fs, "/data/a/recovery-point-offset-checkpoint") == {("t", 0): 2}
+
+
+def test_one_sync_of_a_log_at_a_time_shared_by_all_who_came_during_the_last() -> None:
+    fs, threads = MemoryFileSystem(), Threads()
+    manager = opened(fs, ["/data/a"], run_in_thread=threads)
+    log = manager.create_log("t", 0, TOPIC_ID, 0)
+    threads.run()
+    ended: list[tuple[str, Exception | None, int]] = []
+
+    def flush(name: str) -> None:
+        manager.flush(log, 0, lambda error: ended.append((name, error, log.flushed_offset)))
+
+    append(log, b"a")
+    flush("first")
+    append(log, b"b")
+    log.roll(0)
+    flush("second")
+    flush("third")
+    manager._flush_if_due(log, 0)
+    assert len(threads.waiting) == 1
+    threads.run()
+    assert ended == [("first", None, 1), ("second", None, 2), ("third", None, 2)]
+
+
+def test_after_a_sync_that_failed_no_other_counts() -> None:
+    """The second might be told that all is well, since the first was told of what is not."""
+    fs, threads = MemoryFileSystem(), Threads()
+    manager = opened(fs, ["/data/a", "/data/b"], run_in_thread=threads)
+    log = manager.create_log("t", 0, TOPIC_ID, 0)
+    threads.run()
+    append(log, b"a")
+    ended: list[Exception | None] = []
+    task = log.prepare_flush()
+    manager.flush(log, 0, ended.append)
+    manager.flush(log, 0, ended.append)
+    fs.fail("sync", path_contains=".log")
+    with pytest.raises(LogDirFailure):
+        assert task is not None
+        task.run()
+    threads.run()
+    assert [type(error) for error in ended] == [LogDirFailure, LogDirFailure]
+    assert (log.flushed_offset, manager.online_directories) == (0, ["/data/b"])
+
+
+# Full disks
+
+
+def test_a_full_disk_keeps_its_logs_and_says_so_once(caplog: pytest.LogCaptureFixture) -> None:
+    fs = MemoryFileSystem()
+    manager = opened(fs, ["/data/a"])
+    log = manager.create_log("t", 0, TOPIC_ID, 0)
+    append(log, b"a")
+    log.roll(0)
+    now_ms = run_until(manager, 0, 95_000)
+    fs.is_full = True
+    caplog.clear()
+    caplog.set_level("INFO")
+    for _ in range(3):
+        with pytest.raises(DiskFullError) as refused:
+            append(log, b"b")
+        assert refused.value.code == ErrorCode.KAFKA_STORAGE_ERROR
+        manager.fail_directory("/data/a", refused.value)
+    with pytest.raises(DiskFullError):
+        manager.create_log("new", 0, TOPIC_ID, now_ms, is_new=True)
+    log.update_high_watermark(1)
+    now_ms = run_until(manager, now_ms, now_ms + 4_000)
+    assert manager.online_directories == ["/data/a"]
+    assert not fs.is_directory("/data/a/new-0")
+    [said] = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+    assert said.startswith("no room left in a log directory: writes are refused until there is; free some")
+    fs.is_full = False
+    append(log, b"b")
+    manager.create_log("new", 0, TOPIC_ID, now_ms, is_new=True)
+    run_until(manager, now_ms, now_ms + 70_000)
+    assert "there is room again in a log directory" in caplog.text
+    assert checkpoints.read_offsets(fs, "/data/a/replication-offset-checkpoint") == {("t", 0): 2, ("new", 0): 0}
+    manager.close(0)
+    assert checkpoints.read_clean_shutdown(fs, "/data/a") is not None
+
+
+def test_a_stop_on_a_full_disk_is_no_clean_one_and_loses_nothing() -> None:
+    fs = MemoryFileSystem()
+    manager = opened(fs, ["/data/a"])
+    log = manager.create_log("t", 0, TOPIC_ID, 0)
+    append(log, b"a", b"b")
+    fs.is_full = True
+    manager.close(0)
+    assert checkpoints.read_clean_shutdown(fs, "/data/a") is None
+    assert [name for name in fs.list_names("/data/a") if name.endswith(".tmp")] == []
+    with pytest.raises(AllLogDirsFailed, match="free some and start again"):
+        opened(fs, ["/data/a"])
+    fs.is_full = False
+    manager = opened(fs, ["/data/a"])
+    found = manager.get("t", 0)
+    assert found is not None
+    assert found.log_end_offset == 2
 
 
 # Crashes
