@@ -6,13 +6,13 @@ from odradek.protocol.messages import request_class
 from odradek.server.apis import APIS, advertised_first_version
 
 CLIENTS: Final = (
-    ("kafka-python", "3.0.12", "every codec, groups, idempotence, admin"),
-    ("confluent-kafka (librdkafka)", "2.16.1", "every codec, groups, idempotence, admin"),
-    ("aiokafka", "0.14.0", "every codec, groups, idempotence, admin"),
+    ("kafka-python", "3.0.12", "every codec, groups, idempotence, transactions, admin"),
+    ("confluent-kafka (librdkafka)", "2.16.1", "every codec, groups, idempotence, transactions, admin"),
+    ("aiokafka", "0.14.0", "every codec, groups, idempotence, transactions, admin"),
     (
         "Apache Kafka's tools and Java clients",
         "4.3.0",
-        "console, topics, configs, groups, offsets, log dirs, perf, verifiable",
+        "console, topics, configs, groups, offsets, log dirs, perf, verifiable, transactions, features",
     ),
     ("kcat", "1.7", "produce, consume, metadata"),
     ("Spark (`spark-sql-kafka-0-10`)", "4.0.0", "batch and streaming, read and write"),
