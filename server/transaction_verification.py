@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from odradek.server.services import Services
 
 NO_SEQUENCE: Final = -1
+_FIRST_PAUSE_MS: Final = 1
+"""Most often the last markers are on their way already; each further pause is twice as long."""
 _PRODUCER_AT: Final = 43
 _unpack_producer: Final = Struct(">qhi").unpack_from
 _AS_BROKER: Final = RequestContext(api_version=5)
@@ -151,19 +153,20 @@ class TransactionVerifier:
         # Only once the client would come back much later: the transaction before is most often about to be complete.
         config = self._services.config
         patience_ms = min(config.add_partitions_to_txn_retry_backoff_max_ms, config.request_timeout_ms)
-        return _then(verified, lambda first: self._retried(first, batches, self._services.now_ms() + patience_ms))
+        until_ms = self._services.now_ms() + patience_ms
+        return _then(verified, lambda first: self._retried(first, batches, until_ms, _FIRST_PAUSE_MS))
 
-    def _retried(self, verified: Verified, batches: "dict[Partition, int]", until_ms: int) -> Any:
+    def _retried(self, verified: Verified, batches: "dict[Partition, int]", until_ms: int, pause_ms: int) -> Any:
         services = self._services
         if ErrorCode.CONCURRENT_TRANSACTIONS not in verified.errors.values() or services.now_ms() >= until_ms:
             return verified
         pause: Deferred[None] = Deferred(lambda _: timer.cancel())
-        timer = services.reactor.callLater(
-            services.config.add_partitions_to_txn_retry_backoff_ms / 1000, pause.callback, None
-        )
+        pause_ms = min(pause_ms, services.config.add_partitions_to_txn_retry_backoff_ms)
+        timer = services.reactor.callLater(pause_ms / 1000, pause.callback, None)
         return pause.addCallback(
             lambda _: _then(
-                self.verify(verified.writer, batches), lambda again: self._retried(again, batches, until_ms)
+                self.verify(verified.writer, batches),
+                lambda again: self._retried(again, batches, until_ms, pause_ms * 2),
             )
         )
 

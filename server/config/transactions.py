@@ -75,7 +75,7 @@ class TransactionProperties(PropertySet):
         "add.partitions.to.txn.retry.backoff.ms",
         20,
         minimum=1,
-        doc="Pause before a produce tries again to add its partition while the transaction before it is ending.",
+        doc="Longest pause of a produce that cannot add its partition yet, as the transaction before is still ending.",
     )
     add_partitions_to_txn_retry_backoff_max_ms = integer(
         "add.partitions.to.txn.retry.backoff.max.ms",

@@ -200,9 +200,9 @@ def test_a_busy_transaction_is_waited_for(clock, partition):
     waiting = verifier(clock, partition, coordinators).before_produce(produce(batch()), 12)
     done = []
     waiting.addCallback(done.append)
-    clock.pump([0.02, 0.02])
+    clock.pump([0.001, 0.002])
     assert not done
-    clock.advance(0.02)
+    clock.advance(0.004)
     assert append(partition, done[0]).first_offset == 0
     assert not clock.getDelayedCalls()
 
@@ -211,9 +211,9 @@ def test_a_busy_transaction_is_not_waited_for_longer_than_it_pays(clock, partiti
     coordinators = Coordinators(*[ErrorCode.CONCURRENT_TRANSACTIONS] * 10)
     done = []
     verifier(clock, partition, coordinators).before_produce(produce(batch()), 12).addCallback(done.append)
-    clock.pump([0.02] * 6)
+    clock.pump([0.001] * 150)
     assert done[0].error(partition).code == ErrorCode.CONCURRENT_TRANSACTIONS
-    assert len(coordinators.asked) == 6
+    assert len(coordinators.asked) == 10, "after 1, 2, 4, 8 and 16 ms, then every 20 ms"
     assert not clock.getDelayedCalls()
 
 
