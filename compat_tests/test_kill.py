@@ -8,14 +8,17 @@ import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
+from kafka import TopicPartition
+from kafka.errors import CoordinatorLoadInProgressError, CoordinatorNotAvailableError, NotCoordinatorError
 
 from compat_tests import processes
 from compat_tests.clients import load
 from compat_tests.clients.common import wait_until
-from compat_tests.kill.history import CommittedOffsets, Fate, Sightings, check_log, shown
+from compat_tests.kill.files import check_directory
+from compat_tests.kill.history import CommittedOffsets, Fate, Log, Sightings, check_log, shown
 from compat_tests.kill.killer import kill_again_and_again
 from compat_tests.kill.load import read_whole, running
 from compat_tests.kill.readers import (
@@ -24,6 +27,7 @@ from compat_tests.kill.readers import (
     KafkaPythonGroupReader,
     OffsetWatcher,
 )
+from compat_tests.kill.takeover import opened_by_apache_kafka
 from compat_tests.kill.transactional import ConfluentTransactionalWriter, KafkaPythonTransactionalWriter
 from compat_tests.kill.writers import (
     ConfluentWriter,
@@ -67,44 +71,29 @@ def quiet_clients() -> Iterator[None]:
 
 
 @pytest.fixture
-def killed(start_broker: Callable[..., Any], tmp_path: Path, seed: str, request: Any) -> Iterator[Any]:
-    """A broker to be killed. Where the test fails its directory stays, and how to repeat it is told."""
+def killed(start_broker: Callable[..., Any], tmp_path: Path, seed: str, backend: str) -> Iterator[Any]:
+    """A broker to be killed. Where the test fails its directory is left, and how to repeat the test is told."""
     listeners = {"listeners": f"PLAINTEXT://127.0.0.1:{processes.lasting_port()}"}
-    backend = request.getfixturevalue("backend")
     broker = start_broker({**BROKER, **(listeners if backend == "odradek" else {})}, directory=tmp_path / "broker")
-    failed_before = request.session.testsfailed
     try:
         yield broker
     finally:
         tail = "\n".join(broker.log_text().splitlines()[-40:])
         print(f"seed: ODRADEK_KILL_SEED={seed}\ndirectory: {broker.directory}\nthe broker's log ends:\n{tail}")
-        if request.session.testsfailed == failed_before and request.node.stash.get(PASSED, False):
-            shutil.rmtree(tmp_path / "broker", ignore_errors=True)
 
 
-PASSED = pytest.StashKey[bool]()
-
-
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(300)
 def test_nothing_acknowledged_is_lost(backend: str, killed: Any, tmp_path: Path, seed: str) -> None:
+    """Every writer's records are there as promised, every reader saw what is there, and the files agree."""
     bootstrap = killed.bootstrap_servers
     with load("kafka_python").Admin(bootstrap) as admin:
         admin.create_topic(TOPIC, PARTITIONS)
-    writers = [
-        ConfluentWriter("confluent", bootstrap, TOPIC, PARTITIONS, once=False, seed=seed),
-        ConfluentWriter("confluent-idempotent", bootstrap, TOPIC, PARTITIONS, once=True, seed=seed),
-        KafkaPythonWriter("python", bootstrap, TOPIC, PARTITIONS, once=False, seed=seed),
-        KafkaPythonWriter("python-idempotent", bootstrap, TOPIC, PARTITIONS, once=True, seed=seed),
-        ConfluentTransactionalWriter("confluent-transactional", bootstrap, TOPIC, PARTITIONS, once=True, seed=seed),
-        KafkaPythonTransactionalWriter("python-transactional", bootstrap, TOPIC, PARTITIONS, once=True, seed=seed),
-        VerifiableProducerWriter("1", bootstrap, TOPIC, tmp_path, once=False),
-        VerifiableProducerWriter("2", bootstrap, TOPIC, tmp_path, once=True),
-    ]
-    seen, committed = Sightings(), CommittedOffsets()
+    writers = every_writer(bootstrap, tmp_path, seed)
+    seen, uncommitted, committed = Sightings(), Sightings(), CommittedOffsets()
     readers = [
         ConfluentGroupReader("confluent-member", bootstrap, TOPIC, GROUP, seen, committed),
         KafkaPythonGroupReader("python-member", bootstrap, TOPIC, GROUP, seen, committed),
-        uncommitted := AssignedReader("assigned", bootstrap, TOPIC, PARTITIONS, Sightings()),
+        AssignedReader("assigned", bootstrap, TOPIC, PARTITIONS, uncommitted),
         OffsetWatcher("watcher", bootstrap, TOPIC, PARTITIONS, GROUP, committed),
     ]
     with running(readers):
@@ -114,18 +103,81 @@ def test_nothing_acknowledged_is_lost(backend: str, killed: Any, tmp_path: Path,
         log = read_whole(bootstrap, TOPIC, PARTITIONS, "read_committed")
         end = {partition: records[-1].offset + 1 for partition, records in log.items()}
         wait_until(lambda: committed.least() == end, 30, lambda: f"{committed.least()} to reach {end}")
-    everything = read_whole(bootstrap, TOPIC, PARTITIONS, "read_uncommitted")
+    served = what_is_served(bootstrap)
     ledgers = [writer.ledger for writer in writers]
     complaints = [f"{ledger.writer}: {trouble}" for ledger in ledgers for trouble in ledger.troubles]
     complaints += [trouble for reader in readers for trouble in reader.troubles]
-    complaints += check_log(ledgers, log, committed_only=True)
-    complaints += check_log(ledgers, everything, committed_only=False)
-    complaints += seen.check(log, whole=True)
-    complaints += uncommitted._seen.check(everything, whole=False)
+    complaints += check_log(ledgers, served.committed, committed_only=True)
+    complaints += check_log(ledgers, served.uncommitted, committed_only=False)
+    complaints += seen.check(served.committed, whole=True)
+    complaints += uncommitted.check(served.uncommitted, whole=False)
     complaints += committed.complaints
-    for ledger in ledgers:
-        print(ledger.writer, *((fate.value, ledger.count(fate)) for fate in Fate))
+    complaints += [f"{each.writer} wrote too little" for each in ledgers if each.count(Fate.ACKNOWLEDGED) < 100]
     for writer in writers:
-        print(writer.ledger.writer, *Counter(writer.failures).items(), sep="\n    ")
-    complaints += [f"{w.ledger.writer} wrote too little" for w in writers if w.ledger.count(Fate.ACKNOWLEDGED) < 100]
+        counts = [(fate.value, writer.ledger.count(fate)) for fate in Fate]
+        print(writer.ledger.writer, *counts, *Counter(writer.failures).items(), sep="\n    ")
     assert not complaints, f"{len(complaints)} promises broken\n{shown(complaints)}"
+    killed.stop()
+    check_files(killed.data_dir, served)
+    if backend == "odradek":
+        with opened_by_apache_kafka(killed.data_dir, tmp_path / "apache-kafka", BROKER) as kafka:
+            assert what_is_served(kafka.bootstrap_servers) == served
+    shutil.rmtree(killed.data_dir)
+
+
+def every_writer(bootstrap: str, work: Path, seed: str) -> list[Any]:
+    common: dict[str, Any] = {"bootstrap": bootstrap, "topic": TOPIC, "partitions": PARTITIONS, "seed": seed}
+    return [
+        ConfluentWriter("confluent", once=False, **common),
+        ConfluentWriter("confluent-idempotent", once=True, **common),
+        ConfluentTransactionalWriter("confluent-transactional", once=True, **common),
+        KafkaPythonWriter("python", once=False, **common),
+        KafkaPythonWriter("python-idempotent", once=True, **common),
+        KafkaPythonTransactionalWriter("python-transactional", once=True, **common),
+        VerifiableProducerWriter("1", bootstrap, TOPIC, work, once=False),
+        VerifiableProducerWriter("2", bootstrap, TOPIC, work, once=True),
+    ]
+
+
+class Served(NamedTuple):
+    """What a broker tells of its data: records, producers by partition, transactions by id, committed offsets."""
+
+    committed: Log
+    uncommitted: Log
+    producers: dict[int, Any]
+    transactions: dict[str, Any]
+    offsets: dict[tuple[str, int], int]
+
+
+def what_is_served(bootstrap: str) -> Served:
+    with load("kafka_python").Admin(bootstrap) as admin:
+        partitions = [TopicPartition(TOPIC, p) for p in range(PARTITIONS)]
+        producers = admin._admin.describe_producers(partitions)
+        transactions = wait_until(lambda: transactions_of(admin._admin), 30, "transactions")
+        offsets = wait_until(lambda: admin.group_offsets(GROUP), 30, "offsets")
+        return Served(
+            read_whole(bootstrap, TOPIC, PARTITIONS, "read_committed"),
+            read_whole(bootstrap, TOPIC, PARTITIONS, "read_uncommitted"),
+            {p.partition: sorted(told.active_producers) for p, told in producers.items()},
+            transactions,
+            offsets,
+        )
+
+
+def transactions_of(admin: Any) -> dict[str, Any]:
+    """Descriptions of all transactional ids; none while the coordinator loads."""
+    try:
+        ids = [each.transactional_id for listed in admin.list_transactions().values() for each in listed]
+        return admin.describe_transactions(ids)
+    except (CoordinatorLoadInProgressError, CoordinatorNotAvailableError, NotCoordinatorError):
+        return {}
+
+
+def check_files(data_dir: Path, served: Served) -> None:
+    """Kafka's DumpLogSegments agrees with what was served, and every file with the logs."""
+    dumped, complaints = check_directory(data_dir)
+    assert not complaints, f"{len(complaints)} files are wrong\n{shown(complaints)}"
+    for partition, records in served.uncommitted.items():
+        values = dumped[f"{TOPIC}-{partition}"].values
+        assert values == {record.offset: record.value.decode() for record in records}
+    assert any(partition.replay.aborted for partition in dumped.values())

@@ -13,7 +13,7 @@ from odradek.testing import BrokerFailedError, OdradekBroker
 KILLED_IN_START = 0.15
 
 
-def kill_again_and_again(broker: Any, rounds: int, random: Random, *, longest_life_s: float = 1.2) -> int:
+def kill_again_and_again(broker: Any, rounds: int, random: Random, *, longest_life_s: float = 1.0) -> int:
     """Kills and restarts the broker `rounds` times, now and then while it is still starting; it runs at the end.
 
     Returns how many kills met a starting broker.

@@ -125,7 +125,11 @@ class KafkaPythonGroupReader(GroupReader):
 
     def _round(self, consumer: Any) -> None:
         read: dict[int, int] = {}
-        for partition, messages in consumer.poll(timeout_ms=100, max_records=500).items():
+        try:
+            polled = consumer.poll(timeout_ms=100, max_records=500)
+        except KafkaError:
+            return  # kafka-python tells of lost connections here
+        for partition, messages in polled.items():
             for message in messages:
                 self._seen.add(self.name, partition.partition, message.offset, message.value)
                 read[partition.partition] = message.offset + 1
