@@ -84,6 +84,8 @@ def _acknowledged(evidence: Evidence, partition: Partition, crashes: LossyCrashe
             found = final.get(offset)
             if found is not None and found.value == record.value:
                 kept.append((era, offset, send, number))
+            elif superseded.get(record.key, -1) > offset:
+                continue
             elif era < crashes.last_era:
                 if send.base_offset >= 0 and superseded.get(record.key, -1) <= offset:
                     lost.append((era, offset))
@@ -93,7 +95,7 @@ def _acknowledged(evidence: Evidence, partition: Partition, crashes: LossyCrashe
                     f"{name_of(partition)} {label_text(record.value)} of {send.client} was acknowledged at {offset} "
                     f"and lies at {places[record.value]}",
                 )
-            elif superseded.get(record.key, -1) <= offset:
+            else:
                 yield Violation(
                     ViolationKind.LOST_WRITE,
                     f"{name_of(partition)} {label_text(record.value)} of {send.client}, acknowledged at {offset} with "

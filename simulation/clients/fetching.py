@@ -31,6 +31,8 @@ from odradek.simulation.history import History, Isolation, Moment, Partition, Po
 _FETCH: Final = 1
 _FIRST_WITH_SESSIONS: Final = 7
 _FIRST_WITH_IDS: Final = 13
+_NOWHERE: Final = -1
+"""As the position that a session knows: whatever it knows, the partition is to be named again."""
 _SESSION_ERRORS: Final = frozenset(
     {
         ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
@@ -173,7 +175,7 @@ class Fetcher:
                 name = ErrorCode(row.error_code).name
                 self._history.note_odd(self._link.name, f"Fetch of {name_of(partition)} at {start}: {name}")
             # Asked for again, also within a session, since the session may have passed it by.
-            self._in_session.pop(partition, None)
+            self._in_session[partition] = _NOWHERE
             return []
         self.high_watermarks[partition] = row.high_watermark
         try:

@@ -102,6 +102,7 @@ class _Instance:
         self._producer_id = self._epoch = -1
         self._next_sequence: dict[Partition, int] = {}
         self._identity: dict[Partition, tuple[int, int]] = {}
+        self._acknowledged: dict[Partition, int] = {}
         self._queue: deque[_Batch] = deque()
 
     async def run(self) -> None:
@@ -151,7 +152,7 @@ class _Instance:
             batch.send.partition != partition for batch in self._queue
         ):
             self._identity[partition] = current
-            self._next_sequence[partition] = 0
+            self._next_sequence[partition] = self._acknowledged[partition] = 0
         records = self._values.records()
         send = self._history.begin_send(self._name, partition, self._name, Guarantee.IDEMPOTENT, records)
         self._queue.append(_Batch(send, *self._identity[partition], self._next_sequence[partition]))
@@ -182,10 +183,13 @@ class _Instance:
         answer = await self._answer_of(first)
         if answer.code == ErrorCode.NONE or answer.code == ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
             self._queue.popleft()
-            self._history.end_send(first.send, Outcome.OK, answer.base_offset, answer.log_append_time)
+            self._succeed(first, answer)
             return True
-        others_succeeded = await self._drain()
-        if answer.code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and not others_succeeded:
+        await self._drain()
+        if answer.code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
+            if first.sequence != self._acknowledged[first.send.partition]:
+                # The broker has what came later: it has forgotten this batch, or it lost it alone. Nobody can tell.
+                raise GaveUp(self._name)
             self._begin_epoch(first)
         elif answer.code not in RETRIABLE:
             certain = answer.code in NOT_WRITTEN and not first.is_doubtful
@@ -204,24 +208,25 @@ class _Instance:
             raise ConnectionLost(str(response))
         return (await produced_by(self._link, response))[batch.send.partition]
 
-    async def _drain(self) -> bool:
-        """Wait for all answers under way and settle what succeeded; whether any for the first one's partition did."""
-        partition = self._queue[0].send.partition
-        succeeded = False
+    def _succeed(self, batch: _Batch, answer: Produced) -> None:
+        self._history.end_send(batch.send, Outcome.OK, answer.base_offset, answer.log_append_time)
+        end = batch.sequence + len(batch.send.records)
+        self._acknowledged[batch.send.partition] = max(end, self._acknowledged[batch.send.partition])
+
+    async def _drain(self) -> None:
+        """Wait for all answers under way and settle what succeeded."""
         kept: deque[_Batch] = deque()
         for batch in self._queue:
             answer = None
             if batch.answer is not None and batch is not self._queue[0]:
                 answer = await self._answer_of(batch)
             if answer is not None and answer.code == ErrorCode.NONE:
-                self._history.end_send(batch.send, Outcome.OK, answer.base_offset, answer.log_append_time)
-                succeeded |= batch.send.partition == partition
+                self._succeed(batch, answer)
             else:
                 kept.append(batch)
                 batch.is_doubtful |= answer is not None and answer.code not in NOT_WRITTEN
         self._queue = kept
         self._forget_answers(is_lost=False)
-        return succeeded
 
     def _begin_epoch(self, first: _Batch) -> None:
         """The broker has lost what came before: start the partition at sequence 0 in the next epoch.
@@ -235,7 +240,7 @@ class _Instance:
         self._epoch += 1
         self._history.say(self._name, f"begins epoch {self._epoch}")
         self._identity[partition] = self._producer_id, self._epoch
-        sequence = 0
+        self._acknowledged[partition] = sequence = 0
         for batch in self._queue:
             if batch.send.partition == partition:
                 batch.producer_id, batch.epoch, batch.sequence = self._producer_id, self._epoch, sequence
