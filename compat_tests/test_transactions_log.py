@@ -673,6 +673,20 @@ def test_markers_of_old_epochs(connection, name, here, transaction_version, same
     assert told(5) == Code.NONE
 
 
+def test_markers_of_nobody(connection, name, here):
+    """No coordinator sends them; Apache Kafka trips over them before it has written anything."""
+    producer = begin(connection, name, here)
+    unknown = ("transactions-missing", 0)
+    for nobody in (producer.at(-1), producer._replace(producer_id=-1)):
+        told = write_markers(connection, nobody, [here, unknown])
+        assert told == {here: Code.UNKNOWN_SERVER_ERROR, unknown: Code.UNKNOWN_SERVER_ERROR}
+        assert write_markers(connection, nobody, [unknown]) == {unknown: Code.UNKNOWN_TOPIC_OR_PARTITION}
+    assert end_of(connection, here) == 0
+    write(connection, producer, here, records_of(producer))
+    assert write_markers(connection, producer.at(-1), [here]) == {here: Code.UNKNOWN_SERVER_ERROR}
+    assert end_of(connection, here) == 1
+
+
 def test_markers_of_a_coordinator_that_was_replaced(connection, name, here):
     producer = begin(connection, name, here)
 

@@ -27,7 +27,10 @@ Errors = dict[int, dict[TopicPartition, ErrorCode]]
 
 
 def write_txn_markers(services: "Services", context: "RequestContext", request: WriteTxnMarkersRequest) -> Any:
-    """Write each marker to each of its partitions, and answer when all of them are replicated or have failed."""
+    """Write each marker to each of its partitions, and answer when all of them are replicated or have failed.
+
+    Raises KafkaError E-1, with nothing written, if one of them names no producer or no epoch: no batch can bear it.
+    """
     errors: Errors = {}
     unfinished = 0
     finished: Deferred[None] = Deferred()
@@ -50,6 +53,9 @@ def write_txn_markers(services: "Services", context: "RequestContext", request: 
         )
         errors.setdefault(entry.producer_id, {})
         work += [(marker, (topic.name, index)) for topic in entry.topics for index in topic.partition_indexes]
+    for marker, name in work:
+        if min(marker.producer_id, marker.producer_epoch) < 0 and name in services.replicas.partitions:
+            raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "a marker without a producer id or epoch")
     unfinished = len(work)
     for marker, name in work:
         if name in services.replicas.partitions:

@@ -1,0 +1,307 @@
+"""The same random requests of transactional producers to Odradek and to Apache Kafka, one by one, and the same answers.
+
+What a step asks for is chosen by chance from what came before: right most of the time, and wrong in every way else.
+After each step both brokers must tell the same of every transaction, every producer and every record.
+"""
+
+import random
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+
+from compat_tests.bad_frames import Connection
+from compat_tests.clients import load
+from compat_tests.conftest import BROKERS, SHARED_PROPERTIES
+from compat_tests.test_bad_input import ask_for_coordinator
+from compat_tests.transaction_frames import (
+    READ_COMMITTED,
+    READ_UNCOMMITTED,
+    Code,
+    Partition,
+    Producer,
+    add_batched,
+    add_offsets,
+    add_partitions,
+    await_coordinator,
+    await_topic,
+    batches,
+    commit_offset,
+    committed,
+    describe,
+    describe_producers,
+    end,
+    fetch,
+    init,
+    offset_at,
+    patiently,
+    produce,
+    records_of,
+    start,
+    write_markers,
+)
+
+pytestmark = pytest.mark.timeout(120)
+
+STEPS = 150
+IDS, PARTITIONS = 2, 3
+RIGHT = 0.75
+
+
+class Side:
+    """One broker: its connection, and the names by which its own numbers compare with the other's."""
+
+    def __init__(self, broker: Any) -> None:
+        self.broker = broker
+        self.connection = Connection(broker.port)
+        self.ids: dict[int, int] = {}
+        self.history: list[list[Producer]] = []
+        self.topic = self.group = ""
+
+    def begin(self, name: str) -> None:
+        """A topic and producers of the seed's own."""
+        self.topic, self.group = f"{name}-topic", f"{name}-group"
+        with load("kafka_python").Admin(self.broker.bootstrap_servers) as admin:
+            admin.create_topic(self.topic, PARTITIONS)
+        await_topic(self.connection, self.topic, PARTITIONS)
+        self.ids = {-1: -1}
+        self.history = [[start(self.connection, f"{name}-{number}")] for number in range(IDS)]
+        for known in self.history:
+            self.named(known[0].producer_id)
+
+    def named(self, producer_id: int) -> int:
+        """A producer id as a small number: in the order in which they came."""
+        return self.ids.setdefault(producer_id, len(self.ids) - 1)
+
+    def partition(self, index: int) -> Partition:
+        return self.topic, index
+
+    def settle(self) -> None:
+        """Waits until every transaction has all its markers."""
+        for known in self.history:
+            name = known[0].transactional_id
+            patiently(
+                lambda name=name: (
+                    Code.CONCURRENT_TRANSACTIONS
+                    if describe(self.connection, name).transaction_state.startswith("Prepare")
+                    else Code.NONE
+                )
+            )
+
+    def told(self) -> dict[str, Any]:
+        """All that the broker tells of the seed's transactions, with names for its numbers."""
+        self.settle()
+        found: dict[str, Any] = {}
+        for number, known in enumerate(self.history):
+            told = describe(self.connection, known[0].transactional_id)
+            topics = {(t.topic.removeprefix(self.topic), p) for t in told.topics for p in t.partitions}
+            state = (told.error_code, told.transaction_state, self.named(told.producer_id), told.producer_epoch)
+            found[f"transaction {number}"] = (*state, topics)
+        for index in range(PARTITIONS):
+            partition = self.partition(index)
+            _, producers = describe_producers(self.connection, partition)
+            found[f"producers {index}"] = [
+                (
+                    self.named(p.producer_id),
+                    p.producer_epoch,
+                    p.last_sequence,
+                    p.coordinator_epoch,
+                    p.current_txn_start_offset,
+                )
+                for p in producers
+            ]
+            log = fetch(self.connection, partition, isolation=READ_UNCOMMITTED)
+            found[f"log {index}"] = [b._replace(producer_id=self.named(b.producer_id)) for b in batches(log.records)]
+            read = fetch(self.connection, partition, isolation=READ_COMMITTED)
+            aborted = sorted((self.named(pid), first) for pid, first in read.aborted or ())
+            stable = offset_at(self.connection, partition, isolation=READ_COMMITTED)
+            found[f"read {index}"] = (read.code, read.high_watermark, read.last_stable_offset, aborted, stable)
+        found["offsets"] = [
+            committed(self.connection, self.group, self.partition(index), stable=stable)
+            for index in range(PARTITIONS)
+            for stable in (False, True)
+        ]
+        return found
+
+
+# A step as plain data, so that both sides do the same: its name, and its arguments.
+Step = tuple[str, dict[str, Any]]
+
+
+class Chooser:
+    """Chooses steps by one seed and by what the first side has told so far."""
+
+    def __init__(self, seed: int) -> None:
+        self.chance = random.Random(seed)
+        self.sequences: dict[tuple[int, int, int], int] = {}
+
+    def right(self) -> bool:
+        return self.chance.random() < RIGHT
+
+    def who(self, side: Side) -> dict[str, int]:
+        """A producer by its place in the history: mostly the last, with its own epoch."""
+        number = self.chance.randrange(IDS)
+        known = side.history[number]
+        place = len(known) - 1 if self.right() else self.chance.randrange(len(known))
+        return {"number": number, "place": place, "by": 0 if self.right() else self.chance.choice([-1, 1])}
+
+    def partitions(self) -> list[int]:
+        return self.chance.sample(range(PARTITIONS), self.chance.randint(1, PARTITIONS))
+
+    def step(self, side: Side) -> Step:
+        kind = self.chance.choices(list(STEPS_BY_NAME), [weight for weight, _ in STEPS_BY_NAME.values()])[0]
+        choose = self.chance.choice
+        given: dict[str, Any] = self.who(side)
+        if kind == "init":
+            given |= {"version": choose([1, 3, 4, 5]), "with_producer": choose([True, False])}
+        elif kind == "add partitions":
+            given |= {"version": choose([0, 1, 2, 3]), "indexes": self.partitions()}
+        elif kind == "add batched":
+            given |= {"version": choose([4, 5]), "indexes": self.partitions(), "verify_only": choose([True, False])}
+        elif kind == "add offsets":
+            given |= {"version": choose([0, 2, 4])}
+        elif kind == "commit offset":
+            given |= {"version": choose([2, 3, 4, 5]), "index": choose(range(PARTITIONS)), "offset": choose(range(99))}
+        elif kind == "end":
+            given |= {"version": choose([1, 4, 5, 5]), "commit": choose([True, False])}
+        elif kind == "produce":
+            # In Apache Kafka a batch of an epoch that nobody has yet, once refused, blocks the transaction of this one.
+            given["by"] = min(given["by"], 0)
+            given |= self.records(side, given)
+        elif kind == "marker":
+            given |= {"index": choose(range(PARTITIONS)), "commit": choose([True, False]), "level": choose([0, 1, 2])}
+        return kind, given
+
+    def records(self, side: Side, who: Mapping[str, int]) -> dict[str, Any]:
+        index = self.chance.randrange(PARTITIONS)
+        producer = side.history[who["number"]][who["place"]]
+        wanted = [
+            p.last_sequence + 1
+            for p in describe_producers(side.connection, side.partition(index))[1]
+            if p.producer_id == producer.producer_id and p.producer_epoch == producer.epoch + who["by"]
+        ]
+        sequence = wanted[0] if wanted else 0
+        if not self.right():
+            sequence = max(0, sequence + self.chance.choice([-2, -1, 1, 5]))
+        return {
+            "version": self.chance.choice([3, 10, 11, 12, 12, 12]),
+            "index": index,
+            "sequence": sequence,
+            "count": self.chance.choice([1, 1, 3]),
+            "transactional": self.chance.random() < 0.95,
+        }
+
+
+def _producer(side: Side, number: int, place: int, by: int) -> Producer:
+    known = side.history[number][place]
+    return known.at(known.epoch + by)
+
+
+def _remember(side: Side, number: int, producer: Producer) -> None:
+    if producer not in side.history[number]:
+        side.history[number].append(producer)
+
+
+def do_init(side: Side, who: Producer, number: int, version: int, with_producer: bool) -> Any:
+    given = (who.producer_id, who.epoch) if with_producer and who.epoch >= 0 else (-1, -1)
+    told = init(side.connection, who.transactional_id, producer=given, version=version)
+    if told.code == Code.NONE:
+        _remember(side, number, Producer(who.transactional_id, told.producer_id, told.epoch))
+    return told._replace(producer_id=side.named(told.producer_id))
+
+
+def do_add_partitions(side: Side, who: Producer, number: int, version: int, indexes: list[int]) -> Any:
+    told = add_partitions(side.connection, who, [side.partition(index) for index in indexes], version)
+    return [told[side.partition(index)] for index in indexes]
+
+
+def do_add_batched(side: Side, who: Producer, number: int, version: int, indexes: list[int], verify_only: bool) -> Any:
+    wanted = {who: [side.partition(index) for index in indexes]}
+    code, told = add_batched(side.connection, wanted, verify_only=verify_only, version=version)
+    return code, [told[who.transactional_id, side.partition(index)] for index in indexes]
+
+
+def do_add_offsets(side: Side, who: Producer, number: int, version: int) -> Any:
+    return add_offsets(side.connection, who, side.group, version)
+
+
+def do_commit_offset(side: Side, who: Producer, number: int, version: int, index: int, offset: int) -> Any:
+    return commit_offset(side.connection, who, side.group, side.partition(index), offset, version=version)
+
+
+def do_end(side: Side, who: Producer, number: int, version: int, commit: bool) -> Any:
+    told = end(side.connection, who, commit=commit, version=version)
+    if told.code == Code.NONE and version >= 5:
+        _remember(side, number, Producer(who.transactional_id, told.producer_id, told.epoch))
+    return told._replace(producer_id=side.named(told.producer_id))
+
+
+def do_produce(
+    side: Side, who: Producer, number: int, version: int, index: int, sequence: int, count: int, transactional: bool
+) -> Any:
+    records = records_of(who, sequence, count, transactional=transactional)
+    return produce(side.connection, who, side.partition(index), records, version=version)
+
+
+def do_marker(side: Side, who: Producer, number: int, index: int, commit: bool, level: int) -> Any:
+    partition = side.partition(index)
+    return write_markers(side.connection, who, [partition], commit=commit, transaction_version=level)[partition]
+
+
+STEPS_BY_NAME: dict[str, tuple[int, Callable[..., Any]]] = {
+    "init": (5, do_init),
+    "add partitions": (15, do_add_partitions),
+    "add batched": (5, do_add_batched),
+    "add offsets": (5, do_add_offsets),
+    "commit offset": (10, do_commit_offset),
+    "end": (15, do_end),
+    "produce": (40, do_produce),
+    "marker": (3, do_marker),
+}
+
+
+@pytest.fixture(scope="module")
+def sides(kafka_jars: Any) -> Iterator[list[Side]]:
+    with ExitStack() as stack:
+        made = [Side(stack.enter_context(BROKERS[name](SHARED_PROPERTIES))) for name in ("kafka", "odradek")]
+        for side in made:
+            stack.enter_context(side.connection)
+            await_coordinator(side.connection)
+            ask_for_coordinator(side.connection)
+        yield made
+
+
+def run(seed: int, sides: list[Side], steps: int = STEPS) -> None:
+    """Raises AssertionError with all steps so far at the first difference."""
+    chooser, trace = Chooser(seed), []
+    for side in sides:
+        side.begin(f"random-{seed}")
+    for _ in range(steps):
+        kind, given = chooser.step(sides[0])
+        answers = []
+        for side in sides:
+            rest = dict(given)
+            number = rest["number"]
+            who = _producer(side, number, rest.pop("place"), rest.pop("by"))
+            answers.append((STEPS_BY_NAME[kind][1](side, who, **rest), side.told()))
+        trace.append(f"{kind} {given}: {answers[0][0]}")
+        if answers[0] != answers[1]:
+            pytest.fail(_difference(seed, trace, *answers), pytrace=False)
+
+
+def _difference(seed: int, trace: list[str], kafka: Any, odradek: Any) -> str:
+    lines = [f"seed {seed}, after these steps:", *trace]
+    if kafka[0] != odradek[0]:
+        lines.append(f"Apache Kafka answered {kafka[0]}, Odradek {odradek[0]}")
+    lines += [
+        f"{what}: Apache Kafka tells {told}, Odradek {odradek[1][what]}"
+        for what, told in kafka[1].items()
+        if told != odradek[1][what]
+    ]
+    return "\n".join(lines)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_both_brokers_answer_the_same(sides, seed):
+    run(seed, sides)
