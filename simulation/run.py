@@ -41,9 +41,11 @@ class Report(NamedTuple):
     steps: int
 
 
-def run_seed(seed: int, make_clients: MakeClients, print_line: Printer | None = None) -> Report:
-    """Run a seed from start to end."""
-    world = World(seed, print_line=print_line)
+def run_seed(
+    seed: int, make_clients: MakeClients, print_line: Printer | None = None, *, looks_inside: bool = True
+) -> Report:
+    """Run a seed from start to end. `looks_inside` as for World."""
+    world = World(seed, print_line=print_line, looks_inside=looks_inside)
     watch = LogWatch(world)
     package, root_handlers = logging.getLogger("odradek"), logging.getLogger().handlers
     old_level, old_propagate = package.level, package.propagate

@@ -13,6 +13,7 @@ from twisted.logger import globalLogBeginner
 
 from odradek.simulation.clients.workload import make_clients
 from odradek.simulation.run import Report, run_seed
+from odradek.simulation.safeguards import BY_NAME, finding, run_without
 
 _SHOWN_LINES = 12
 
@@ -25,6 +26,9 @@ def main(arguments: list[str]) -> int:
     begin([], redirectStandardIO=False, discardBuffer=True)
     if options.seed is not None:
         return _replay(options.seed, print_trace=not options.quiet)
+    if options.without is not None:
+        names = list(BY_NAME) if options.without == "all" else options.without.split(",")
+        return _search(names, range(options.first, options.first + options.seeds), options.jobs)
     return _run_many(range(options.first, options.first + options.seeds), options.jobs, options.stop_at)
 
 
@@ -39,6 +43,9 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--stop-at", type=int, default=10, help="give up after so many failing seeds (10)")
     parser.add_argument("--seed", type=int, help="run this one, and print its trace")
     parser.add_argument("--quiet", action="store_true", help="with --seed: no trace, only what came of it")
+    parser.add_argument(
+        "--without", metavar="NAME", help=f"look for a seed that fails without a safeguard: all, {', '.join(BY_NAME)}"
+    )
     return parser.parse_args(arguments)
 
 
@@ -81,6 +88,26 @@ def reports(seeds: Iterable[int], jobs: int) -> Iterator[Report]:
     # What is imported by now need not be looked at after each seed.
     with multiprocessing.get_context("fork").Pool(jobs, initializer=gc.freeze) as pool:
         yield from pool.imap_unordered(run_one, seeds, chunksize=4)
+
+
+def _search(names: list[str], seeds: range, jobs: int) -> int:
+    """The first seed that shows the lack of each safeguard; 1 if there is none for one of them."""
+    missing = 0
+    for name in names:
+        with multiprocessing.get_context("fork").Pool(jobs, initializer=gc.freeze) as pool:
+            for seed, found in pool.imap(_find_one, [(name, seed) for seed in seeds]):
+                if found is not None:
+                    print(f"{name}: seed {seed}: {found.splitlines()[0][:200]}", flush=True)
+                    break
+            else:
+                missing += 1
+                print(f"{name}: nothing found in {len(seeds)} seeds", flush=True)
+    return 1 if missing else 0
+
+
+def _find_one(job: tuple[str, int]) -> tuple[int, str | None]:
+    name, seed = job
+    return seed, finding(BY_NAME[name], run_without(BY_NAME[name], seed))
 
 
 def run_one(seed: int) -> Report:

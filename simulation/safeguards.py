@@ -1,0 +1,313 @@
+"""What keeps the broker's promises, switched off one at a time, to show that the checker notices.
+
+Each safeguard is one function or two of the broker, replaced for the length of a run by one that does less. The world's
+own looks into the broker (invariants, audits) are switched off as well: what finds the fault must be what clients saw.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from typing import Any, Final, NamedTuple
+
+from odradek.coordinator import offset_commands, transaction_markers, transactional_offsets
+from odradek.coordinator.offsets import CommittedOffset, OffsetStore
+from odradek.log import producer_replay, verification
+from odradek.log.filesystem import is_disk_full
+from odradek.log.flush import FlushTask
+from odradek.log.log_state import LogState
+from odradek.log.partition_log import PartitionLog
+from odradek.log.producer_state import ProducerEntry, ProducerState
+from odradek.log.recovery import _Loader
+from odradek.log.segment import Segment
+from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.replication.partition import Partition
+from odradek.server.marker_sender import MarkerSender
+from odradek.simulation.checker import ViolationKind
+from odradek.simulation.clients.workload import make_clients
+from odradek.simulation.run import Report, run_seed
+
+Replacement = tuple[Any, str, Callable[[Any], Any]]
+"""Where, what, and what makes the new one of the old."""
+
+
+class Safeguard(NamedTuple):
+    """`finds`: what the checker is expected to say; `seed`: one with which it does."""
+
+    name: str
+    what: str
+    replacements: tuple[Replacement, ...]
+    finds: tuple[ViolationKind, ...]
+    seed: int
+
+    @contextmanager
+    def switched_off(self) -> Iterator[None]:
+        """Without it, for a while."""
+        with ExitStack() as stack:
+            for owner, name, make in self.replacements:
+                old = owner.__dict__[name]
+                setattr(owner, name, make(old))
+                stack.callback(setattr, owner, name, old)
+            yield
+
+
+class _AnyChecksum:
+    """Equal to every checksum."""
+
+    def __ne__(self, other: object) -> bool:
+        return False
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def _nothing(*arguments: Any, **keywords: Any) -> None:
+    """Does nothing."""
+
+
+def _replaced_by(new: Any) -> Callable[[Any], Any]:
+    return lambda old: new
+
+
+def _no_producers(old: Any) -> Any:
+    """A log is loaded as if nobody had ever written to it with a producer id."""
+
+    def rebuild(state: ProducerState, segments: list[Segment], start: int, end: int, now_ms: int, **_: Any) -> None:
+        state.end_offset = end
+
+    return rebuild
+
+
+def _old_epochs_pass(old: Any) -> Any:
+    def check_data(self: ProducerState, producer_id: int, epoch: int, sequence: int, **keywords: Any) -> None:
+        entry = self.producers.get(producer_id)
+        if entry is None or epoch >= entry.epoch:
+            old(self, producer_id, epoch, sequence, **keywords)
+
+    return check_data
+
+
+def _old_epochs_are_in_transactions(old: Any) -> Any:
+    def begin_verification(
+        self: ProducerState, producer_id: int, epoch: int, sequence: int, now_ms: int, *, adds_partition: bool
+    ) -> Any:
+        entry = self.producers.get(producer_id)
+        if entry is not None and epoch < entry.epoch:
+            return None
+        return old(self, producer_id, epoch, sequence, now_ms, adds_partition=adds_partition)
+
+    return begin_verification
+
+
+def _epochs_never_fall(old: Any) -> Any:
+    def set_epoch(self: ProducerEntry, epoch: int) -> None:
+        old(self, max(epoch, self.epoch))
+
+    return set_epoch
+
+
+def _last_marker_lost(old: Any) -> Any:
+    """Of each transaction one partition is told nothing, and counts as told."""
+
+    def send(self: MarkerSender, outcome: Any, done: Callable[[Any, ErrorCode], None]) -> None:
+        *others, last = outcome.partitions
+        old(self, outcome._replace(partitions=others) if others else outcome, done)
+        if others:
+            done(last, ErrorCode.NONE)
+
+    return send
+
+
+def _synced_at_once(old: Any) -> Any:
+    """The high watermark does not wait for the disk."""
+
+    def configure(self: Partition, *arguments: Any) -> None:
+        old(self, *arguments)
+        self._syncs_before_acks = False
+
+    return configure
+
+
+def _first_offset_wins(old: Any) -> Any:
+    def replay(
+        self: OffsetStore, group_id: str, topic: str, partition: int, value: Any, offset: int, producer_id: int
+    ) -> None:
+        current = self.visible.get(group_id, topic, partition)
+        if isinstance(current, CommittedOffset) and value is not None and producer_id < 0:
+            return
+        old(self, group_id, topic, partition, value, offset, producer_id)
+
+    return replay
+
+
+def _cut_nothing_behind(old: Any) -> Any:
+    """Recovery cuts a segment at its first bad byte and keeps those behind it."""
+
+    def recover_from(self: _Loader, first: int, log_start_offset: int) -> None:
+        for index in range(first, len(self.segments)):
+            self._recover(self.segments[index], log_start_offset, index)
+
+    return recover_from
+
+
+def _any_generation(old: Any) -> Any:
+    """A commit by a member of an earlier generation is taken."""
+
+    def check(*arguments: Any) -> None:
+        try:
+            old(*arguments)
+        except KafkaError as error:
+            if error.code not in (ErrorCode.ILLEGAL_GENERATION, ErrorCode.UNKNOWN_MEMBER_ID):
+                raise
+
+    return check
+
+
+def _failed_writes_count(old: Any) -> Any:
+    """An append that the disk refused is answered as if it had been written."""
+
+    def append(self: Segment, pieces: Any, size_bytes: int, last_offset: int, max_timestamp: int) -> None:
+        try:
+            old(self, pieces, size_bytes, last_offset, max_timestamp)
+        except OSError as error:
+            if not is_disk_full(error):
+                raise
+
+    return append
+
+
+def _failed_syncs_count(old: Any) -> Any:
+    def run(self: FlushTask) -> None:
+        with suppress(OSError):
+            self._sync()
+
+    return run
+
+
+_K: Final = ViolationKind
+
+SAFEGUARDS: Final = (
+    Safeguard(
+        "checksum",
+        "Recovery checks the CRC of every batch.",
+        ((verification, "crc32c", _replaced_by(lambda data: _AnyChecksum())),),
+        (_K.UNREADABLE, _K.LOST_WRITE, _K.ALTERED_RECORD),
+        0,
+    ),
+    Safeguard(
+        "cut",
+        "Recovery drops the segments behind a bad byte.",
+        ((_Loader, "_recover_from", _cut_nothing_behind),),
+        (_K.HOLE, _K.UNREADABLE, _K.LOST_WRITE),
+        0,
+    ),
+    Safeguard(
+        "producer-state",
+        "A loaded log knows its producers, from the snapshot and the batches behind it.",
+        ((producer_replay, "rebuild", _no_producers),),
+        (_K.DUPLICATE, _K.REORDERED),
+        0,
+    ),
+    Safeguard(
+        "sequences",
+        "A batch that comes twice is answered and not written again; one that leaves a gap is refused.",
+        (
+            (ProducerState, "find_duplicate", _replaced_by(_nothing)),
+            (ProducerState, "check_data", _replaced_by(_nothing)),
+        ),
+        (_K.DUPLICATE, _K.REORDERED),
+        0,
+    ),
+    Safeguard(
+        "fencing",
+        "A partition refuses a producer of an old epoch.",
+        (
+            (ProducerState, "check_data", _old_epochs_pass),
+            (ProducerState, "begin_verification", _old_epochs_are_in_transactions),
+            (ProducerEntry, "set_epoch", _epochs_never_fall),
+        ),
+        (_K.ABORTED_READ, _K.HANGING_TRANSACTION, _K.TORN_TRANSACTION, _K.DUPLICATE),
+        0,
+    ),
+    Safeguard(
+        "markers",
+        "A transaction is complete when every one of its partitions has its marker.",
+        ((MarkerSender, "send", _last_marker_lost),),
+        (_K.HANGING_TRANSACTION, _K.TORN_TRANSACTION, _K.ABORTED_READ),
+        0,
+    ),
+    Safeguard(
+        "resume",
+        "A coordinator that starts finishes what was decided before.",
+        ((transaction_markers, "resume", _replaced_by(_nothing)),),
+        (_K.HANGING_TRANSACTION, _K.TORN_TRANSACTION, _K.ODD_ANSWER),
+        0,
+    ),
+    Safeguard(
+        "flush-before-acks",
+        "With flush.before.acks the high watermark, and with it each answer, waits for the sync.",
+        ((Partition, "configure", _synced_at_once),),
+        (_K.LOST_WRITE, _K.LOST_TRANSACTION, _K.OFFSET_BACK),
+        0,
+    ),
+    Safeguard(
+        "sync-errors",
+        "A sync that failed takes the directory offline.",
+        ((FlushTask, "run", _failed_syncs_count),),
+        (_K.LOST_WRITE, _K.LOST_TRANSACTION, _K.OFFSET_BACK, _K.TWO_VALUES),
+        0,
+    ),
+    Safeguard(
+        "write-errors",
+        "What the disk refused is not acknowledged.",
+        ((Segment, "append", _failed_writes_count),),
+        (_K.LOST_WRITE, _K.UNREADABLE, _K.LOST_TRANSACTION),
+        0,
+    ),
+    Safeguard(
+        "last-stable-offset",
+        "A reader of committed records gets nothing of an open transaction.",
+        ((LogState, "last_stable_offset", _replaced_by(property(lambda self: self.high_watermark))),),
+        (_K.DIRTY_READ, _K.ABORTED_READ),
+        0,
+    ),
+    Safeguard(
+        "aborted-list",
+        "A reader of committed records is told which transactions were aborted.",
+        ((PartitionLog, "aborted_transactions", _replaced_by(lambda self, offset, region: [])),),
+        (_K.ABORTED_READ,),
+        0,
+    ),
+    Safeguard(
+        "offset-replay",
+        "Of two commits the later one counts.",
+        ((OffsetStore, "replay", _first_offset_wins),),
+        (_K.OFFSET_BACK, _K.COPY_DUPLICATE),
+        0,
+    ),
+    Safeguard(
+        "generations",
+        "Offsets are committed by members of the present generation only.",
+        (
+            (offset_commands, "_check_commit", _any_generation),
+            (transactional_offsets, "_check", _any_generation),
+        ),
+        (_K.OFFSET_BACK, _K.COPY_DUPLICATE),
+        0,
+    ),
+)
+
+
+
+def run_without(safeguard: Safeguard, seed: int) -> Report:
+    """Run a seed without a safeguard."""
+    with safeguard.switched_off():
+        return run_seed(seed, make_clients, looks_inside=False)
+
+
+def finding(safeguard: Safeguard, report: Report) -> str | None:
+    """What the checker found of that which was to be expected; None if nothing."""
+    for failure in report.failures:
+        if any(f"s: {kind.value}: " in failure for kind in safeguard.finds):
+            return failure
+    return None
+
+
+BY_NAME: Final = {safeguard.name: safeguard for safeguard in SAFEGUARDS}
