@@ -8,6 +8,7 @@ from struct import Struct
 from odradek.log import producer_replay
 from odradek.log.filesystem import Piece
 from odradek.log.log_state import LogState
+from odradek.log.producer_replay import Marker, parse_marker
 from odradek.log.segment import Segment
 from odradek.log.validation import (
     FEW_RECORDS,
@@ -218,11 +219,12 @@ class LogAppend(LogState):
             offset = header.next_offset
         try:
             segment = self._segment_for(headers, now_ms)
-            for header, (_, head, rest) in zip(headers, checked, strict=True):
+            markers: dict[int, Marker | None] = {}
+            for number, (header, (_, head, rest)) in enumerate(zip(headers, checked, strict=True)):
                 if header.producer_id < 0:
                     continue
                 if header.is_control:
-                    marker = producer_replay.parse_marker(memoryview(bytes(head) + bytes(rest)))
+                    marker = markers[number] = parse_marker(memoryview(bytes(head) + bytes(rest)))
                     if marker is not None:
                         self.producer_state.check_marker(
                             header.producer_id, header.producer_epoch, marker.coordinator_epoch, transaction_version
@@ -233,9 +235,8 @@ class LogAppend(LogState):
                 self.assign_epoch(leader_epoch, first_offset)
             segment.append_batches(pieces, [(h.size_bytes, h.last_offset, h.max_timestamp) for h in headers])
             self.log_end_offset = offset
-            for header, (_, head, rest) in zip(headers, checked, strict=True):
-                batch = memoryview(bytes(head) + bytes(rest)) if header.is_control else None
-                producer_replay.add_batch(self.producer_state, segment, header, batch)
+            for number, header in enumerate(headers):
+                producer_replay.add_batch(self.producer_state, segment, header, None, markers.get(number))
             self.producer_state.end_offset = offset
         except OSError as error:
             raise self._refuse_or_fail("append", error) from error

@@ -1,9 +1,14 @@
 """From batches in the log to the state of their producers: the same steps after an append and when a log is loaded."""
 
+import logging
+
 from odradek.log.producer_state import ProducerState
 from odradek.log.segment import Segment
 from odradek.log.transaction_index import AbortedTransaction
 from odradek.protocol.record_batch import BatchHeader
+
+
+logger = logging.getLogger(__name__)
 
 
 class Marker:
@@ -28,8 +33,14 @@ def parse_marker(batch: memoryview) -> Marker | None:
     return None
 
 
-def add_batch(state: ProducerState, segment: Segment | None, header: BatchHeader, batch: memoryview | None) -> None:
-    """Take note of a batch that is in the log; `batch` is needed only of control batches.
+def add_batch(
+    state: ProducerState,
+    segment: Segment | None,
+    header: BatchHeader,
+    batch: memoryview | None,
+    marker: Marker | None = None,
+) -> None:
+    """Take note of a batch that is in the log; `batch`, or the `marker` in it, is needed only of control batches.
 
     An aborted transaction goes into the transaction index of `segment`, unless that is None. Raises OSError.
     """
@@ -46,7 +57,8 @@ def add_batch(state: ProducerState, segment: Segment | None, header: BatchHeader
             header.is_transactional,
         )
         return
-    marker = parse_marker(batch) if batch is not None else None
+    if marker is None and batch is not None:
+        marker = parse_marker(batch)
     if marker is None:
         return
     completed = state.add_marker(
@@ -82,10 +94,12 @@ def rebuild(
 ) -> None:
     """Make `state` that of the log at `end_offset`: from the newest snapshot and the batches behind it.
 
-    After a clean stop a log without any snapshot had no producers, so nothing is read. Raises OSError.
+    A clean stop leaves a snapshot; without any, the batches are read from the log's start. Raises OSError.
     """
     bases = [segment.base_offset for segment in segments]
-    if state.latest_snapshot_offset is None and is_clean:
+    if state.latest_snapshot_offset is None and is_clean and end_offset > log_start_offset:
+        logger.warning("reading producers from the batches, since there is no snapshot directory=%s", state.directory)
+    elif state.latest_snapshot_offset is None and is_clean:
         for offset in [*bases[-2:], end_offset]:
             state.end_offset = offset
             state.take_snapshot_if_room()

@@ -147,10 +147,13 @@ def check_batch(batch: memoryview, config: LogConfig, origin: Origin, now_ms: in
         raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"unknown compression codec {codec}")
     if origin == Origin.CLIENT:
         _check_client_header(header)
-    max_timestamp, last_delta = check_records(header, batch, codec, config, now_ms)
     target = TARGET_CODECS.get(config.compression_type, Codec(codec))
     if header.is_control and codec == Codec.NONE:
         target = Codec.NONE
+    if origin == Origin.COORDINATOR and codec == target == Codec.NONE:
+        # Made by this broker a moment ago.
+        return _stamped(batch, header, header.max_timestamp, config, now_ms)
+    max_timestamp, last_delta = check_records(header, batch, codec, config, now_ms)
     if codec != Codec.NONE and last_delta not in (None, header.last_offset_delta):
         batch = memoryview(_renumbered(batch, header, codec))
         header = read_header(batch)
