@@ -266,10 +266,18 @@ class OffsetIndex(SparseIndex):
         super().write_pending()
         del self._pending_keys[:]
 
-    def offset_above_position(self, position: int) -> int | None:
-        """The offset of the first entry whose batch starts at or behind `position`."""
+    @property
+    def last_position(self) -> int:
+        """The position in the last entry; 0 if there is none."""
+        return self.get(self.count - 1)[1] if self.count else 0
+
+    def entry_above_position(self, position: int) -> tuple[int, int] | None:
+        """(offset, position) of the first entry whose batch starts at or behind `position`."""
         slot = self._floor_slot(position - 1, 1) + 1
-        return self.base_offset + self.get(slot)[0] if slot < self.count else None
+        if slot >= self.count:
+            return None
+        relative, found = self.get(slot)
+        return self.base_offset + relative, found
 
     def truncate_to(self, offset: int) -> None:
         """Drop entries with offsets at or above `offset`."""
@@ -315,10 +323,13 @@ class TimeIndex(SparseIndex):
             self._append(timestamp, relative_offset(offset, self.base_offset))
             self._last_timestamp, self._last_offset = timestamp, offset
 
-    def floor_offset(self, timestamp: int) -> int:
-        """Where to start looking for the first batch that reaches `timestamp`: none before this offset does."""
+    def floor_entry(self, timestamp: int) -> tuple[int, int] | None:
+        """The last (timestamp, offset) at or below `timestamp`: no batch before that offset reaches a later one."""
         slot = self._floor_slot(timestamp, 0)
-        return self.base_offset + self.get(slot)[1] if slot >= 0 else self.base_offset
+        if slot < 0:
+            return None
+        found, relative = self.get(slot)
+        return found, self.base_offset + relative
 
     def truncate_to(self, offset: int) -> None:
         """Drop entries with offsets at or above `offset`."""

@@ -36,7 +36,7 @@ from odradek.log.log_directory import (
 )
 from odradek.log.log_upkeep import DirectoryDescription, Key, LogManagerSettings, LogSize, LogUpkeep
 from odradek.log.partition_log import PartitionLog
-from odradek.log.recovery import RecoveryReport, open_partition_log
+from odradek.log.recovery import DamagedLogError, RecoveryReport, open_partition_log
 from odradek.log.segment import DeletedSegment
 from odradek.protocol.errors import ErrorCode, KafkaError
 
@@ -253,7 +253,7 @@ class LogManager(LogUpkeep):
                 if config.flush_before_acks and not directory.was_clean:
                     # What was found may be in memory only, and is about to be read.
                     log.flush(now_ms)
-            except (LogDirFailure, MalformedFileError, OSError) as error:
+            except (LogDirFailure, DamagedLogError, MalformedFileError, OSError) as error:
                 failure = error
             except DiskFullError as error:
                 # What a start finds has to be set right before anything is served.
@@ -265,7 +265,10 @@ class LogManager(LogUpkeep):
 
     def _take_in(self, loaded: "_Loaded") -> None:
         directory = self.directories[loaded.directory]
-        if loaded.failure is not None:
+        if isinstance(loaded.failure, DamagedLogError | MalformedFileError):
+            partition = partition_name(*loaded.key)
+            logger.error("partition is not served log=%s/%s why=%s", directory.path, partition, loaded.failure)
+        elif loaded.failure is not None:
             self.fail_directory(directory.path, loaded.failure)
         if loaded.log is None or directory.failure is not None:
             self._offline[loaded.key] = directory.path
@@ -343,7 +346,7 @@ class LogManager(LogUpkeep):
                     producer_expiration_ms=self.settings.producer_id_expiration_ms,
                     choose_jitter_ms=self._choose_jitter_ms,
                 )
-            except (LogDirFailure, MalformedFileError) as error:
+            except (LogDirFailure, DamagedLogError) as error:
                 self.fail_directory(directory.path, error)
                 continue
             except DiskFullError as error:

@@ -76,6 +76,7 @@ class LogState:
         self._flush_tasks: list[FlushTask] = []
         # Whether the name of this log's own directory may not have reached the disk yet.
         self._is_new = state.log_end_offset == state.segments[0].base_offset
+        self._known_damage: set[str] = set()
         self._is_closed = False
         self.update_config(config)
 

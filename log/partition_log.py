@@ -3,6 +3,7 @@
 Sources: Kafka documentation ("Log"), KIP-101 (leader epochs), KIP-107 (DeleteRecords), KIP-98 (aborted transactions).
 """
 
+import logging
 from bisect import bisect_right
 
 from odradek.log import producer_replay, retention, timestamps
@@ -16,6 +17,7 @@ from odradek.log.segment import (
     SEGMENT_SUFFIXES,
     SWAP_SUFFIX,
     TIME_INDEX_SUFFIX,
+    CorruptSegmentError,
     DeletedSegment,
     Segment,
 )
@@ -23,6 +25,8 @@ from odradek.log.timestamps import TimestampOffset
 from odradek.log.transaction_index import AbortedTransaction
 from odradek.log.validation import Origin
 from odradek.protocol.errors import ErrorCode, KafkaError
+
+logger = logging.getLogger(__name__)
 
 __all__ = ["AppendInfo", "LoadedState", "Origin", "PartitionLog", "UnexpectedOffsetError"]
 
@@ -40,7 +44,7 @@ class PartitionLog(LogAppend):
 
         At most `max_bytes`, cut anywhere behind the first batch; the first batch is whole, or there is none: unless
         `at_least_one`, a first batch that does not fit gives None, as does reading at or behind `upper_offset`.
-        Raises KafkaError E1 for an offset outside of the log, E56 if the disk fails.
+        Raises KafkaError E1 for an offset outside of the log, E2 where the bytes are no batches, E56 if the disk fails.
         """
         end_offset = self.log_end_offset
         if not self.log_start_offset <= offset <= end_offset:
@@ -56,7 +60,7 @@ class PartitionLog(LogAppend):
                 return None
             return self._read(offset, max_bytes, min(upper_offset, end_offset), at_least_one)
         except OSError as error:
-            raise self._fail("read", error) from error
+            raise self._unreadable(error) from error
 
     def _read(self, offset: int, max_bytes: int, upper_offset: int, at_least_one: bool) -> FileRegion | None:
         index = len(self._bases) - 1
@@ -95,6 +99,15 @@ class PartitionLog(LogAppend):
             segment.add_hint(upper_offset, end)
         return FileRegion(segment.file, position, available)
 
+    def _unreadable(self, error: OSError) -> KafkaError:
+        """What to raise for a read that failed: the disk is broken, or bytes that it gave are (E2, and only they)."""
+        if not isinstance(error, CorruptSegmentError):
+            return self._fail("read", error)
+        if str(error) not in self._known_damage:
+            self._known_damage.add(str(error))
+            logger.error("records are damaged and cannot be read: %s", error)
+        return KafkaError(ErrorCode.CORRUPT_MESSAGE, str(error))
+
     def offset_for_leader_epoch(self, epoch: int) -> tuple[int, int]:
         """(largest epoch at or below it, where it ends), or (-1, -1): KIP-101, KIP-320."""
         return self.leader_epochs.end_offset_for(epoch, self.log_end_offset)
@@ -108,21 +121,21 @@ class PartitionLog(LogAppend):
         try:
             return timestamps.offset_for_timestamp(self.segments, timestamp, self.log_start_offset)
         except OSError as error:
-            raise self._fail("read", error) from error
+            raise self._unreadable(error) from error
 
     def offset_of_max_timestamp(self) -> TimestampOffset | None:
         """The first record that bears the largest timestamp of the log (KIP-734)."""
         try:
             return timestamps.offset_of_max_timestamp(self.segments)
         except OSError as error:
-            raise self._fail("read", error) from error
+            raise self._unreadable(error) from error
 
     def aborted_transactions(self, offset: int, region: FileRegion) -> list[AbortedTransaction]:
         """What a read_committed consumer must skip in a region that `read` gave for `offset`; it may name more."""
         try:
             return self._aborted_transactions(offset, region)
         except OSError as error:
-            raise self._fail("read", error) from error
+            raise self._unreadable(error) from error
 
     def _aborted_transactions(self, offset: int, region: FileRegion) -> list[AbortedTransaction]:
         index = max(0, bisect_right(self._bases, offset) - 1)
@@ -130,7 +143,7 @@ class PartitionLog(LogAppend):
             index += 1
             if index == len(self.segments):
                 return []
-        upper = self.segments[index].offset_index.offset_above_position(region.position + region.size_bytes)
+        upper = self.segments[index].offset_above_position(region.position + region.size_bytes)
         if upper is None:
             upper = self._bases[index + 1] if index + 1 < len(self._bases) else self.log_end_offset
         found: list[AbortedTransaction] = []

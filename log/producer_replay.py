@@ -7,7 +7,6 @@ from odradek.log.segment import Segment
 from odradek.log.transaction_index import AbortedTransaction
 from odradek.protocol.record_batch import BatchHeader
 
-
 logger = logging.getLogger(__name__)
 
 

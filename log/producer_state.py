@@ -4,6 +4,7 @@ For each producer id: its epoch, its last five batches (to recognize a batch tha
 of its open transaction. From the open transactions follows the first unstable offset, which bounds the last stable one.
 """
 
+import logging
 import struct
 from collections import deque
 from collections.abc import Iterable
@@ -14,6 +15,8 @@ from odradek.log.filesystem import FileSystem, is_disk_full, remove_if_exists
 from odradek.log.segment import SNAPSHOT_SUFFIX, file_name
 from odradek.protocol.crc import crc32c
 from odradek.protocol.errors import ErrorCode, KafkaError
+
+logger = logging.getLogger(__name__)
 
 _RETAINED_BATCHES = 5
 _MAX_SEQUENCE = 0x7FFFFFFF
@@ -430,7 +433,8 @@ class ProducerState:
             offset = self._snapshots[-1]
             try:
                 entries = decode_snapshot(self._fs.read_bytes(self.snapshot_path(offset)))
-            except (CorruptSnapshotError, FileNotFoundError):
+            except (CorruptSnapshotError, FileNotFoundError) as error:
+                logger.warning("removing producer snapshot file=%s why=%s", self.snapshot_path(offset), error)
                 self._remove_snapshot(offset)
                 continue
             for entry in entries:

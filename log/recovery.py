@@ -10,7 +10,14 @@ from collections.abc import Callable
 
 from odradek.log import checkpoints, producer_replay
 from odradek.log.config import LogConfig
-from odradek.log.filesystem import DiskFullError, FileSystem, LogDirFailure, is_disk_full, remove_if_exists
+from odradek.log.filesystem import (
+    TEMPORARY_SUFFIX,
+    DiskFullError,
+    FileSystem,
+    LogDirFailure,
+    is_disk_full,
+    remove_if_exists,
+)
 from odradek.log.leader_epochs import LeaderEpochs
 from odradek.log.partition_log import LoadedState, PartitionLog
 from odradek.log.producer_state import ProducerState
@@ -21,6 +28,7 @@ from odradek.log.segment import (
     LOG_SUFFIX,
     SEGMENT_SUFFIXES,
     SWAP_SUFFIX,
+    TIME_INDEX_SUFFIX,
     TRANSACTION_INDEX_SUFFIX,
     Segment,
     file_name,
@@ -33,6 +41,10 @@ logger = logging.getLogger(__name__)
 DEFAULT_PRODUCER_EXPIRATION_MS = 86_400_000
 _MAX_SEQUENCE = 0x7FFFFFFF
 _LAST = 1 << 63
+
+
+class DamagedLogError(Exception):
+    """A log that cannot be served as it is, and must not be changed without being asked; str says what to do."""
 
 
 class RecoveryReport:
@@ -72,8 +84,7 @@ def open_partition_log(
     they have none. `report` is told what was done. The high watermark is the log's start; set the checkpointed one
     with `update_high_watermark`.
 
-    Blocks while it reads. Raises LogDirFailure, DiskFullError; MalformedFileError for a leader-epoch-checkpoint that
-    cannot be read.
+    Blocks while it reads. Raises LogDirFailure, DiskFullError, DamagedLogError.
     """
     loader = _Loader(fs, directory, config, now_ms, producer_expiration_ms, report or RecoveryReport())
     try:
@@ -112,14 +123,31 @@ class _Loader:
 
     def load(self, is_clean: bool, log_start_offset: int, recovery_point: int) -> LoadedState:
         self._finish_replacements()
-        self._read_epochs(is_clean)
+        self._read_epochs()
         bases = self._open_segments()
         first = len(bases) if is_clean else bisect_right(bases[1:], recovery_point)
         self._rebuild_lacking(self.segments[:first], log_start_offset)
+        if not self.epochs.entries:
+            self._find_epochs(self.segments[:first])
         if not is_clean:
             self._recover_from(first, log_start_offset)
         end_offset = self.segments[-1].next_offset() if self.segments else None
+        if end_offset is not None and end_offset < recovery_point and first:
+            logger.warning(
+                "verifying the whole log, since it does not reach its recovery point directory=%s end=%d point=%d",
+                self.directory,
+                end_offset,
+                recovery_point,
+            )
+            self._recover_from(0, log_start_offset)
+            end_offset = self.segments[-1].next_offset()
         if end_offset is not None and end_offset < log_start_offset:
+            if is_clean:
+                raise DamagedLogError(
+                    f"the log in {self.directory} ends at {end_offset}, but "
+                    f"{checkpoints.LOG_START_OFFSETS_FILE} has it begin at {log_start_offset}; correct that entry, or "
+                    "remove it to have all of the log"
+                )
             logger.warning(
                 "log ends before its start, starting over directory=%s end=%d start=%d",
                 self.directory,
@@ -143,15 +171,19 @@ class _Loader:
         rebuilt = [segment for segment in self.segments if segment in self.rebuilt]
         return LoadedState(self.segments, start_offset, end_offset, new_point, self.epochs, producers, rebuilt)
 
-    def _read_epochs(self, is_clean: bool) -> None:
+    def _read_epochs(self) -> None:
         """The checkpoint is written unsynced between two flushes, so a crash of the machine may have torn it."""
         path = f"{self.directory}/{checkpoints.LEADER_EPOCHS_FILE}"
         try:
             self.epochs = LeaderEpochs(checkpoints.read_leader_epochs(self.fs, path))
         except checkpoints.MalformedFileError as error:
-            if is_clean:
-                raise
             logger.warning("finding leader epochs in the batches again: %s", error)
+
+    def _find_epochs(self, segments: list[Segment]) -> None:
+        for segment in segments:
+            for _, header in segment.headers():
+                if header.partition_leader_epoch > self.epochs.latest_epoch:
+                    self.epochs.assign(header.partition_leader_epoch, header.base_offset)
 
     def _segment(self, base_offset: int, *, fresh: bool = False, suffix: str = "") -> Segment:
         return Segment(
@@ -200,6 +232,9 @@ class _Loader:
             elif name.endswith(SEGMENT_SUFFIXES) and file_name(base_offset, LOG_SUFFIX) not in names:
                 logger.warning("removing index without log directory=%s name=%s", self.directory, name)
                 self._remove(name)
+            elif name.endswith(TEMPORARY_SUFFIX):
+                logger.info("removing half-written file directory=%s name=%s", self.directory, name)
+                self._remove(name)
         return [segment.base_offset for segment in self.segments]
 
     def _rebuild_lacking(self, segments: list[Segment], log_start_offset: int) -> None:
@@ -215,8 +250,10 @@ class _Loader:
                     )  # fmt: skip
 
     def _must_rebuild(self, segment: Segment, names: set[str]) -> bool:
-        if file_name(segment.base_offset, INDEX_SUFFIX) not in names:
-            return True
+        for kind in (INDEX_SUFFIX, TIME_INDEX_SUFFIX):
+            if file_name(segment.base_offset, kind) not in names and (segment.size_bytes or kind == INDEX_SUFFIX):
+                logger.warning("rebuilding segment because of a missing index file=%s", segment.path(kind))
+                return True
         if file_name(segment.base_offset, TRANSACTION_INDEX_SUFFIX) in names:
             try:
                 segment.transaction_index.entries()
@@ -228,10 +265,6 @@ class _Loader:
     # Recovery
 
     def _recover_from(self, first: int, log_start_offset: int) -> None:
-        if not self.epochs.entries:
-            for segment in self.segments[:first]:
-                for _, header in segment.headers():
-                    self._note_epoch(header)
         for index in range(first, len(self.segments)):
             segment = self.segments[index]
             later = self.segments[index + 1 :]
@@ -298,10 +331,6 @@ class _Loader:
         What follows a hole must go, or a replica with a hole could become leader. Only compaction leaves holes.
         """
         return bool(later) and not self.config.compacts and segment.next_offset() < later[0].base_offset
-
-    def _note_epoch(self, header: BatchHeader) -> None:
-        if header.partition_leader_epoch > self.epochs.latest_epoch:
-            self.epochs.assign(header.partition_leader_epoch, header.base_offset)
 
     def _delete(self, segments: list[Segment]) -> None:
         for segment in reversed(segments):

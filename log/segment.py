@@ -4,16 +4,19 @@ Rules (sparse entries, lookups, what a segment does when it stops being the acti
 tools agree with every file.
 """
 
+import logging
 import struct
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import NamedTuple, Protocol
 
 from odradek.log.filesystem import File, FileSystem, Piece, is_disk_full, remove_if_exists
-from odradek.log.index import OffsetIndex, TimeIndex
+from odradek.log.index import IndexOffsetError, OffsetIndex, TimeIndex
 from odradek.log.transaction_index import TransactionIndex
 from odradek.log.verification import BatchTaker, Verified, verify
 from odradek.protocol.record_batch import BatchHeader, read_header
+
+logger = logging.getLogger(__name__)
 
 LOG_SUFFIX = ".log"
 INDEX_SUFFIX = ".index"
@@ -31,6 +34,8 @@ _LENGTH_END = 12
 _HEADER_BYTES = 61
 _CHUNK_BYTES = 4096
 _MAX_HINTS = 32
+_LONG_SCAN_BYTES = 1 << 20
+_LONG_SCAN_INTERVALS = 64
 _UNKNOWN = -2
 _FUTURE = 1 << 62
 _PAST = -(1 << 62)
@@ -80,6 +85,7 @@ class Segment:
         "_first_timestamp",
         "_fs",
         "_index_interval_bytes",
+        "_is_repaired",
         "_max_timestamp",
         "_offset_of_max_timestamp",
         "_ready",
@@ -127,6 +133,7 @@ class Segment:
         self.transaction_index = TransactionIndex(fs, self.path(TRANSACTION_INDEX_SUFFIX))
         self.indexes_full = False
         self.is_torn = False
+        self._is_repaired = False
         self.hints: dict[int, int] = {}
         self._bytes_since_entry = 0
         self._ready = False
@@ -218,7 +225,86 @@ class Segment:
         position = self.hints.get(offset)
         if position is not None:
             return position if position < self.size_bytes else -1
-        return self._scan(offset, self.offset_index.floor_position(offset))
+        floor = self.floor_position(offset)
+        position = self._scan(offset, floor)
+        end = position if position >= 0 else self.size_bytes
+        if end - floor > _LONG_SCAN_BYTES and self._lacks_entries(floor, end):
+            self._repair_once("entries are missing in it")
+        return position
+
+    def _lacks_entries(self, floor: int, end: int) -> bool:
+        """Whether batches lie between two positions that far apart that some of them should have an entry."""
+        allowed = _LONG_SCAN_INTERVALS * self._index_interval_bytes
+        for position, header in self.headers(floor, end):
+            if position == floor:
+                allowed += header.size_bytes
+            elif position - floor > allowed:
+                return True
+        return False
+
+    def floor_position(self, offset: int) -> int:
+        """Where to begin to look for `offset`: no batch before this position reaches it.
+
+        What the index says is compared with the batch it leads to, so that a damaged index is noticed and repaired.
+        """
+        position = self.offset_index.floor_position(offset)
+        if position == 0 or self._is_floor(position, offset):
+            return position
+        self._repair_once(f"it leads to position {position} for offset {offset}")
+        position = self.offset_index.floor_position(offset)
+        return position if self._is_floor(position, offset) else 0
+
+    def _is_floor(self, position: int, offset: int) -> bool:
+        if not 0 <= position <= self.size_bytes - _HEADER_BYTES:
+            return False
+        head = self.file.pread(position, _HEAD.size)
+        if len(head) < _HEAD.size:
+            return False
+        base_offset, length, _, magic, _, _, last_delta = _HEAD.unpack(head)
+        size_bytes = _LENGTH_END + length
+        is_floor: bool = (
+            magic == 2
+            and size_bytes >= _HEADER_BYTES
+            and position + size_bytes <= self.size_bytes
+            and self.base_offset <= base_offset <= base_offset + last_delta <= offset
+        )
+        return is_floor
+
+    def offset_above_position(self, position: int) -> int | None:
+        """An offset that no batch before `position` has reached, as the index has it; None if it has none."""
+        entry = self.offset_index.entry_above_position(position)
+        if entry is None or not self._is_floor(entry[1], entry[0]):
+            return None
+        return entry[0]
+
+    def _repair_once(self, why: str) -> None:
+        """Build offset and time index anew from the headers of the batches; what they lead to is found all the same."""
+        if self._is_repaired:
+            return
+        self._is_repaired = True
+        logger.warning("index is damaged, building it anew file=%s why=%s", self.offset_index.path, why)
+        self.offset_index.reset()
+        self.time_index.reset()
+        self.hints.clear()
+        self._max_timestamp, self._offset_of_max_timestamp = NO_TIMESTAMP, self.base_offset
+        self._bytes_since_entry = 0
+        end = 0
+        try:
+            for position, header in self.headers():
+                if header.max_timestamp > self._max_timestamp:
+                    self._max_timestamp, self._offset_of_max_timestamp = header.max_timestamp, header.last_offset
+                if self._bytes_since_entry > self._index_interval_bytes:
+                    self._add_entries(header.last_offset, position)
+                self._bytes_since_entry += header.size_bytes
+                end = position + header.size_bytes
+        except IndexOffsetError as error:
+            logger.warning("segment is damaged file=%s at=%d why=%s", self.path(LOG_SUFFIX), end, error)
+        self._ready = False
+        self.time_index.append_if_later(self._max_timestamp, self._offset_of_max_timestamp)
+        self.time_index.trim()
+        self.offset_index.trim()
+        if end < self.size_bytes:
+            logger.error("segment is damaged file=%s at=%d why=no batch there", self.path(LOG_SUFFIX), end)
 
     def add_hint(self, offset: int, position: int) -> None:
         """Note that every batch before `position` is below `offset`, and the one there (now or later) reaches it."""
@@ -279,7 +365,7 @@ class Segment:
     def next_offset(self) -> int:
         """The offset behind the last batch, found from the last index entry on."""
         offset = self.base_offset
-        for _, header in self.headers(self.offset_index.floor_position(self.offset_index.last_offset)):
+        for _, header in self.headers(self.floor_position(self.offset_index.last_offset)):
             offset = header.last_offset + 1
         return offset
 
@@ -289,8 +375,38 @@ class Segment:
     def max_timestamp(self) -> int:
         """The largest timestamp in the segment; -1 if there is none. From the time index after a load."""
         if self._max_timestamp == _UNKNOWN:
-            self._max_timestamp, self._offset_of_max_timestamp = self.time_index.last_entry
+            why = self._time_index_flaw()
+            if why is not None:
+                self._repair_once(why)
+            if self._max_timestamp == _UNKNOWN:
+                self._max_timestamp, self._offset_of_max_timestamp = self.time_index.last_entry
         return self._max_timestamp
+
+    def _time_index_flaw(self) -> str | None:
+        """What is wrong with the end of a time index that was found: not whole, pointing nowhere, or cut short."""
+        if self.size_bytes == 0:
+            return None
+        entry = self.time_index.last_entry if self.time_index.count else None
+        if entry is not None and not self._is_timed(*entry):
+            return f"its last entry, {entry[0]} at offset {entry[1]}, is not that of a batch"
+        latest = entry[0] if entry is not None else NO_TIMESTAMP
+        for _, header in self.headers(self.floor_position(self.offset_index.last_offset)):
+            return f"timestamp {header.max_timestamp} is missing in it" if header.max_timestamp > latest else None
+        return None
+
+    def _is_timed(self, timestamp: int, offset: int) -> bool:
+        position = self.locate(offset)
+        for _, header in self.headers(position) if position >= 0 else ():
+            return header.max_timestamp == timestamp and header.base_offset <= offset
+        return False
+
+    def time_floor(self, timestamp: int) -> int:
+        """Where to start looking for the first batch that reaches `timestamp`: none before this offset does."""
+        entry = self.time_index.floor_entry(timestamp)
+        if entry is not None and not self._is_timed(*entry):
+            self._repair_once(f"{entry[0]} at offset {entry[1]} is not that of a batch")
+            entry = self.time_index.floor_entry(timestamp)
+        return self.base_offset if entry is None else entry[1]
 
     @property
     def offset_of_max_timestamp(self) -> int:
@@ -323,7 +439,7 @@ class Segment:
     def _find_max_timestamp(self) -> tuple[int, int]:
         """The last time index entry, unless a batch behind it is later."""
         timestamp, offset = self.time_index.last_entry
-        for _, header in self.headers(self.offset_index.floor_position(offset)):
+        for _, header in self.headers(self.floor_position(offset)):
             if header.max_timestamp > timestamp:
                 timestamp, offset = header.max_timestamp, header.last_offset
         return timestamp, offset

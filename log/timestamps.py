@@ -23,8 +23,8 @@ def offset_for_timestamp(segments: list[Segment], timestamp: int, start_offset: 
     for segment in segments:
         if segment.largest_timestamp_ms < timestamp:
             continue
-        offset = max(segment.time_index.floor_offset(timestamp), start_offset)
-        for position, header in segment.headers(segment.offset_index.floor_position(offset)):
+        offset = max(segment.time_floor(timestamp), start_offset)
+        for position, header in segment.headers(segment.floor_position(offset)):
             if header.max_timestamp < timestamp or header.last_offset < start_offset:
                 continue
             for record in _records(segment, position, header):
@@ -38,7 +38,7 @@ def offset_of_max_timestamp(segments: list[Segment]) -> TimestampOffset | None:
     latest = max(segments, key=lambda segment: segment.max_timestamp)
     if latest.max_timestamp < 0:
         return None
-    for position, header in latest.headers(latest.offset_index.floor_position(latest.offset_of_max_timestamp)):
+    for position, header in latest.headers(latest.floor_position(latest.offset_of_max_timestamp)):
         if header.max_timestamp != latest.max_timestamp:
             continue
         for record in _records(latest, position, header):

@@ -87,8 +87,8 @@ def test_nothing_there(fs):
     for fresh in (True, False):
         index, time_index = offsets(fs, fresh=fresh), times(fs, fresh=fresh)
         assert (index.count, index.last_offset, index.floor_position(BASE + 9)) == (0, BASE, 0)
-        assert index.offset_above_position(0) is None
-        assert (time_index.count, time_index.last_entry, time_index.floor_offset(9)) == (0, (-1, BASE), BASE)
+        assert index.entry_above_position(0) is None
+        assert (time_index.count, time_index.last_entry, time_index.floor_entry(9)) == (0, (-1, BASE), None)
 
 
 def test_a_partial_entry_at_the_end_of_a_file_is_none(fs):
@@ -163,9 +163,10 @@ def test_lookups_agree_with_a_list(steps, targets):
         for target in targets:
             floor = max((relative for relative in model if relative <= target), default=0)
             assert index.floor_position(BASE + target) == floor * 10
-            assert time_index.floor_offset(target * 100) == BASE + floor
+            expected = (floor * 100, BASE + floor) if any(relative <= target for relative in model) else None
+            assert time_index.floor_entry(target * 100) == expected
             above = min((relative for relative in model if relative >= target), default=None)
-            assert index.offset_above_position(target * 10) == (None if above is None else BASE + above)
+            assert index.entry_above_position(target * 10) == (None if above is None else (BASE + above, above * 10))
         assert index.count == len(index) == len(model)
         last = model[-1] if model else 0
         assert index.last_offset == BASE + last
