@@ -229,7 +229,12 @@ class Controller:
                         created.append(new)
                     except TransactionError as error:
                         errors[new.topic.name] = _creation_error(new.topic.name, error)
+                    except KafkaError as error:
+                        errors[new.topic.name] = error
                 batch = created
+            except KafkaError as error:
+                errors.update((new.topic.name, error) for new in batch)
+                continue  # what an earlier batch created is there, and is to be published
             for new in batch:
                 self.image.put_topic(new.topic)
                 if new.configs:

@@ -14,6 +14,8 @@ from collections.abc import Callable, Coroutine, Sequence
 from enum import Enum
 from typing import Any, NamedTuple, TypeVar
 
+from odradek.protocol.errors import ErrorCode, KafkaError
+
 T = TypeVar("T")
 
 ANY_VERSION = -1
@@ -47,8 +49,14 @@ class SessionExpiredError(MetadataStoreError):
     """The session is over; its ephemeral nodes are gone and the store object is of no more use."""
 
 
-class StoreUnavailableError(MetadataStoreError):
-    """The store cannot be read or written now: its disk or its connection failed. Nothing is known of the change."""
+class StoreUnavailableError(MetadataStoreError, KafkaError):
+    """The store cannot be read or written now: its disk or its connection failed. Nothing is known of the change.
+
+    A request that needs it is answered with KAFKA_STORAGE_ERROR, which clients retry.
+    """
+
+    def __init__(self, message: str) -> None:
+        KafkaError.__init__(self, ErrorCode.KAFKA_STORAGE_ERROR, message)
 
 
 class TransactionError(MetadataStoreError):

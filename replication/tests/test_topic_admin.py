@@ -17,7 +17,7 @@ from odradek.protocol.messages.create_topics import (
 from odradek.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsRequestDeleteTopicState
 from odradek.replication.cluster_metadata import ClusterMetadata
 from odradek.replication.metadata_loader import load_image
-from odradek.replication.metadata_store import run_now
+from odradek.replication.metadata_store import StoreUnavailableError, run_now
 from odradek.replication.tests.support import Cluster, log_keys
 from odradek.replication.topic_ids import random_topic_id
 
@@ -197,6 +197,24 @@ def test_a_large_request_is_written_in_several_transactions(monkeypatch):
     created = {run_now(cluster.store.exists(f"/brokers/topics/{t}")).created_id for t in cluster.image.topics}
     assert len(created) == 4
     assert min(created) > before
+
+
+def test_a_store_without_room_is_told_and_what_was_written_before_is_there(monkeypatch):
+    monkeypatch.setattr("odradek.replication.controller.MAX_OPERATIONS", 20)
+    cluster = Cluster()
+    write, calls = cluster.store.transaction, []
+
+    async def refuse_the_second(operations):
+        calls.append(operations)
+        if len(calls) == 2:
+            raise StoreUnavailableError("database or disk is full")
+        return await write(operations)
+
+    monkeypatch.setattr(cluster.store, "transaction", refuse_the_second)
+    results = create(cluster, new("first", 8), new("second", 8))
+    assert [result.error_code for result in results] == [E.NONE, E.KAFKA_STORAGE_ERROR]
+    assert set(cluster.image.topics) == {"first"}
+    assert error_of(cluster, "second", 8) == E.NONE
 
 
 def test_a_topic_that_appeared_meanwhile_fails_alone():

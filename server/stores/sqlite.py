@@ -6,6 +6,7 @@ lock held throughout, SQLite keeps the index of its write-ahead log on the heap 
 Reads go to the file through a small page cache: the broker answers its clients from the metadata image, not from here.
 """
 
+import logging
 import os
 import sqlite3
 from collections.abc import Callable
@@ -13,6 +14,8 @@ from pathlib import Path
 
 from odradek.replication.metadata_store import MetadataStoreError, StoreUnavailableError
 from odradek.replication.znode_store import NodeTable, Record, Watches, ZnodeStore, delete_ephemerals, parent_of
+
+logger = logging.getLogger(__name__)
 
 FILE_NAME = "odradek-metadata.db"
 FORMAT_VERSION = 1
@@ -182,6 +185,7 @@ class SqliteNodeTable(NodeTable):
             return StoreFormatError(f"{self._path} is not a metadata store of Odradek")
         if code is not None and code & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
             return StoreLockedError(f"the metadata store {self._path} is open in another process")
+        logger.error("metadata store cannot be used now path=%s error=%s", self._path, error)
         return StoreUnavailableError(f"metadata store {self._path}: {error}")
 
 
