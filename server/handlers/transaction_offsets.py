@@ -8,6 +8,7 @@ COORDINATOR_LOAD_IN_PROGRESS and are told COORDINATOR_NOT_AVAILABLE (KAFKA-7296)
 from typing import TYPE_CHECKING, Any, Final
 
 from twisted.internet.defer import Deferred
+from twisted.python.failure import Failure
 
 from odradek.coordinator.result import Result, client_error
 from odradek.protocol.errors import ErrorCode, KafkaError
@@ -33,18 +34,35 @@ LOADING_KNOWN_SINCE: Final = 2
 def txn_offset_commit(services: "Services", context: "RequestContext", request: TxnOffsetCommitRequest) -> Any:
     """What exists goes to the group's shard; if nothing is left, nobody is asked."""
     version = context.api_version
-    refused = _refuse_missing(services, request)
-    if not request.topics:
+    remaining, refused = _split(services, request)
+    if not remaining.topics:
         return refused
+
+    def answer(response: TxnOffsetCommitResponse) -> TxnOffsetCommitResponse:
+        return _merged(refused, response, version)
+
+    def failed(failure: Failure) -> Any:
+        error = failure.value
+        return txn_offset_commit_error(remaining, version, error) if isinstance(error, KafkaError) else failure
+
+    try:
+        outcome = _verify_and_commit(services, context, remaining)
+    except KafkaError as error:
+        return answer(txn_offset_commit_error(remaining, version, error))
+    if isinstance(outcome, Deferred):
+        return outcome.addErrback(failed).addCallback(answer)
+    return answer(outcome)
+
+
+def _verify_and_commit(services: "Services", context: "RequestContext", request: TxnOffsetCommitRequest) -> Any:
     if not request.group_id:
         raise KafkaError(ErrorCode.INVALID_GROUP_ID)
     index = services.groups.index_of(request.group_id)
     if index < 0:
         raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "no group has offsets yet")
     partition = services.replicas.get(GROUP_METADATA_TOPIC, index)
-    writer = Writer(
-        request.transactional_id, request.producer_id, request.producer_epoch, Support.of_offset_commit(version)
-    )
+    support = Support.of_offset_commit(context.api_version)
+    writer = Writer(request.transactional_id, request.producer_id, request.producer_epoch, support)
 
     def commit(verified: Verified) -> Any:
         code = verified.errors.get(partition)
@@ -55,14 +73,8 @@ def txn_offset_commit(services: "Services", context: "RequestContext", request: 
             lambda shard, token, now_ms: _decide(shard, context, request, token, now_ms, verified, partition),
         )
 
-    def answer(response: TxnOffsetCommitResponse) -> TxnOffsetCommitResponse:
-        return _merged(refused, response, version)
-
     verified = services.verifier.verify(writer, {partition: NO_SEQUENCE})
-    if isinstance(verified, Deferred):
-        return verified.addCallback(commit).addCallback(answer)
-    outcome = commit(verified)
-    return outcome.addCallback(answer) if isinstance(outcome, Deferred) else answer(outcome)
+    return verified.addCallback(commit) if isinstance(verified, Deferred) else commit(verified)
 
 
 def _decide(
@@ -85,15 +97,26 @@ def _decide(
     return result
 
 
-def _refuse_missing(services: "Services", request: TxnOffsetCommitRequest) -> TxnOffsetCommitResponse:
-    """Take out of the request what does not exist; the answer to that."""
+def _split(
+    services: "Services", request: TxnOffsetCommitRequest
+) -> tuple[TxnOffsetCommitRequest, TxnOffsetCommitResponse]:
+    """The request for what exists, and the answer to the rest."""
     known = services.metadata.partition
     refused = TxnOffsetCommitResponse(topics=[])
-    remaining = []
+    remaining = TxnOffsetCommitRequest(
+        transactional_id=request.transactional_id,
+        group_id=request.group_id,
+        producer_id=request.producer_id,
+        producer_epoch=request.producer_epoch,
+        generation_id=request.generation_id,
+        member_id=request.member_id,
+        group_instance_id=request.group_instance_id,
+        topics=[],
+    )
     for topic in request.topics:
         kept = [item for item in topic.partitions if known(topic.name, item.partition_index) is not None]
         if kept:
-            remaining.append(TxnOffsetCommitRequestTopic(name=topic.name, partitions=kept))
+            remaining.topics.append(TxnOffsetCommitRequestTopic(name=topic.name, partitions=kept))
         rows = [
             TxnOffsetCommitResponsePartition(
                 partition_index=item.partition_index, error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -103,8 +126,7 @@ def _refuse_missing(services: "Services", request: TxnOffsetCommitRequest) -> Tx
         ]
         if rows or not topic.partitions:
             refused.topics.append(TxnOffsetCommitResponseTopic(name=topic.name, partitions=rows))
-    request.topics = remaining
-    return refused
+    return remaining, refused
 
 
 def _merged(

@@ -317,6 +317,26 @@ def test_offsets_of_old_clients_have_to_be_announced(shared, topic):
         assert committed_offset(wire, topic) == 5
 
 
+def test_every_offset_is_answered(shared, topic):
+    """Those of topics that there are not, beside those that fail for another reason."""
+    with Wire(shared.port) as wire:
+        await_coordinator(wire, GROUP, key_type=0)
+    producer = Producer(shared.port, topic, version=0)
+    position = TxnOffsetCommitRequestPartition(partition_index=0, committed_offset=1)
+    request = TxnOffsetCommitRequest(
+        transactional_id=producer.name,
+        group_id=GROUP,
+        producer_id=producer.id,
+        producer_epoch=producer.epoch,
+        topics=[TxnOffsetCommitRequestTopic(name=name, partitions=[position]) for name in (topic, "no-such-topic")],
+    )
+    answer = producer.wire.ask(request, 3)
+    assert {one.name: one.partitions[0].error_code for one in answer.topics} == {
+        topic: ErrorCode.INVALID_TXN_STATE,
+        "no-such-topic": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    }
+
+
 def test_offsets_are_announced_before_any_group_was(broker):
     """An old producer announces the group first and looks for its coordinator only then."""
     producer = Producer(broker.port, TOPIC, version=0)
