@@ -75,7 +75,7 @@ def find_target(log: PartitionLog, checkpoint: int | None, now_ms: int) -> Targe
 def group_segments(segments: list[Segment], config: LogConfig, end_offset: int) -> list[list[Segment]]:
     """Neighbours that fit into one segment together, by bytes, index entries and span of offsets.
 
-    And not too many: all of a group are renamed in one go in the main thread.
+    And not too many, so that a swap does not take long.
     """
     groups: list[list[Segment]] = []
     sizes = (0, 0, 0)

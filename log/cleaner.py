@@ -32,6 +32,7 @@ Key = tuple[str, int]
 _LEAST_BYTES_FOR_PROCESS = 256 * 1024
 _VISITS_PER_STEP = 200
 _MAX_LOSSES = 3
+_RENAMED_AT_ONCE = 4
 
 
 class CleanerSettings(Protocol):
@@ -132,6 +133,10 @@ class _Compaction:
         except ValueError:
             return False
         return segments[first : first + len(group)] == group and len(segments) > first + len(group)
+
+
+def _nothing() -> None:
+    pass
 
 
 def last_records(log: PartitionLog) -> dict[int, LastRecord]:
@@ -357,12 +362,37 @@ class Cleaner:
             self._give_up(compaction, None)
             return
         try:
-            deleted = log.replace_segments(replacement, group)
+            log.begin_replacement(replacement, group)
         except LogDirFailure as failure:
             self._give_up(compaction, failure)
             return
         compaction.bytes_before += sum(segment.size_bytes for segment in group)
         compaction.bytes_after += replacement.size_bytes
+        self._put_away(compaction, list(group), replacement, [])
+
+    def _put_away(
+        self, compaction: _Compaction, left: list[Segment], replacement: Segment, deleted: list[DeletedSegment]
+    ) -> None:
+        """A few files at a time, since the main thread waits for each. Goes on even if nobody wants the rest."""
+        log = compaction.log
+        if log.failure is not None or log.directory != compaction.directory:
+            compaction.is_cancelled = True
+            self._give_up(compaction, None)
+            return
+        try:
+            # Oldest first, so that no value outlives, by a crash, the tombstone behind it.
+            for segment in left[:_RENAMED_AT_ONCE]:
+                deleted.append(log.put_away(segment, replacement))
+            del left[:_RENAMED_AT_ONCE]
+            if not left:
+                log.finish_replacement(replacement)
+        except LogDirFailure as failure:
+            self._give_up(compaction, failure)
+            return
+        if left:
+            # By way of a thread, so that what waits for the main one comes first.
+            self._run_in_thread(_nothing, lambda _: self._put_away(compaction, left, replacement, deleted))
+            return
 
         def finish(error: Exception | None) -> None:
             if error is None:

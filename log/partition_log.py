@@ -289,27 +289,36 @@ class PartitionLog(LogAppend):
         except OSError as error:
             raise self._fail("retention", error) from error
 
-    def replace_segments(self, replacement: Segment, replaced: list[Segment]) -> list[DeletedSegment]:
+    def begin_replacement(self, replacement: Segment, replaced: list[Segment]) -> None:
         """Put a compacted segment, complete and synced under the suffix .cleaned, in place of neighbours it is made of.
 
-        After a crash in the midst of it the next start finishes or undoes it. Raises LogDirFailure.
+        Then `put_away` each of these, oldest first, and `finish_replacement`. After a crash in between, the next start
+        finishes or undoes it. Raises LogDirFailure.
         """
         self._raise_if_failed()
         try:
             first = self._bases.index(replaced[0].base_offset)
             replacement.rename(SWAP_SUFFIX)
-            deleted = []
-            # Oldest first, so that no value outlives, by a crash, the tombstone behind it.
-            for segment in replaced:
-                marked = segment.mark_deleted()
-                is_kept = segment.base_offset == replacement.base_offset
-                deleted.append(marked if is_kept else self._with_snapshot(marked))
-            replacement.rename("")
         except OSError as error:
             raise self._fail("compaction", error) from error
         self.segments[first : first + len(replaced)] = [replacement]
         self._bases[first : first + len(replaced)] = [replacement.base_offset]
-        return deleted
+
+    def put_away(self, segment: Segment, replacement: Segment) -> DeletedSegment:
+        """Rename the files of a segment that was replaced. Raises LogDirFailure."""
+        try:
+            marked = segment.mark_deleted()
+            return marked if segment.base_offset == replacement.base_offset else self._with_snapshot(marked)
+        except OSError as error:
+            raise self._fail("compaction", error) from error
+
+    def finish_replacement(self, replacement: Segment) -> None:
+        """Give it the name of those that are out of its way, if it was not deleted meanwhile. Raises LogDirFailure."""
+        try:
+            if replacement.suffix == SWAP_SUFFIX:
+                replacement.rename("")
+        except OSError as error:
+            raise self._fail("compaction", error) from error
 
     def remove_deleted(self, segments: list[DeletedSegment]) -> None:
         """Remove the files of deleted segments. Only files are touched: it may run in another thread."""

@@ -306,7 +306,7 @@ def test_appends_and_reads_go_on_during_compaction() -> None:
     assert len(list(iter_batches(region.read()))) > 1
 
 
-@pytest.mark.parametrize("after", range(12))
+@pytest.mark.parametrize("after", range(24))
 def test_deleting_the_log_ends_its_compaction(after: int) -> None:
     fs = MemoryFileSystem()
     steps = Steps()
@@ -324,7 +324,7 @@ def test_deleting_the_log_ends_its_compaction(after: int) -> None:
     assert not any(name.endswith((".cleaned", ".swap")) for name in fs.list_names("/d/t-0"))
 
 
-@pytest.mark.parametrize("after", range(12))
+@pytest.mark.parametrize("after", range(24))
 def test_truncation_ends_compaction(after: int) -> None:
     fs = MemoryFileSystem()
     steps = Steps()
