@@ -339,11 +339,13 @@ class Segment:
         return -1
 
     def batch_at(self, position: int) -> tuple[int, int]:
-        """Size in bytes and last offset of the batch at `position`, from its header."""
+        """Size in bytes and last offset of the batch at `position`, from its header. Raises CorruptSegmentError."""
         head = self.file.pread(position, _HEAD.size)
         if len(head) < _HEAD.size:
             raise CorruptSegmentError(f"{self.path(LOG_SUFFIX)} ends before position {position + _HEAD.size}")
         base_offset, length, _, _, _, _, last_delta = _HEAD.unpack(head)
+        if length < _HEADER_BYTES - _LENGTH_END or position + _LENGTH_END + length > self.size_bytes:
+            raise CorruptSegmentError(f"{self.path(LOG_SUFFIX)}: no whole batch at position {position}")
         return _LENGTH_END + length, base_offset + last_delta
 
     def headers(self, position: int = 0, end: int | None = None) -> Iterator[tuple[int, BatchHeader]]:

@@ -1,0 +1,385 @@
+"""Whatever is wrong with the files of a log is repaired, or refused with a message that names the file; never served.
+
+A table: the damage, how the last stop was, what is said, and what is there afterwards.
+"""
+
+import re
+import struct
+from typing import NamedTuple
+
+import pytest
+
+from odradek.log import checkpoints
+from odradek.log.config import LogConfig
+from odradek.log.filesystem import MemoryFileSystem
+from odradek.log.log_manager import LogManager, LogManagerSettings
+from odradek.log.partition_log import Origin
+from odradek.log.recovery import DamagedLogError
+from odradek.log.tests.support import DIRECTORY, NOW_MS, append, config, idempotent, open_log, read_all
+from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.protocol.record_batch import crc_is_valid
+from odradek.protocol.records import ControlType, build_batch, build_control_batch, iter_records
+
+SMALL = config(segment_index_bytes=600, internal_segment_bytes=500, index_interval_bytes=0)
+COUNT = 40
+
+
+class Life:
+    """A log of several segments with a producer, timestamps, two leader epochs and an aborted transaction."""
+
+    def __init__(self):
+        self.fs = MemoryFileSystem(now_ms=NOW_MS)
+        log = open_log(self.fs, SMALL)
+        for number in range(COUNT):
+            append(log, idempotent(number, timestamp=NOW_MS + number), leader_epoch=number // 25)
+            if number == 12:
+                data = build_batch(
+                    [(NOW_MS, b"k", b"aborted", ())],
+                    producer_id=9, producer_epoch=0, base_sequence=0, transactional=True,
+                )  # fmt: skip
+                marker = build_control_batch(
+                    ControlType.ABORT, producer_id=9, producer_epoch=0, coordinator_epoch=1, timestamp_ms=NOW_MS
+                )
+                append(log, memoryview(data))
+                self.marker = log.log_end_offset
+                log.append_as_leader(memoryview(marker), leader_epoch=0, now_ms=NOW_MS, origin=Origin.COORDINATOR)
+        log.close(NOW_MS)
+        names = self.fs.list_names(DIRECTORY)
+        self.txnindex = next(f"{DIRECTORY}/{name}" for name in names if name.endswith(".txnindex"))
+        self.end = log.log_end_offset
+        self.expected = read_all(log)
+        self.segments = list(log.segments)
+        self.epochs = log.leader_epochs.entries
+
+    def path(self, number, kind):
+        return f"{DIRECTORY}/{self.segments[number].base_offset:020d}{kind}"
+
+    def write(self, path, position, data):
+        self.fs.open(path, create=True).write_pieces(position, [data], len(data))
+
+    def position(self, number, batch):
+        """Where a batch of a segment begins."""
+        return [position for position, _ in self.segments[number].headers()][batch]
+
+    def copy(self, old, new):
+        data = self.fs.read_bytes(old)
+        self.fs.open(new, create=True).truncate(0)
+        self.write(new, 0, data)
+
+
+class Case(NamedTuple):
+    """`keep`: the offset from which on records are lost; `point` and `start`: what the checkpoints say."""
+
+    damage: object
+    said: str
+    is_clean: bool = True
+    keep: object = None
+    point: object = lambda life: life.end
+    start: object = lambda life: 0
+
+
+def truncated(number, kind, size):
+    return lambda life: life.fs.open(life.path(number, kind)).truncate(size)
+
+
+def grown(number, kind, size):
+    def damage(life):
+        path = life.path(number, kind)
+        life.fs.open(path).truncate(life.fs.size_bytes(path) + size)
+
+    return damage
+
+
+def removed(number, kind):
+    return lambda life: life.fs.remove(life.path(number, kind))
+
+
+def overwritten(number, kind, position, data):
+    return lambda life: life.write(life.path(number, kind), position, data)
+
+
+def flipped(number, batch, at):
+    """One bit of a batch."""
+
+    def damage(life):
+        path, position = life.path(number, ".log"), life.position(number, batch) + at
+        [byte] = life.fs.open(path).pread(position, 1)
+        life.write(path, position, bytes([byte ^ 1]))
+
+    return damage
+
+
+def without_snapshots(life):
+    for name in life.fs.list_names(DIRECTORY):
+        if name.endswith(".snapshot"):
+            life.fs.remove(f"{DIRECTORY}/{name}")
+
+
+def corrupt_snapshots(life):
+    for name in life.fs.list_names(DIRECTORY):
+        if name.endswith(".snapshot"):
+            life.write(f"{DIRECTORY}/{name}", 8, b"\xff")
+
+
+def interrupted_roll(life):
+    """The new segment has its file, its index has its full size, and nothing was written to either."""
+    life.write(f"{DIRECTORY}/{life.end:020d}.log", 0, b"")
+    life.fs.open(f"{DIRECTORY}/{life.end:020d}.index", create=True).truncate(600)
+    life.write(f"{DIRECTORY}/{life.end:020d}.timeindex.tmp", 0, b"half")
+
+
+def interrupted_deletion(life):
+    """The oldest segment: some of its files are renamed, the others are not yet."""
+    life.fs.rename(life.path(0, ".log"), life.path(0, ".log") + ".deleted")
+
+
+def interrupted_compaction(life):
+    """Half made, and with a swap behind it that belongs to the same change."""
+    life.copy(life.path(1, ".log"), life.path(1, ".log") + ".cleaned")
+    life.copy(life.path(2, ".log"), life.path(2, ".log") + ".swap")
+
+
+def interrupted_swap(life):
+    """Finished, but not all of what it replaces is gone."""
+    for kind in (".log", ".index", ".timeindex"):
+        life.copy(life.path(1, kind), life.path(1, kind) + ".swap")
+    life.fs.remove(life.path(1, ".log"))
+
+
+def base(number):
+    return lambda life: life.segments[number].base_offset
+
+
+def up_to(number, batch=0):
+    def keep(life):
+        headers = [header for _, header in life.segments[number].headers()]
+        return headers[batch].base_offset
+
+    return keep
+
+
+MIDDLE = 2
+CASES = {
+    # Indexes, after a stop that was clean
+    "index is missing": Case(removed(MIDDLE, ".index"), r"missing index file=\S+\.index"),
+    "timeindex is missing": Case(removed(MIDDLE, ".timeindex"), r"missing index file=\S+\.timeindex"),
+    "index without a log": Case(
+        lambda life: life.write(f"{DIRECTORY}/{777:020d}.index", 0, b"12345678"), r"index without log .*777\.index"
+    ),
+    "index leads nowhere": Case(
+        overwritten(MIDDLE, ".index", 0, struct.pack(">ii", 0, 999_999)), r"index is damaged.*file=\S+\.index"
+    ),
+    "index leads into a batch": Case(
+        overwritten(MIDDLE, ".index", 0, struct.pack(">ii", 0, 13)), r"index is damaged.*file=\S+\.index"
+    ),
+    "index leads to the wrong batch": Case(
+        lambda life: life.write(life.path(MIDDLE, ".index"), 0, struct.pack(">ii", 0, life.position(MIDDLE, -1))),
+        r"index is damaged.*file=\S+\.index",
+    ),
+    "index of the last segment leads nowhere": Case(
+        overwritten(-1, ".index", 0, struct.pack(">ii", 1, 1 << 30)), r"index is damaged.*file=\S+\.index"
+    ),
+    "index is full of zeros": Case(grown(MIDDLE, ".index", 400), ""),
+    "index is empty": Case(truncated(MIDDLE, ".index", 0), ""),
+    "index is cut": Case(truncated(MIDDLE, ".index", 11), ""),
+    "timeindex is empty": Case(truncated(MIDDLE, ".timeindex", 0), r"index is damaged.*file=\S+index"),
+    "timeindex is cut": Case(truncated(MIDDLE, ".timeindex", 17), r"index is damaged.*file=\S+index"),
+    "timeindex leads nowhere": Case(
+        overwritten(MIDDLE, ".timeindex", 0, struct.pack(">qi", NOW_MS - 9, 1)), r"index is damaged.*file=\S+index"
+    ),
+    "timeindex is full of zeros": Case(grown(MIDDLE, ".timeindex", 240), r"index is damaged.*file=\S+index"),
+    "txnindex is cut": Case(
+        lambda life: life.fs.open(life.txnindex).truncate(20), r"its transaction index: \S+\.txnindex: 20 bytes"
+    ),
+    "txnindex has another version": Case(
+        lambda life: life.write(life.txnindex, 0, b"\x7f"), r"transaction index: \S+\.txnindex: unknown entry version"
+    ),
+    # Segments, below the recovery point or not
+    "length is too large": Case(flipped(MIDDLE, 1, 9), r"records are damaged.*\.log", keep=up_to(MIDDLE, 1)),
+    "length is too small": Case(
+        lambda life: life.write(life.path(MIDDLE, ".log"), life.position(MIDDLE, 1) + 8, bytes(4)),
+        r"records are damaged.*\.log", keep=up_to(MIDDLE, 1),
+    ),
+    "batch fails its checksum": Case(
+        flipped(MIDDLE, 1, 70), r"cut at its first bad byte file=\S+\.log at=\d+ why=a batch fails its checksum",
+        is_clean=False, point=lambda life: 0, keep=up_to(MIDDLE, 1),
+    ),
+    "base offset is wrong": Case(
+        flipped(MIDDLE, 1, 4), r"cut at its first bad byte file=\S+\.log .*why=a batch has offsets",
+        is_clean=False, point=base(MIDDLE), keep=up_to(MIDDLE, 1),
+    ),
+    "batch has another format": Case(
+        flipped(MIDDLE, 0, 16), r"file=\S+\.log at=0 why=a batch has format 3",
+        is_clean=False, point=base(1), keep=up_to(MIDDLE),
+    ),
+    "batch is cut off": Case(
+        lambda life: life.fs.open(life.path(-1, ".log")).truncate(life.position(-1, -1) + 65),
+        r"file=\S+\.log .*why=a batch is cut off", is_clean=False, keep=up_to(-1, -1),
+    ),
+    "header is cut off": Case(
+        lambda life: life.fs.open(life.path(-1, ".log")).truncate(life.position(-1, -1) + 20),
+        r"file=\S+\.log .*why=a batch is cut off in its header", is_clean=False, keep=up_to(-1, -1),
+    ),
+    "zeros at the end": Case(grown(-1, ".log", 5000), r"file=\S+\.log .*why=a batch has length 0", is_clean=False),
+    "garbage at the end": Case(
+        lambda life: life.write(life.path(-1, ".log"), life.segments[-1].size_bytes, b"garbage" * 30),
+        r"cut at its first bad byte file=\S+\.log", is_clean=False,
+    ),
+    "segment lost its end": Case(
+        lambda life: life.fs.open(life.path(1, ".log")).truncate(life.position(1, 1)),
+        r"file=\S+\.log .*why=its end is missing", is_clean=False, point=base(1), keep=up_to(1, 1),
+    ),
+    # Checkpoints that lie
+    "recovery point behind the end": Case(
+        lambda life: None, r"does not reach its recovery point directory=\S+ end=\d+ point=9999",
+        point=lambda life: 9999,
+    ),
+    "recovery point behind the end, unclean": Case(
+        flipped(MIDDLE, 1, 70), r"does not reach its recovery point", is_clean=False, point=lambda life: 9999,
+        keep=up_to(MIDDLE, 1),
+    ),
+    "epochs are garbage": Case(
+        lambda life: life.write(f"{DIRECTORY}/leader-epoch-checkpoint", 0, b"xx"),
+        r"finding leader epochs in the batches again: \S+leader-epoch-checkpoint",
+    ),
+    "epochs behind the end": Case(
+        lambda life: checkpoints.write_leader_epochs(
+            life.fs, f"{DIRECTORY}/leader-epoch-checkpoint", [*life.epochs, (7, 5000)], sync=False
+        ),
+        "",
+    ),
+    # Snapshots
+    "no snapshot": Case(without_snapshots, r"no snapshot directory=\S+"),
+    "snapshots are corrupt": Case(corrupt_snapshots, r"removing producer snapshot file=\S+\.snapshot why=bad checksum"),
+    "snapshots are corrupt, unclean": Case(
+        corrupt_snapshots, r"removing producer snapshot file=\S+\.snapshot", is_clean=False, point=base(-1)
+    ),
+    # Changes that were interrupted
+    "roll": Case(interrupted_roll, r"removing half-written file .*\.timeindex\.tmp", is_clean=False),
+    "deletion": Case(interrupted_deletion, r"index without log .*\.index", is_clean=False, start=base(1)),
+    "compaction": Case(interrupted_compaction, "", is_clean=False),
+    "swap": Case(interrupted_swap, "", is_clean=False),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_damage(case, caplog):
+    caplog.set_level("INFO")
+    life = Life()
+    keep = life.end if case.keep is None else case.keep(life)
+    start, point = case.start(life), case.point(life)
+    case.damage(life)
+    log = open_log(life.fs, SMALL, is_clean=case.is_clean, recovery_point=point, log_start_offset=start)
+    log.update_high_watermark(log.log_end_offset)
+    expected = [(offset, value) for offset, value in life.expected if start <= offset < keep]
+    if log.log_end_offset > keep:
+        # Not cut, since nobody was to look there: it is served up to the damage, and from there on refused.
+        assert read_until_refused(log) == expected
+        assert log.failure is None
+    else:
+        assert log.log_end_offset == keep
+        check_all(life, log, expected)
+    assert re.search(case.said, caplog.text), caplog.text
+    if log.log_end_offset == keep:
+        append(log, [b"next"], leader_epoch=2)
+        again = open_log(life.fs, SMALL, is_clean=False, recovery_point=log.recovery_point, log_start_offset=start)
+        assert read_all(again) == [*expected, (keep, b"next")]
+
+
+def check_all(life, log, expected):
+    """Every way to find something finds it."""
+    assert read_all(log) == expected
+    producer = log.producer_state.producers.get(7)
+    numbers = {offset: int(value) for offset, value in expected if value.isdigit()}
+    assert (producer.last_sequence if producer else -1) == max(numbers.values(), default=-1)
+    for offset, value in expected:
+        region = log.read(offset, 1, upper_offset=log.log_end_offset, at_least_one=True)
+        assert value in region.read()
+    for offset, number in numbers.items():
+        found = log.offset_for_timestamp(NOW_MS + number)
+        assert found.offset == (0 if number == 0 else offset)
+    assert log.leader_epochs.entries == [
+        (epoch, max(first, log.log_start_offset)) for epoch, first in life.epochs if first < log.log_end_offset
+    ]
+    if expected[-1][0] > life.marker:
+        region = log.read(life.marker - 1, 10_000, upper_offset=log.log_end_offset, at_least_one=True)
+        aborted = log.aborted_transactions(life.marker - 1, region)
+        assert [(entry.producer_id, entry.last_offset) for entry in aborted] == [(9, life.marker)]
+
+
+def read_until_refused(log):
+    found, offset = [], log.log_start_offset
+    while offset < log.log_end_offset:
+        try:
+            region = log.read(offset, 1, upper_offset=log.log_end_offset, at_least_one=True)
+        except KafkaError as error:
+            assert error.code == ErrorCode.CORRUPT_MESSAGE
+            assert ".log" in error.message
+            break
+        data = region.read()
+        if not crc_is_valid(data):
+            break
+        found += [(record.offset, record.value) for record in iter_records(data)]
+        offset = found[-1][0] + 1
+    return found
+
+
+def test_a_flipped_byte_below_the_recovery_point_is_left_to_the_checksum():
+    """As in Apache Kafka: nobody reads all of a log at its start, and no client takes a batch with a wrong checksum."""
+    life = Life()
+    flipped(MIDDLE, 1, 70)(life)
+    log = open_log(life.fs, SMALL, recovery_point=life.end)
+    assert log.log_end_offset == life.end
+    log.update_high_watermark(life.end)
+    assert read_until_refused(log) == [(o, v) for o, v in life.expected if o < up_to(MIDDLE, 1)(life)]
+
+
+def test_a_log_start_that_lies_takes_no_records_with_it():
+    life = Life()
+    with pytest.raises(DamagedLogError, match="log-start-offset-checkpoint has it begin at 9999; correct that entry"):
+        open_log(life.fs, SMALL, recovery_point=life.end, log_start_offset=9999)
+    assert read_all(open_log(life.fs, SMALL, recovery_point=life.end)) == life.expected
+
+
+def opened(fs):
+    settings = LogManagerSettings(num_recovery_threads_per_data_dir=1)
+    manager = LogManager(
+        fs, ["/data", "/other"], LogConfig({}), lambda topic: None, 1, settings=settings,
+        random_bytes=lambda count: bytes(count),
+    )  # fmt: skip
+    manager.open(NOW_MS)
+    return manager
+
+
+@pytest.mark.parametrize("name", ["recovery-point-offset-checkpoint", "log-start-offset-checkpoint"])
+def test_a_directory_whose_checkpoint_cannot_be_read_is_offline_and_named(name, caplog):
+    life = Life()
+    opened(life.fs).close(NOW_MS)
+    life.write(f"/data/{name}", 0, b"not a number")
+    manager = opened(life.fs)
+    assert manager.online_directories == ["/other"]
+    assert f"/data/{name}" in caplog.text
+
+
+@pytest.mark.parametrize("damage", ["partition.metadata", "log-start-offset-checkpoint"])
+def test_a_damaged_partition_is_offline_alone_and_named(damage, caplog):
+    life = Life()
+    manager = opened(life.fs)
+    manager.create_log("other", 0, bytes(16), NOW_MS)
+    manager.create_log("fine", 0, bytes(16), NOW_MS)
+    directory = manager.get("other", 0).log_directory
+    manager.close(NOW_MS)
+    if damage == "partition.metadata":
+        life.write(f"{directory}/other-0/partition.metadata", 0, b"xx")
+    else:
+        checkpoints.write_offsets(life.fs, f"{directory}/{damage}", {("other", 0): 77})
+    caplog.clear()
+    manager = opened(life.fs)
+    assert sorted(manager.online_directories) == ["/data", "/other"]
+    assert manager.get("topic", 0) is not None
+    assert manager.get("fine", 0) is not None
+    with pytest.raises(KafkaError) as error:
+        manager.get("other", 0)
+    assert error.value.code == ErrorCode.KAFKA_STORAGE_ERROR
+    assert f"partition is not served log={directory}/other-0" in caplog.text
+    assert damage in caplog.text
