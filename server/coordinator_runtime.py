@@ -28,6 +28,7 @@ from odradek.protocol.records import (
 )
 
 if TYPE_CHECKING:
+    from odradek.log.log_append import AppendInfo
     from odradek.replication.partition import Partition
 
 logger = logging.getLogger(__name__)
@@ -95,7 +96,7 @@ class Led(Generic[S]):
     will not happen here any more.
     """
 
-    __slots__ = ("alarm", "alarm_ms", "leader_epoch", "on_wake", "partition", "shard", "waiting")
+    __slots__ = ("alarm", "alarm_ms", "is_appending", "leader_epoch", "on_wake", "partition", "shard", "waiting")
 
     def __init__(self, partition: "Partition", shard: S, on_wake: "Callable[[Led[S]], None]") -> None:
         self.on_wake = on_wake
@@ -104,12 +105,35 @@ class Led(Generic[S]):
         self.shard = shard
         self.alarm: Any = None
         self.alarm_ms = 0
+        self.is_appending = False
         self.waiting: deque[tuple[int, Callable[[ErrorCode], None]]] = deque()
 
     def wake(self) -> None:
         """The partition calls this when its high watermark has moved, or when its disk has failed."""
-        if self.waiting or self.partition.log is None:
+        if not self.is_appending and (self.waiting or self.partition.log is None):
             self.on_wake(self)
+
+    def append(self, batch: bytes, now_ms: int, transaction_version: int = 0) -> "AppendInfo":
+        """Append to the partition; hand what is to follow to `CoordinatorRuntime.when_replicated`.
+
+        Not before that may it be seen what else has happened: what follows from older records may append too, and its
+        turn would come before that of these. Raises as `Partition.append_as_leader`.
+        """
+        self.is_appending = True
+        try:
+            return self.partition.append_as_leader(
+                memoryview(batch),
+                required_acks=-1,
+                now_ms=now_ms,
+                origin=Origin.COORDINATOR,
+                transaction_version=transaction_version,
+            )
+        except KafkaError:
+            self.is_appending = False
+            self.wake()
+            raise
+        finally:
+            self.is_appending = False
 
 
 class CoordinatorRuntime(ABC, Generic[S]):
@@ -259,21 +283,37 @@ class CoordinatorRuntime(ABC, Generic[S]):
         shard = led.shard
         while result.records:
             now_ms = self._now_ms()
+            offsets: list[int] = []
             try:
-                first_offset, last_offset = _append(led.partition, result, now_ms)
+                for batch in _batches(result, now_ms):
+                    info = led.append(batch, now_ms)
+                    offsets += (info.first_offset, info.last_offset)
             except KafkaError as error:
                 logger.warning(
                     "coordinator records not written partition=%s-%d error=%s", self.topic, led.partition.index, error
                 )
+                if offsets and self._is_led(led):
+                    # Some of them are: who loads them will know which.
+                    self.resign(led.partition.index)
+                    self.lead(led.partition)
                 result = shard.on_write_failed(result, error.code, now_ms)
                 continue
+            first_offset, last_offset = offsets[0], offsets[-1]
             if led.waiting or not is_replicated(led.partition, last_offset):
-                led.waiting.append((last_offset, self._when_written(led, result, first_offset)))
+                self.when_replicated(led, last_offset, self._when_written(led, result, first_offset))
                 return
             result = shard.on_written(result, first_offset, now_ms)
         self._send(led, result)
         if self._is_led(led):
             self._set_alarm(led)
+
+    def when_replicated(self, led: Led[S], offset: int, done: Callable[[ErrorCode], None]) -> None:
+        """Call `done` with NONE once a record is replicated, after all that wait already, or with an error."""
+        if self._is_led(led):
+            led.waiting.append((offset, done))
+            self._replicated(led)
+        else:
+            done(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
     def _when_written(self, led: Led[S], result: Result, first_offset: int) -> Callable[[ErrorCode], None]:
         def written(error: ErrorCode) -> None:
@@ -323,20 +363,11 @@ def is_replicated(partition: "Partition", offset: int) -> bool:
     return log is not None and log.high_watermark > offset
 
 
-def _append(partition: "Partition", result: Result, now_ms: int) -> tuple[int, int]:
-    """Append a result's records, as one batch or as several; the first and the last offset."""
+def _batches(result: Result, now_ms: int) -> Iterator[bytes]:
+    """A result's records, as one batch or as several."""
     records = result.records
     size = len(records) if result.is_atomic else _RECORDS_PER_BATCH
-    offsets: list[int] = []
-    for start in range(0, len(records), size):
-        info = partition.append_as_leader(
-            memoryview(_batch(records[start : start + size], result, now_ms)),
-            required_acks=-1,
-            now_ms=now_ms,
-            origin=Origin.COORDINATOR,
-        )
-        offsets += (info.first_offset, info.last_offset)
-    return offsets[0], offsets[-1]
+    return (_batch(records[start : start + size], result, now_ms) for start in range(0, len(records), size))
 
 
 def _batch(records: list[CoordinatorRecord], result: Result, now_ms: int) -> bytes:

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 from odradek.coordinator.group_shard import GroupShard
 from odradek.coordinator.phase import Phase
 from odradek.coordinator.settings import GroupSettings
-from odradek.log.validation import Origin
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.replication.topic_names import GROUP_METADATA_TOPIC
 from odradek.server.coordinator_runtime import CoordinatorRuntime, is_replicated
@@ -75,14 +74,8 @@ class GroupCoordinatorRuntime(CoordinatorRuntime[GroupShard]):
                 led.shard.replay_end_of_transaction(producer_id, is_commit)
             done(error)
 
-        info = led.partition.append_as_leader(
-            memoryview(marker),
-            required_acks=-1,
-            now_ms=self._now_ms(),
-            origin=Origin.COORDINATOR,
-            transaction_version=transaction_version,
-        )
+        info = led.append(marker, self._now_ms(), transaction_version)
         if led.waiting or not is_replicated(led.partition, info.last_offset):
-            led.waiting.append((info.last_offset, written))
+            self.when_replicated(led, info.last_offset, written)
         else:
             written(ErrorCode.NONE)

@@ -97,7 +97,10 @@ class MarkerSender:
         if is_replicated(partition, info.last_offset):
             done(ErrorCode.NONE)
         else:
-            partition.watchers[_Replication(partition, info.last_offset + 1, done)] = None
+            waiting = _Replication(partition, info.last_offset + 1, done)
+            partition.watchers[waiting] = None
+            # Whom the append woke may have found the disk broken.
+            waiting.wake()
 
 
 class _Replication:

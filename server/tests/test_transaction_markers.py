@@ -5,12 +5,19 @@ from types import SimpleNamespace
 import pytest
 from twisted.internet.task import Clock
 
-from odradek.coordinator.record_types import OffsetCommitValue, offset_commit_record
-from odradek.coordinator.result import Effects, ReplyWhenWritten, TransactionalProducer, TransactionOutcome
+from odradek.coordinator.phase import Phase
+from odradek.coordinator.record_types import OffsetCommitValue, offset_commit_record, offset_commit_tombstone
+from odradek.coordinator.result import (
+    CoordinatorRecord,
+    Effects,
+    ReplyWhenWritten,
+    TransactionalProducer,
+    TransactionOutcome,
+)
 from odradek.coordinator.settings import GroupSettings
 from odradek.coordinator.transaction_settings import TransactionSettings
 from odradek.log.config import LogConfig
-from odradek.log.filesystem import MemoryFileSystem
+from odradek.log.filesystem import DiskFullError, MemoryFileSystem
 from odradek.log.recovery import open_partition_log
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages.add_partitions_to_txn import (
@@ -27,6 +34,7 @@ from odradek.protocol.messages.write_txn_markers import (
 from odradek.protocol.records import iter_batches, iter_records, parse_control_record, read_header
 from odradek.replication.cluster_metadata import PartitionMetadata
 from odradek.replication.partition import Partition
+from odradek.server import coordinator_runtime
 from odradek.server.coordinator_runtime import PendingReply
 from odradek.server.group_coordinators import GroupCoordinatorRuntime
 from odradek.server.handlers.transaction_markers import write_txn_markers
@@ -37,6 +45,7 @@ from odradek.server.transaction_coordinators import TransactionCoordinatorRuntim
 OFFSETS, STATE = "__consumer_offsets", "__transaction_state"
 ID, EPOCH = 7, 3
 NOW_MS = 1000
+OFFSET_KEY = offset_commit_tombstone("g", "t", 0).key
 
 
 class World:
@@ -245,6 +254,80 @@ def test_a_marker_for_groups_that_are_loading_has_to_come_again(world):
     world.markers.write((OFFSETS, 0), Marker(ID, EPOCH, 0, True), done.append)
     assert done == [ErrorCode.NOT_LEADER_OR_FOLLOWER]
     assert not markers(partition)
+
+
+def test_what_an_append_sets_free_comes_after_it(world):
+    """The log was synced by another: the append is what tells who waited, and that leads to the next marker."""
+    offsets = world.add(OFFSETS)
+    offsets.configure(LogConfig({"flush.before.acks": "true"}))
+    done = []
+
+    def then_the_next(error):
+        done.append(error)
+        world.markers.write((OFFSETS, 0), Marker(ID, EPOCH, 0, True), done.append)
+
+    world.markers.write((OFFSETS, 0), Marker(ID + 1, EPOCH, 0, True), then_the_next)
+    offsets.log.flush(0)
+    answers = commit_offset(world, 5)
+    assert (answers, done) == ([], [0])
+    offsets.log.flush(0)
+    offsets.synced()
+    assert (answers, done, visible(world)) == (["written"], [0, 0], 5)
+
+
+def test_records_that_are_written_in_part_are_loaded_anew(world, monkeypatch):
+    monkeypatch.setattr(coordinator_runtime, "_RECORDS_PER_BATCH", 1)
+    offsets = world.add(OFFSETS)
+    commit_offset(world, 5)
+    world.markers.write((OFFSETS, 0), Marker(ID, EPOCH, 0, True), lambda error: None)
+    effects = Effects()
+    effects.is_atomic = False
+    effects.records += [CoordinatorRecord(OFFSET_KEY, None)] * 2
+    append = offsets._leader_log.append_as_leader
+
+    def append_once(*args, **how):
+        if offsets.log.log_end_offset > 2:
+            raise DiskFullError("/d", "no room")
+        return append(*args, **how)
+
+    monkeypatch.setattr(offsets._leader_log, "append_as_leader", append_once)
+    world.groups.run_on(0, lambda shard, token, now_ms: effects.result())
+    assert world.groups.shard(0).phase is Phase.LOADING
+    world.clock.advance(0)
+    world.clock.advance(0)
+    assert world.groups.shard(0).phase is Phase.ACTIVE
+    assert visible(world) is None, "as the log has it"
+
+
+# -- disks that break in the midst of it -----------------------------------------------------------------------------
+
+
+class FindsItBroken:
+    """Somebody whom the next append wakes, and who finds the disk broken."""
+
+    def __init__(self, partition):
+        self.partition = partition
+        partition.watchers[self] = None
+
+    def wake(self):
+        del self.partition.watchers[self]
+        self.partition.take_offline()
+
+
+def test_a_disk_found_broken_while_a_coordinator_appends(world):
+    FindsItBroken(world.add(STATE))
+    assert [answer.error_code for answer in Client(world).init()] == [ErrorCode.NOT_COORDINATOR]
+    assert world.transactions.shard(0).phase is Phase.CLOSED
+
+
+@pytest.mark.parametrize("topic", [OFFSETS, "t"])
+def test_a_disk_found_broken_while_a_marker_is_appended(world, topic):
+    partition = world.add(topic)
+    FindsItBroken(partition)
+    done = []
+    world.markers.write((topic, 0), Marker(ID, EPOCH, 0, True), done.append)
+    assert done in ([ErrorCode.NOT_LEADER_OR_FOLLOWER], [ErrorCode.KAFKA_STORAGE_ERROR])
+    assert not partition.watchers
 
 
 # -- the coordinator -------------------------------------------------------------------------------------------------
