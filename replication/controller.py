@@ -31,6 +31,7 @@ from odradek.replication.metadata_store import (
     OperationResult,
     SessionEvent,
     SetData,
+    StoreUnavailableError,
     TransactionError,
 )
 
@@ -229,10 +230,10 @@ class Controller:
                         created.append(new)
                     except TransactionError as error:
                         errors[new.topic.name] = _creation_error(new.topic.name, error)
-                    except KafkaError as error:
+                    except StoreUnavailableError as error:
                         errors[new.topic.name] = error
                 batch = created
-            except KafkaError as error:
+            except StoreUnavailableError as error:
                 errors.update((new.topic.name, error) for new in batch)
                 continue  # what an earlier batch created is there, and is to be published
             for new in batch:

@@ -123,8 +123,11 @@ class Broker:
         if hasattr(self.services, "logs"):
             self.services.logs.close(self._now_ms(), self._epoch())
         if self._store is not None:
-            await self._store.close()
-            self._store = None
+            store, self._store = self._store, None
+            try:
+                await store.close()
+            except MetadataStoreError as error:
+                logger.warning("metadata store was not closed, the next start makes up for it error=%s", error)
 
     # -- parts -----------------------------------------------------------------------------------------------------
 
