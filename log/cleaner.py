@@ -20,7 +20,7 @@ from odradek.log.background import RunInThread
 from odradek.log.cleanable import Target, find_target, first_dirty_offset, group_segments
 from odradek.log.compaction import LastRecord
 from odradek.log.compaction_run import Cancelled, Job, LocalWorker, Mapped, Worker, WorkerLost, remove_cleaned
-from odradek.log.filesystem import FileSystem, LogDirFailure
+from odradek.log.filesystem import DiskFullError, FileSystem, LogDirFailure
 from odradek.log.partition_log import PartitionLog
 from odradek.log.segment import CLEANED_SUFFIX, DeletedSegment, Segment
 
@@ -33,6 +33,7 @@ _LEAST_BYTES_FOR_PROCESS = 256 * 1024
 _VISITS_PER_STEP = 200
 _MAX_LOSSES = 3
 _RENAMED_AT_ONCE = 4
+_FULL_DISK_SECONDS = 1.0
 
 
 class CleanerSettings(Protocol):
@@ -133,10 +134,6 @@ class _Compaction:
         except ValueError:
             return False
         return segments[first : first + len(group)] == group and len(segments) > first + len(group)
-
-
-def _nothing() -> None:
-    pass
 
 
 def last_records(log: PartitionLog) -> dict[int, LastRecord]:
@@ -363,7 +360,7 @@ class Cleaner:
             return
         try:
             log.begin_replacement(replacement, group)
-        except LogDirFailure as failure:
+        except (LogDirFailure, DiskFullError) as failure:
             self._give_up(compaction, failure)
             return
         compaction.bytes_before += sum(segment.size_bytes for segment in group)
@@ -381,17 +378,24 @@ class Cleaner:
             return
         try:
             # Oldest first, so that no value outlives, by a crash, the tombstone behind it.
-            for segment in left[:_RENAMED_AT_ONCE]:
-                deleted.append(log.put_away(segment, replacement))
-            del left[:_RENAMED_AT_ONCE]
+            for _ in range(min(len(left), _RENAMED_AT_ONCE)):
+                deleted.append(log.put_away(left[0], replacement))
+                del left[0]
             if not left:
                 log.finish_replacement(replacement)
+            wait_seconds = 0.0
         except LogDirFailure as failure:
             self._give_up(compaction, failure)
             return
-        if left:
+        except DiskFullError:
+            # There is no way back, but there will be room again.
+            wait_seconds = _FULL_DISK_SECONDS
+        if left or wait_seconds:
             # By way of a thread, so that what waits for the main one comes first.
-            self._run_in_thread(_nothing, lambda _: self._put_away(compaction, left, replacement, deleted))
+            self._run_in_thread(
+                lambda: self._sleep(wait_seconds),
+                lambda _: self._put_away(compaction, left, replacement, deleted),
+            )
             return
 
         def finish(error: Exception | None) -> None:
@@ -433,7 +437,7 @@ class Cleaner:
         # A file that is not there was deleted with its segment or log, whoever did that.
         if compaction.is_cancelled or error is None or isinstance(error, FileNotFoundError | Cancelled):
             logger.info("compaction cancelled log=%s", log)
-        elif isinstance(error, OSError | LogDirFailure):
+        elif isinstance(error, OSError | LogDirFailure | DiskFullError):
             self._host.fail_directory(log.log_directory, error)
         elif isinstance(error, WorkerLost) and self._losses.get(key, 0) + 1 < _MAX_LOSSES:
             self._losses[key] = self._losses.get(key, 0) + 1

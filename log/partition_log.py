@@ -5,6 +5,7 @@ Sources: Kafka documentation ("Log"), KIP-101 (leader epochs), KIP-107 (DeleteRe
 
 import logging
 from bisect import bisect_right
+from contextlib import suppress
 
 from odradek.log import producer_replay, retention, timestamps
 from odradek.log.filesystem import FileRegion, LogDirFailure, remove_if_exists
@@ -12,6 +13,7 @@ from odradek.log.flush import FlushTask
 from odradek.log.log_append import AppendInfo, LogAppend, UnexpectedOffsetError
 from odradek.log.log_state import LoadedState
 from odradek.log.segment import (
+    CLEANED_SUFFIX,
     INDEX_SUFFIX,
     LOG_SUFFIX,
     SEGMENT_SUFFIXES,
@@ -293,32 +295,36 @@ class PartitionLog(LogAppend):
         """Put a compacted segment, complete and synced under the suffix .cleaned, in place of neighbours it is made of.
 
         Then `put_away` each of these, oldest first, and `finish_replacement`. After a crash in between, the next start
-        finishes or undoes it. Raises LogDirFailure.
+        finishes or undoes it. Raises LogDirFailure; DiskFullError, in which case nothing has changed.
         """
         self._raise_if_failed()
         try:
             first = self._bases.index(replaced[0].base_offset)
             replacement.rename(SWAP_SUFFIX)
         except OSError as error:
-            raise self._fail("compaction", error) from error
+            # Under that name it would replace what is there by then when the log is opened next.
+            replacement.suffix = SWAP_SUFFIX
+            with suppress(OSError):
+                replacement.rename(CLEANED_SUFFIX)
+            raise self._refuse_or_fail("compaction", error) from error
         self.segments[first : first + len(replaced)] = [replacement]
         self._bases[first : first + len(replaced)] = [replacement.base_offset]
 
     def put_away(self, segment: Segment, replacement: Segment) -> DeletedSegment:
-        """Rename the files of a segment that was replaced. Raises LogDirFailure."""
+        """Rename the files of a segment that was replaced. Raises LogDirFailure; DiskFullError: try again."""
         try:
             marked = segment.mark_deleted()
             return marked if segment.base_offset == replacement.base_offset else self._with_snapshot(marked)
         except OSError as error:
-            raise self._fail("compaction", error) from error
+            raise self._refuse_or_fail("compaction", error) from error
 
     def finish_replacement(self, replacement: Segment) -> None:
-        """Give it the name of those that are out of its way, if it was not deleted meanwhile. Raises LogDirFailure."""
+        """Give it the name of those that are out of its way, if it was not deleted meanwhile. Raises as `put_away`."""
         try:
             if replacement.suffix == SWAP_SUFFIX:
                 replacement.rename("")
         except OSError as error:
-            raise self._fail("compaction", error) from error
+            raise self._refuse_or_fail("compaction", error) from error
 
     def remove_deleted(self, segments: list[DeletedSegment]) -> None:
         """Remove the files of deleted segments. Only files are touched: it may run in another thread."""

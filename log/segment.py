@@ -512,12 +512,16 @@ class Segment:
         self._update_paths()
 
     def rename(self, suffix: str) -> None:
-        """Change the suffix behind all file names, such as ".deleted"; the .log file first."""
-        old = [self.path(kind) for kind in SEGMENT_SUFFIXES]
+        """Change the suffix behind all file names, such as ".deleted"; the .log file first. May be tried again."""
+        before, old = self.suffix, [self.path(kind) for kind in SEGMENT_SUFFIXES]
         self.suffix = suffix
-        for kind, path in zip(SEGMENT_SUFFIXES, old, strict=True):
-            with suppress(FileNotFoundError):
-                self._fs.rename(path, self.path(kind))
+        try:
+            for kind, path in zip(SEGMENT_SUFFIXES, old, strict=True):
+                with suppress(FileNotFoundError):
+                    self._fs.rename(path, self.path(kind))
+        except OSError:
+            self.suffix = before
+            raise
         self._update_paths()
 
     def _update_paths(self) -> None:

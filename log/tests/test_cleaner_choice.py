@@ -1,5 +1,6 @@
 """Which log is compacted, from where to where, how often it is looked for, and what happens to one that cannot be."""
 
+import errno
 import logging
 
 import pytest
@@ -237,6 +238,31 @@ def test_a_bad_transaction_index_ends_compaction_of_its_log_only():
     clean(manager)
     assert manager.cleaner.uncleanable == {("t", 0)}
     assert manager.online_directories == ["/d"]
+
+
+@pytest.mark.parametrize("operation", ["write", "rename"])
+@pytest.mark.parametrize("after", range(1, 16))
+def test_a_full_disk_puts_compaction_off(operation, after):
+    fs = MemoryFileSystem()
+    manager, log = make_log(fs, {"internal.segment.bytes": "200"})
+    for index in range(5):
+        put(log, (b"a", b"%d" % index), (b"b%d" % index, b"1"))
+        roll(log)
+    fs.fail(operation, after=after, error=errno.ENOSPC, path_contains="/d/t-0")
+    for _ in range(4):
+        manager.cleaner.step(T0)
+    fs.heal()
+    clean(manager)
+    assert manager.online_directories == ["/d"]
+    assert log.failure is None
+    assert manager.cleaner.uncleanable == set()
+    expected = [(b"b0", b"1"), (b"b1", b"1"), (b"b2", b"1"), (b"b3", b"1"), (b"a", b"4"), (b"b4", b"1")]
+    assert [(key, value) for _, key, value in records(log)] == expected
+    assert {segment.suffix for segment in log.segments} == {""}
+    assert not [name for name in fs.list_names("/d/t-0") if name.endswith((".cleaned", ".swap"))]
+    manager.close(T0)
+    log = open_manager(fs).all_logs()[0]
+    assert [(key, value) for _, key, value in records(log)] == expected
 
 
 def test_nothing_half_made_is_left_behind():
