@@ -58,12 +58,13 @@ _SENTINELS: Final = (0x5A6B7C8D9EAFB0C1, 0x5A6B7C8D9EAFB0C2, 0x5A6B7C8D9EAFB0C3)
 class _Known:
     """What a head means: the partition, and the response with a place for the offsets."""
 
-    __slots__ = ("acks", "append", "offsets_at", "partition", "response", "timeout_ms", "topic")
+    __slots__ = ("acks", "append", "is_plain", "offsets_at", "partition", "response", "timeout_ms", "topic")
 
     def __init__(self, partition: "Partition", request: ProduceRequest, version: int) -> None:
         self.partition = partition
         self.append: Callable[..., AppendInfo] = partition.append_as_leader
-        if request.transactional_id is not None:
+        self.is_plain = request.transactional_id is None
+        if not self.is_plain:
             self.append = _append_in_open_transaction(partition)
         self.acks = request.acks
         self.timeout_ms = request.timeout_ms
@@ -118,7 +119,7 @@ class ProduceMemo:
         else:
             return None
         records = self._records(frame, head_end)
-        if records is None:
+        if records is None or (known.is_plain and produce.is_transactional_batch(records)):
             return None
         partition = known.partition
         # Whom the append wakes may find the disk broken, and then the partition has no log any more.

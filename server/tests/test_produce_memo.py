@@ -9,6 +9,7 @@ import time
 import pytest
 
 from odradek.protocol import codec
+from odradek.protocol.errors import ErrorCode
 from odradek.protocol.headers import response_is_flexible
 from odradek.protocol.messages.create_topics import (
     CreateTopicsRequest,
@@ -24,6 +25,7 @@ from odradek.protocol.messages.produce import (
     ProduceResponse,
 )
 from odradek.protocol.records import build_batch
+from odradek.server.tests.test_transactions import Producer
 from odradek.testing import OdradekBroker
 
 VERSIONS = range(3, 14)
@@ -138,6 +140,21 @@ def test_errors_are_those_of_a_fresh_connection(broker, client, topic, version, 
     after = row(answer(client, request(topic, batch()), version))
     accepted = 2 if row(expected).error_code == 0 else 0
     assert (after.error_code, after.base_offset) == (0, 1 + accepted)
+
+
+@pytest.mark.parametrize("version", [9, 13])
+def test_a_transaction_is_not_for_who_says_no_transactional_id(broker, client, topic, version):
+    """Even where the transaction is open, and the producer's numbers are right."""
+    producer = Producer(broker.port, topic[0])
+    producer.add(0)
+    message = request(topic, producer.batch(b"first"))
+    message.transactional_id = producer.name
+    assert row(answer(client, message, version)).error_code == 0
+    for _ in range(2):
+        assert row(answer(client, request(topic, batch()), version)).error_code == 0
+    refused = row(answer(client, request(topic, producer.batch(b"second")), version))
+    assert refused.error_code == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    producer.wire.socket.close()
 
 
 @pytest.mark.parametrize("version", [3, 9, 13])
