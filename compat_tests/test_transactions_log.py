@@ -251,6 +251,27 @@ def test_a_batch_waits_for_an_earlier_one_that_failed(connection, name, here):
     assert produce(connection, producer, here, records_of(producer, 2)) == (45, NOTHING)
 
 
+def test_a_batch_that_was_refused_holds_back_those_of_higher_sequences(connection, name, here):
+    """Whoever sent it: until something of the producer is written here that ends the waiting, such as a marker."""
+    producer = begin(connection, name, here)
+    write(connection, producer, here, records_of(producer))
+    ahead = producer.at(producer.epoch + 1)
+    assert produce(connection, ahead, here, records_of(ahead)) == (Code.INVALID_PRODUCER_EPOCH, NOTHING)
+    assert produce(connection, producer, here, records_of(producer, 1)) == (45, NOTHING)
+    finish(connection, producer)
+    add_partitions(connection, producer, [here])
+    assert produce(connection, producer, here, records_of(producer, 1)) == (Code.NONE, 2)
+
+
+def test_a_batch_that_was_refused_holds_back_plain_ones_too(connection, name, here):
+    producer = start(connection, name)
+    assert produce(connection, producer, here, records_of(producer)) == (Code.TRANSACTION_ABORTABLE, NOTHING)
+    plain = records_of(producer, 3, transactional=False)
+    assert produce(connection, producer, here, plain, transactional_id=None) == (45, NOTHING)
+    plain = records_of(producer, 0, transactional=False)
+    assert produce(connection, producer, here, plain, transactional_id=None) == (Code.NONE, 0)
+
+
 def test_a_repeated_batch_after_its_transaction(connection, name, here):
     """Outside of a transaction it is no repetition, but a batch that has none; within the next one it is."""
     producer = begin(connection, name, here)

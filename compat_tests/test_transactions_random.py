@@ -184,8 +184,6 @@ class Chooser:
         elif kind == "end":
             given |= {"version": choose([1, 4, 5, 5]), "commit": choose([True, False])}
         elif kind == "produce":
-            # In Apache Kafka a batch of an epoch that nobody has yet, once refused, blocks the transaction of this one.
-            given["by"] = min(given["by"], 0)
             given |= self.records(side, given)
         elif kind == "marker":
             given |= {"index": choose(range(PARTITIONS)), "commit": choose([True, False]), "level": choose([0, 1, 2])}

@@ -152,7 +152,8 @@ class LogAppend(LogState):
                     ):
                         segment = self._roll(offset, now_ms)
                     if producer_id >= 0:
-                        entry = self.producer_state.producers.get(producer_id)
+                        producers = self.producer_state
+                        entry = producers.producers.get(producer_id)
                         is_transactional = attributes & 0x10 != 0
                         if (
                             is_transactional
@@ -160,7 +161,7 @@ class LogAppend(LogState):
                             else entry.last_sequence + 1 != sequence
                             or entry.epoch != producer_epoch
                             or (entry.transaction_start >= 0) is not is_transactional
-                        ):
+                        ) or (producers.verifications and producer_id in producers.verifications):
                             duplicate = self._check_producer(
                                 BatchHeader._make(_unpack_header(records)), origin, is_verified
                             )
