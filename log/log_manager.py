@@ -245,6 +245,7 @@ class LogManager(LogUpkeep):
                     is_clean=directory.was_clean,
                     log_start_offset=offsets[LOG_START_OFFSETS_FILE].get(key, 0),
                     recovery_point=offsets[RECOVERY_POINTS_FILE].get(key, 0),
+                    cleaned_to=offsets[CLEANER_OFFSETS_FILE].get(key, 0),
                     producer_expiration_ms=self.settings.producer_id_expiration_ms,
                     choose_jitter_ms=self._choose_jitter_ms,
                     report=report,

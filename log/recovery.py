@@ -74,6 +74,7 @@ def open_partition_log(
     is_clean: bool,
     log_start_offset: int = 0,
     recovery_point: int = 0,
+    cleaned_to: int = 0,
     producer_expiration_ms: int = DEFAULT_PRODUCER_EXPIRATION_MS,
     choose_jitter_ms: Callable[[int], int] = lambda most_ms: 0,
     report: RecoveryReport | None = None,
@@ -81,12 +82,12 @@ def open_partition_log(
     """Open, or create, the log in `directory`.
 
     `is_clean`: the last stop was clean. `log_start_offset` and `recovery_point` are those of the checkpoints, 0 if
-    they have none. `report` is told what was done. The high watermark is the log's start; set the checkpointed one
-    with `update_high_watermark`.
+    they have none; so is `cleaned_to`, up to which the log was compacted. `report` is told what was done. The high
+    watermark is the log's start; set the checkpointed one with `update_high_watermark`.
 
     Blocks while it reads. Raises LogDirFailure, DiskFullError, DamagedLogError.
     """
-    loader = _Loader(fs, directory, config, now_ms, producer_expiration_ms, report or RecoveryReport())
+    loader = _Loader(fs, directory, config, now_ms, producer_expiration_ms, report or RecoveryReport(), cleaned_to)
     try:
         fs.make_directory(directory)
         state = loader.load(is_clean, log_start_offset, recovery_point)
@@ -110,8 +111,10 @@ class _Loader:
         now_ms: int,
         expiration_ms: int,
         report: RecoveryReport,
+        cleaned_to: int,
     ) -> None:
         self.report = report
+        self.cleaned_to = cleaned_to
         self.fs = fs
         self.directory = directory
         self.config = config
@@ -328,9 +331,12 @@ class _Loader:
     def _lost_its_end(self, segment: Segment, later: list[Segment]) -> bool:
         """Whether whole batches are missing before the next segment: its file reached the disk, this one's end did not.
 
-        What follows a hole must go, or a replica with a hole could become leader. Only compaction leaves holes.
+        What follows a hole must go, or a replica with a hole could become leader. Only compaction leaves holes:
+        anywhere while the topic is compacted, and up to where it was if it is no more.
         """
-        return bool(later) and not self.config.compacts and segment.next_offset() < later[0].base_offset
+        if not later or self.config.compacts or later[0].base_offset <= self.cleaned_to:
+            return False
+        return segment.next_offset() < later[0].base_offset
 
     def _delete(self, segments: list[Segment]) -> None:
         for segment in reversed(segments):

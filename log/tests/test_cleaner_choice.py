@@ -309,3 +309,20 @@ def test_the_new_backoff_counts_from_now():
     manager.run_due(manager.run_due(T0))
     manager.run_due(T0 + 51)
     assert manager.cleaner.offsets == {("t", 0): 2}
+
+
+def test_a_log_that_is_compacted_no_more_keeps_its_holes_through_a_crash():
+    fs = MemoryFileSystem()
+    manager, log = make_log(fs, {"internal.segment.bytes": "200"})
+    for index in range(6):
+        put(log, (b"a", b"%d" % index), (b"b%d" % index, b"1"))
+        put(log, (b"a", b"%d" % index))
+        roll(log)
+    clean(manager)
+    before = records(log)
+    assert len(log.segments) > 2
+    log.flush(T0)
+    fs.remove("/d/recovery-point-offset-checkpoint") if fs.exists("/d/recovery-point-offset-checkpoint") else None
+    fs.crash()
+    log = open_manager(fs, {"cleanup.policy": "delete", "internal.segment.bytes": "200"}).all_logs()[0]
+    assert records(log) == before
