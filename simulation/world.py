@@ -43,7 +43,7 @@ class World:
         looks_inside: bool = True,
     ) -> None:
         self.seed = seed
-        self._looks_inside = looks_inside
+        self.looks_inside = looks_inside
         self.failures: list[str] = []
         self.is_ending = False
         self.depth = 0
@@ -128,14 +128,14 @@ class World:
 
     def check_invariants(self, broker: Broker) -> None:
         """What must hold after each step of a running broker."""
-        if not self._looks_inside:
+        if not self.looks_inside:
             return
         for what in invariants.violated(broker):
             self.fail(what)
 
     def audit(self, broker: Broker) -> None:
         """Read every log of a broker and hold all else against it."""
-        if not self._looks_inside:
+        if not self.looks_inside:
             return
         for log in broker.services.logs.all_logs():
             for what in log_audit.faults_of(log):
@@ -176,6 +176,10 @@ class World:
         return True
 
 
+def _is_unexpected(record: logging.LogRecord) -> bool:
+    return bool(record.exc_info) or "please report it" in record.msg
+
+
 class LogWatch(logging.Handler):
     """What the broker logs goes into the trace; what it calls unexpected fails the run."""
 
@@ -191,7 +195,7 @@ class LogWatch(logging.Handler):
         if record.levelno < logging.WARNING:
             # Not a part of the trace proper: it must be the same when nobody reads along.
             world.note(f"log: {record.getMessage()}")
-        elif record.levelno >= logging.ERROR and (record.exc_info or "please report it" in record.msg):
+        elif world.looks_inside and record.levelno >= logging.ERROR and _is_unexpected(record):
             error = record.exc_info[1] if record.exc_info else None
             world.fail(f"log: {record.getMessage()}", error)
         else:
