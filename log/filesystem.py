@@ -169,14 +169,7 @@ def write_atomically(fs: FileSystem, path: str, data: bytes, *, sync: bool = Tru
     """
     temporary = path + TEMPORARY_SUFFIX
     try:
-        file = fs.open(temporary, create=True)
-        try:
-            file.truncate(0)
-            file.write_pieces(0, [data], len(data))
-            if sync:
-                file.sync()
-        finally:
-            file.close()
+        write_whole(fs, temporary, data, sync=sync)
         fs.rename(temporary, path)
     except OSError:
         with suppress(OSError):
@@ -184,6 +177,20 @@ def write_atomically(fs: FileSystem, path: str, data: bytes, *, sync: bool = Tru
         raise
     if sync:
         fs.sync_directory(path.rpartition("/")[0])
+
+
+def write_whole(fs: FileSystem, path: str, data: bytes, *, sync: bool) -> None:
+    """Make a file of this content, or give it to one that is there. If it raises, something of it may be there."""
+    file = fs.open(path, create=True)
+    try:
+        # A file that was cut to nothing is written to the disk when it is closed (ext4), which takes its time.
+        if file.size_bytes():
+            file.truncate(0)
+        file.write_pieces(0, [data], len(data))
+        if sync:
+            file.sync()
+    finally:
+        file.close()
 
 
 def remove_if_exists(fs: FileSystem, path: str) -> bool:

@@ -111,7 +111,9 @@ class SparseIndex:
         is_whole = self._is_rebuilding and bool(self._pending)
         self.write_pending()
         if not is_whole:
-            self._open().truncate(self.count * self.entry.size)
+            file, size_bytes = self._open(), self.count * self.entry.size
+            if file.size_bytes() != size_bytes:
+                file.truncate(size_bytes)
         self._preallocated = False
 
     def reset(self) -> None:

@@ -189,11 +189,12 @@ class LogState:
             roll_jitter_ms=self._choose_jitter_ms(jitter_ms) if jitter_ms else 0,
         )
 
-    def assign_epoch(self, epoch: int, start_offset: int) -> None:
-        """Note that a leader epoch begins: at an election, and when the first batch of an epoch arrives.
+    def elect(self, epoch: int) -> None:
+        """Note that a leader epoch begins at the log's end. The next flush writes it; no batch has it before."""
+        self.leader_epochs.assign(epoch, self.log_end_offset)
 
-        Raises OSError, and then has noted nothing.
-        """
+    def assign_epoch(self, epoch: int, start_offset: int) -> None:
+        """Note that a leader epoch begins, when its first batch arrives. Raises OSError, and then has noted nothing."""
         before = self.leader_epochs
         changed = LeaderEpochs(before.entries)
         changed.dirty = before.dirty
@@ -206,7 +207,7 @@ class LogState:
                 raise
 
     def _write_epochs(self) -> None:
-        """Unsynced: recovery finds epochs in the batches again, and a flush syncs this before it moves on."""
+        """Unsynced: recovery finds epochs in the batches again, and a flush sees to this before it moves on."""
         if not self.leader_epochs.dirty:
             return
         path = f"{self.directory}/{checkpoints.LEADER_EPOCHS_FILE}"

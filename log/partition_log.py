@@ -353,6 +353,10 @@ class PartitionLog(LogAppend):
         """
         self._raise_if_failed()
         target = self.log_end_offset if target_offset is None else min(target_offset, self.log_end_offset)
+        try:
+            self._unless_full(self._write_epochs)
+        except OSError as error:
+            raise self._fail("epoch checkpoint", error) from error
         sealed = [segment for segment in self._unsynced_segments if segment.base_offset < target]
         if target <= self.flushed_offset and not sealed and not self._unsynced_paths:
             return None

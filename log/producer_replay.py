@@ -101,7 +101,7 @@ def rebuild(
     elif state.latest_snapshot_offset is None and is_clean:
         for offset in [*bases[-2:], end_offset]:
             state.end_offset = offset
-            state.take_snapshot_if_room()
+            state.take_snapshot_if_room(sync=True)
         return
     had_none = state.is_empty and state.end_offset >= end_offset
     state.truncate_and_reload(log_start_offset, end_offset, now_ms)
@@ -112,10 +112,10 @@ def rebuild(
                 continue
             state.end_offset = max(segment.base_offset, state.end_offset, log_start_offset)
             if segment.base_offset in bases[-2:]:
-                state.take_snapshot_if_room()
+                state.take_snapshot_if_room(sync=True)
             _replay(state, segment, state.end_offset, end_offset)
     state.end_offset = end_offset
-    state.take_snapshot_if_room()
+    state.take_snapshot_if_room(sync=is_clean or end_offset in bases)
 
 
 def _replay(state: ProducerState, segment: Segment, start_offset: int, end_offset: int) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import NamedTuple
 
-from odradek.log.filesystem import FileSystem, is_disk_full, remove_if_exists
+from odradek.log.filesystem import FileSystem, is_disk_full, remove_if_exists, write_whole
 from odradek.log.segment import SNAPSHOT_SUFFIX, file_name
 from odradek.protocol.crc import crc32c
 from odradek.protocol.errors import ErrorCode, KafkaError
@@ -141,6 +141,7 @@ class ProducerState:
         self._unreplicated: dict[int, int] = {}
         self._snapshots = self._list_snapshots()
         self._spared_snapshot = NO_OFFSET
+        self._unsynced_snapshot = NO_OFFSET
 
     # Deciding and taking note of an append
 
@@ -339,6 +340,9 @@ class ProducerState:
     def take_snapshot(self, *, sync: bool) -> int | None:
         """Write the state at `end_offset` unless a snapshot is as new; the offset it is named by."""
         if self.end_offset <= self.last_snapshot_offset:
+            if sync and self._unsynced_snapshot == self.last_snapshot_offset:
+                self._fs.sync_path(self.snapshot_path(self._unsynced_snapshot))
+                self._unsynced_snapshot = NO_OFFSET
             return None
         data = encode_snapshot(self.producers.values())
         path = self.snapshot_path(self.end_offset)
@@ -351,27 +355,24 @@ class ProducerState:
         if self.end_offset not in self._snapshots:
             self._snapshots.append(self.end_offset)
         self.last_snapshot_offset = self.end_offset
+        self._unsynced_snapshot = NO_OFFSET if sync else self.end_offset
         return self.end_offset
 
     def _write_snapshot(self, path: str, data: bytes, *, sync: bool) -> None:
         try:
-            file = self._fs.open(path, create=True)
-            try:
-                file.truncate(0)
-                file.write_pieces(0, [data], len(data))
-                if sync:
-                    file.sync()
-            finally:
-                file.close()
+            write_whole(self._fs, path, data, sync=sync)
         except OSError:
             with suppress(OSError):
                 self._fs.remove(path)
             raise
 
-    def take_snapshot_if_room(self) -> None:
-        """`take_snapshot`, synced, where one that is missing costs a later recovery time and nothing else."""
+    def take_snapshot_if_room(self, *, sync: bool) -> None:
+        """`take_snapshot`, where one that is missing costs a later recovery time and nothing else.
+
+        It need not be synced within the last segment: a recovery that reads that segment trusts none behind its start.
+        """
         try:
-            self.take_snapshot(sync=True)
+            self.take_snapshot(sync=sync)
         except OSError as error:
             if not is_disk_full(error):
                 raise
@@ -385,9 +386,9 @@ class ProducerState:
         if self._snapshots and self._snapshots[-1] > offset:
             self._spared_snapshot = self._snapshots.pop()
 
-    def settle_latest_snapshot(self) -> None:
-        """Recovery reached `end_offset`: have a synced snapshot there, and none that was spared and is not it."""
-        self.take_snapshot_if_room()
+    def settle_latest_snapshot(self, *, sync: bool) -> None:
+        """Recovery reached `end_offset`: have a snapshot there, and none that was spared and is not it."""
+        self.take_snapshot_if_room(sync=sync)
         spared, self._spared_snapshot = self._spared_snapshot, NO_OFFSET
         if spared >= 0 and spared != self.end_offset:
             remove_if_exists(self._fs, self.snapshot_path(spared))

@@ -321,7 +321,7 @@ class _Loader:
         limit_offset = after[0].base_offset if after else _LAST
         found, removed_bytes = segment.rebuild(limit_offset, self.epochs.latest_epoch, take)
         producers.end_offset = max(producers.end_offset, found.next_offset)
-        producers.settle_latest_snapshot()
+        producers.settle_latest_snapshot(sync=bool(after))
         report = self.report
         report.verified_bytes += segment.size_bytes
         report.removed_bytes += removed_bytes

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from odradek.log.config import LogConfig
-from odradek.log.filesystem import DiskFullError, FileRegion, LogDirFailure, is_disk_full
+from odradek.log.filesystem import DiskFullError, FileRegion, LogDirFailure
 from odradek.log.log_append import LATEST_PRODUCE_VERSION, AppendInfo
 from odradek.log.partition_log import PartitionLog
 from odradek.log.timestamps import TimestampOffset
@@ -141,12 +141,7 @@ class Partition:
     def _begin_to_lead(self, log: PartitionLog) -> None:
         self.followers = {replica: Follower() for replica in self.replicas if replica != self._local_id}
         self._epoch_start_offset = log.log_end_offset
-        try:
-            log.assign_epoch(self.leader_epoch, log.log_end_offset)
-        except OSError as error:
-            # Without room for it, the first append notes it, or is refused as well.
-            if not is_disk_full(error):
-                self._on_failure(LogDirFailure(log.log_directory, f"epoch checkpoint of {self!r} failed: {error}"))
+        log.elect(self.leader_epoch)
 
     def configure(self, config: LogConfig | None = None) -> None:
         """Takes on changed topic properties, and works out anew what depends on them."""
