@@ -117,7 +117,7 @@ class _Compaction:
             dedupe_bytes=settings.log_cleaner_dedupe_buffer_size // share,
             load_factor=settings.log_cleaner_io_buffer_load_factor,
             read_bytes=settings.log_cleaner_io_buffer_size // share // 2,
-            bytes_per_second=settings.log_cleaner_io_max_bytes_per_second / share,
+            bytes_per_second=max(1.0, settings.log_cleaner_io_max_bytes_per_second / share),
         )
 
     def plan(self) -> None:
