@@ -282,22 +282,21 @@ class Broker:
 
     def _on_metadata(self, delta: MetadataDelta) -> None:
         services = self.services
-        if GROUP_METADATA_TOPIC in delta.topics:
-            self._lead_coordinators(services.groups)
-        if TRANSACTION_STATE_TOPIC in delta.topics:
-            self._lead_coordinators(services.transactions)
         deleted = [(topic.name, topic.topic_id) for topic in delta.deleted_topics]
+        names = delta.topics.keys() | {name for name, _ in deleted}
+        if GROUP_METADATA_TOPIC in names:
+            self._lead_coordinators(services.groups)
+        if TRANSACTION_STATE_TOPIC in names:
+            self._lead_coordinators(services.transactions)
         if deleted and services.groups_in_use is not None:
             services.groups_in_use.topics_deleted(deleted)
 
     def _lead_coordinators(self, runtime: "CoordinatorRuntime[Any]") -> None:
-        for partition in self.services.replicas:
-            if partition.topic != runtime.topic:
-                continue
-            if partition.is_leader and partition.log is not None:
-                runtime.lead(partition)
-            else:
-                runtime.resign(partition.index)
+        runtime.lead_only(
+            partition
+            for partition in self.services.replicas
+            if partition.topic == runtime.topic and partition.is_leader and partition.log is not None
+        )
 
     def _on_config(self, old: PropertySet, new: PropertySet) -> None:
         assert isinstance(new, BrokerConfig)

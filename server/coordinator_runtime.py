@@ -8,7 +8,7 @@ loaded in small steps, so that a long log does not hold up everybody else; meanw
 import logging
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
 from twisted.internet.defer import Deferred
@@ -208,11 +208,19 @@ class CoordinatorRuntime(ABC, Generic[S]):
 
     # -- leadership --------------------------------------------------------------------------------------------------
 
+    def lead_only(self, partitions: Iterable["Partition"]) -> None:
+        """These are the partitions of the topic that this broker leads now. The topic may also be gone, or another."""
+        led = {partition.index: partition for partition in partitions}
+        for index in [index for index in self._led if index not in led]:
+            self.resign(index)
+        for partition in led.values():
+            self.lead(partition)
+
     def lead(self, partition: "Partition") -> None:
         """This broker has become the leader of a partition of the topic, maybe once more: load its shard."""
         led = self._led.get(partition.index)
         if led is not None:
-            if led.leader_epoch == partition.leader_epoch:
+            if led.partition is partition and led.leader_epoch == partition.leader_epoch:
                 return
             self.resign(partition.index)
         led = self._led[partition.index] = Led(partition, self._make_shard(partition), self._replicated)
@@ -220,7 +228,7 @@ class CoordinatorRuntime(ABC, Generic[S]):
         self._load(led, self._replay_all(led))
 
     def resign(self, index: int) -> None:
-        """Another broker leads the partition now."""
+        """Another broker leads the partition now, or nobody."""
         led = self._led.pop(index, None)
         if led is None:
             return

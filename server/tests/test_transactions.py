@@ -367,6 +367,24 @@ def test_a_transaction_of_a_topic_that_is_deleted(shared, topic):
     until(lambda: producer.state == "CompleteCommit")
 
 
+def test_a_coordinators_topic_that_is_deleted(broker):
+    """It comes again, empty, when somebody asks for a coordinator."""
+    producer = Producer(broker.port, TOPIC)
+    with Wire(broker.port) as wire:
+        await_coordinator(wire, GROUP, key_type=0)
+        until(lambda: producer.commit_offset(5) == 0)
+        assert producer.end() == 0
+        for name in ("__consumer_offsets", "__transaction_state"):
+            request = DeleteTopicsRequest(topics=[DeleteTopicsRequestDeleteTopicState(name=name)], timeout_ms=5000)
+            assert wire.ask(request).responses[0].error_code == 0
+        await_coordinator(wire, GROUP, key_type=0)
+        assert committed_offset(wire, TOPIC) == -1
+        producer = Producer(broker.port, TOPIC)
+        until(lambda: producer.commit_offset(6) == 0)
+        assert producer.end() == 0
+        until(lambda: committed_offset(wire, TOPIC) == 6)
+
+
 def test_a_transaction_past_its_timeout_is_aborted(shared, topic):
     producer = Producer(shared.port, topic, timeout_ms=1)
     producer.produce(b"a")
