@@ -113,6 +113,7 @@ class Transaction:
         "has_failed_epoch_fence",
         "last_producer_epoch",
         "last_update_ms",
+        "marker_pause_ms",
         "next_producer_id",
         "partitions",
         "pending",
@@ -150,6 +151,8 @@ class Transaction:
         """Whether the epoch is already one that fences, in memory only, since writing it failed."""
         self.unmarked: dict[tuple[str, int], bool] | None = None
         """Partitions without a marker yet, and whether one is on its way; from the decision to the end."""
+        self.marker_pause_ms = 0
+        """How long to wait when the next marker fails."""
 
     @classmethod
     def from_record(cls, transactional_id: str, value: TransactionLogValue) -> "Transaction":

@@ -53,6 +53,7 @@ def start(state: TransactionShardState, transaction: Transaction, effects: Effec
     change = transaction.completed(now_ms)
     transaction.has_failed_epoch_fence = False
     transaction.unmarked = dict.fromkeys(transaction.partitions, False)
+    transaction.marker_pause_ms = state.settings.marker_retry_backoff_ms
     transaction.begin(change)
     _go_on(state, transaction, effects)
     return change
@@ -69,6 +70,7 @@ def resume(state: TransactionShardState, transaction: Transaction, effects: Effe
     else:
         transaction.begin(transaction.completed(now_ms))
         transaction.unmarked = {}
+        transaction.marker_pause_ms = state.settings.marker_retry_backoff_ms
         _try_again(state, transaction, now_ms)
 
 
@@ -95,7 +97,8 @@ def marker_written(
             "a newer coordinator has decided for this producer; giving up its transaction here transactional_id=%s "
             "partition=%s-%d error=%s", transaction.transactional_id, *partition, error.name,
         )  # fmt: skip
-        transaction.unmarked = None
+        # What is told of the transaction stays true: these partitions lack their markers. None is sent again.
+        unmarked.update(dict.fromkeys(unmarked, True))
         state.timers.cancel(completion_key(transaction.transactional_id))
     else:
         logger.log(
@@ -104,7 +107,15 @@ def marker_written(
             transaction.transactional_id, *partition, error.name,
         )  # fmt: skip
         unmarked[partition] = False
-        _try_again(state, transaction, now_ms + state.settings.marker_retry_backoff_ms)
+        _pause(state, transaction, now_ms)
+
+
+def _pause(state: TransactionShardState, transaction: Transaction, now_ms: int) -> None:
+    """Try again after a pause, each longer than the one before: a disk that failed may take long to come back."""
+    if completion_key(transaction.transactional_id) not in state.timers:
+        pause_ms = transaction.marker_pause_ms
+        transaction.marker_pause_ms = min(2 * pause_ms, state.settings.marker_retry_backoff_max_ms)
+        _try_again(state, transaction, now_ms + pause_ms)
 
 
 def _try_again(state: TransactionShardState, transaction: Transaction, at_ms: int) -> None:
@@ -169,4 +180,4 @@ class _End(Completion):
             "end of a transaction not written; it is tried again transactional_id=%s error=%s",
             self.transaction.transactional_id, error.name,
         )  # fmt: skip
-        _try_again(self.state, self.transaction, now_ms + self.state.settings.marker_retry_backoff_ms)
+        _pause(self.state, self.transaction, now_ms)

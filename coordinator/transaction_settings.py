@@ -11,6 +11,7 @@ class TransactionSettings:
     __slots__ = (
         "abort_timed_out_interval_ms",
         "is_two_phase_commit_enabled",
+        "marker_retry_backoff_max_ms",
         "marker_retry_backoff_ms",
         "max_timeout_ms",
         "remove_expired_interval_ms",
@@ -28,6 +29,7 @@ class TransactionSettings:
         remove_expired_interval_ms: int = 3_600_000,
         is_two_phase_commit_enabled: bool = False,
         marker_retry_backoff_ms: int = 100,
+        marker_retry_backoff_max_ms: int = 10_000,
     ) -> None:
         self.transaction_version = transaction_version
         self.max_timeout_ms = max_timeout_ms
@@ -36,3 +38,4 @@ class TransactionSettings:
         self.remove_expired_interval_ms = remove_expired_interval_ms
         self.is_two_phase_commit_enabled = is_two_phase_commit_enabled
         self.marker_retry_backoff_ms = marker_retry_backoff_ms
+        self.marker_retry_backoff_max_ms = marker_retry_backoff_max_ms

@@ -45,6 +45,8 @@ _HEAD_AT: Final = 12
 _MAX_HEADS: Final = 64
 _MAX_LENGTHS: Final = 4
 _MAX_HEAD_END: Final = 4096
+_ATTRIBUTES_AT: Final = 22
+_TRANSACTIONAL: Final = 0x10
 _PRODUCER_AT: Final = 43
 _LOG_START_SINCE: Final = 5
 _NO_TAGS: Final = b"\0\0\0"
@@ -119,7 +121,9 @@ class ProduceMemo:
         else:
             return None
         records = self._records(frame, head_end)
-        if records is None or (known.is_plain and produce.is_transactional_batch(records)):
+        if records is None or len(records) < RECORD_BATCH_OVERHEAD:
+            return None
+        if known.is_plain and records[_ATTRIBUTES_AT] & _TRANSACTIONAL:
             return None
         partition = known.partition
         # Whom the append wakes may find the disk broken, and then the partition has no log any more.
@@ -233,7 +237,7 @@ def _append_in_open_transaction(partition: "Partition") -> "Callable[..., Append
 
     def append(records: memoryview, **how: Any) -> "AppendInfo":
         log = partition.log
-        if log is not None and len(records) > RECORD_BATCH_OVERHEAD:
+        if log is not None:
             producer_id, epoch = _unpack_producer(records, _PRODUCER_AT)
             entry = log.producer_state.producers.get(producer_id)
             if entry is not None and entry.transaction_start >= 0 and entry.epoch == epoch:

@@ -413,7 +413,7 @@ class TransactionMachine(RuleBasedStateMachine):
                 outcome, partition = driver.markers.pop()
                 self.apply_marker(outcome, partition)
                 driver.answer_marker(outcome, partition, ErrorCode.NONE)
-            driver.wait(driver.settings.marker_retry_backoff_ms)
+            driver.wait(driver.settings.marker_retry_backoff_max_ms)
         for transaction in self.live.values():
             assert transaction.state not in PREPARED
             assert transaction.pending is None
