@@ -148,7 +148,8 @@ class Cleaner:
     """Compacts the logs of a host, log.cleaner.threads of them at a time.
 
     `offsets` says of each log how far it is compacted. `uncleanable` are logs with records that cannot be read; they
-    are left alone until the next start. `start_worker` starts a process, and raises OSError if it cannot.
+    are left alone until the next start. `start_worker(is_patient)` starts a process, and raises OSError if it cannot; a
+    patient one may give up on a busy machine.
     """
 
     def __init__(
@@ -160,7 +161,7 @@ class Cleaner:
         *,
         monotonic: Callable[[], float],
         sleep: Callable[[float], None],
-        start_worker: Callable[[], Worker] | None = None,
+        start_worker: Callable[[bool], Worker] | None = None,
     ) -> None:
         self.settings = settings
         self.offsets: dict[Key, int] = {}
@@ -289,11 +290,12 @@ class Cleaner:
     def _worker(self, target: Target) -> Worker:
         if self._start_worker is not None:
             size_bytes = target.clean_bytes + target.cleanable_bytes
-            if self._processes and size_bytes >= _LEAST_BYTES_FOR_PROCESS:
+            is_patient = (target.log.topic, target.log.partition) not in self._losses
+            if self._processes and is_patient and size_bytes >= _LEAST_BYTES_FOR_PROCESS:
                 return self._processes.pop()
             if size_bytes >= _LEAST_BYTES_FOR_PROCESS:
                 try:
-                    return self._start_worker()
+                    return self._start_worker(is_patient)
                 except OSError as error:
                     logger.warning("cannot start a process, compacting in a thread error=%s", error)
         return LocalWorker(self._fs, self._monotonic, self._sleep)

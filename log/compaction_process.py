@@ -36,6 +36,9 @@ from odradek.log.pacing import Throttle
 logger = logging.getLogger(__name__)
 
 _NICENESS = 10
+_PATIENT = "patient"
+_PATIENCE_SECONDS = 10.0
+_LEAST_SHARE = 0.2
 _BEGIN, _WRITE = range(2)
 _DONE, _DISK_FAILED, _FAILED = range(3)
 
@@ -43,14 +46,17 @@ _DONE, _DISK_FAILED, _FAILED = range(3)
 class ProcessWorker:
     """A Worker whose work a child process does, with the operating system's files."""
 
-    def __init__(self) -> None:
-        """Start the process. Raises OSError if there can be none."""
+    def __init__(self, *, is_patient: bool = True) -> None:
+        """Start the process. Raises OSError if there can be none.
+
+        A patient one runs when nobody else wants to, and gives up (WorkerLost) where that is hardly ever.
+        """
         command_end, commands = os.pipe()
         answers, answer_end = os.pipe()
         try:
             self._pid = os.posix_spawn(
                 sys.executable,
-                [sys.executable, "-m", __name__],
+                [sys.executable, "-m", __name__, *([_PATIENT] if is_patient else [])],
                 _environment(),
                 file_actions=[
                     (os.POSIX_SPAWN_DUP2, command_end, 0),
@@ -130,7 +136,8 @@ def main() -> None:
 
     # Of the keys that stop a broker in a terminal, the broker alone makes sense.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    _give_way()
+    os.nice(_NICENESS)
+    is_patient = _PATIENT in sys.argv[1:] and _give_way()
     commands: SimpleQueue[Any] = SimpleQueue()
 
     def listen() -> None:
@@ -142,7 +149,7 @@ def main() -> None:
             os._exit(0)
 
     Thread(target=listen, daemon=True).start()
-    child = _Child()
+    child = _Child(is_patient)
     while True:
         kind, value = commands.get()
         answer: tuple[int, Any]
@@ -160,26 +167,55 @@ def main() -> None:
         sys.stdout.buffer.flush()
 
 
-def _give_way() -> None:
-    """Run when nobody else wants to. A mere nice process would finish its slice of 3 ms before a woken broker runs.
+def _give_way() -> bool:
+    """Run when nobody else wants to: a nice process would finish its slice of 3 ms before a woken broker runs.
 
-    With one processor alone that could mean never, so there it is nice and no more.
+    Whether that can be had. There is no way back from it for most users, so where it means never, see `_Patience`.
     """
-    os.nice(_NICENESS)
-    if sys.platform == "linux" and len(os.sched_getaffinity(0)) > 1:
+    if sys.platform == "linux":
         with suppress(OSError):
             os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+            return True
+    return False
+
+
+class _Patience:
+    """Ends the process if it gets too small a share of a processor, for another to be started that is merely nice."""
+
+    def __init__(self) -> None:
+        self._slept = 0.0
+        self._begin()
+
+    def _begin(self) -> None:
+        self._since, self._used, self._slept = time.monotonic(), time.process_time(), 0.0
+
+    def sleep(self, seconds: float) -> None:
+        self._slept += seconds
+        time.sleep(seconds)
+
+    def check(self) -> None:
+        elapsed = time.monotonic() - self._since
+        if elapsed >= _PATIENCE_SECONDS:
+            if time.process_time() - self._used < _LEAST_SHARE * (elapsed - self._slept):
+                os._exit(1)
+            self._begin()
 
 
 class _Child:
-    def __init__(self) -> None:
+    def __init__(self, is_patient: bool) -> None:
+        self._is_patient = is_patient
         self._run: CompactionRun | None = None
 
     def begin(self, fields: tuple[Any, ...]) -> Mapped:
         job = Job(*fields)
         # First, so that there are not two maps of keys.
         self._run = None
-        throttle = Throttle(job.bytes_per_second, time.monotonic, time.sleep)
+        rate = job.bytes_per_second
+        if self._is_patient:
+            patience = _Patience()
+            throttle = Throttle(rate, time.monotonic, patience.sleep, patience.check)
+        else:
+            throttle = Throttle(rate, time.monotonic, time.sleep)
         self._run = CompactionRun(OsFileSystem(), job, throttle)
         return self._run.map_keys()
 

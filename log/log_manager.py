@@ -101,7 +101,7 @@ class LogManager(LogUpkeep):
         on_directory_failure: Callable[[str, list[Key]], None] = lambda path, partitions: None,
         monotonic: Callable[[], float] = lambda: 0.0,
         sleep: Callable[[float], None] = lambda seconds: None,
-        start_compaction_worker: Callable[[], Worker] | None = None,
+        start_compaction_worker: Callable[[bool], Worker] | None = None,
     ) -> None:
         super().__init__(
             fs,

@@ -96,7 +96,7 @@ class LogUpkeep:
         *,
         monotonic: Callable[[], float],
         sleep: Callable[[float], None],
-        start_compaction_worker: Callable[[], Worker] | None,
+        start_compaction_worker: Callable[[bool], Worker] | None,
     ) -> None:
         paths = [path if path == "/" else path.rstrip("/") for path in directories]
         if len(set(paths)) < len(paths):

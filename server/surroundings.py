@@ -49,15 +49,15 @@ class Surroundings:
         deferred.addCallbacks(lambda _: done(None), lambda failure: done(failure.value))
 
     @property
-    def start_compaction_worker(self) -> Callable[[], Worker] | None:
+    def start_compaction_worker(self) -> Callable[[bool], Worker] | None:
         """Starts a process that compacts logs, or raises OSError. None where no other process has the files."""
         if not isinstance(self.fs, OsFileSystem):
             return None
 
-        def start() -> Worker:
+        def start(is_patient: bool) -> Worker:
             from odradek.log.compaction_process import ProcessWorker
 
-            return ProcessWorker()
+            return ProcessWorker(is_patient=is_patient)
 
         return start
 

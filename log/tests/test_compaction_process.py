@@ -11,6 +11,7 @@ from queue import SimpleQueue
 import pytest
 
 from odradek.log import cleaner as cleaner_module
+from odradek.log import compaction_process
 from odradek.log.compaction_process import ProcessWorker
 from odradek.log.compaction_run import Cancelled, WorkerLost
 from odradek.log.filesystem import OsFileSystem
@@ -26,9 +27,11 @@ class Workers:
 
     def __init__(self):
         self.started = []
+        self.patience = []
 
-    def __call__(self):
-        worker = ProcessWorker()
+    def __call__(self, is_patient=True):
+        worker = ProcessWorker(is_patient=is_patient)
+        self.patience.append(is_patient)
         self.started.append(worker)
         return worker
 
@@ -141,7 +144,7 @@ def test_a_small_log_is_compacted_without(tmp_path, workers, monkeypatch):
 
 
 def test_without_a_process_a_thread_does_it(tmp_path, caplog):
-    def start():
+    def start(is_patient):
         raise BlockingIOError("no more processes")
 
     manager, log = make_log(OsFileSystem(), SEGMENTS, path=str(tmp_path), start_compaction_worker=start)
@@ -178,6 +181,7 @@ def test_the_death_of_the_process_leaves_the_log_as_it_was(tmp_path, workers, ca
     manager.update_settings(SETTINGS)
     while manager.cleaner.step(T0):
         pass
+    assert workers.patience == [True, False], "the first may have died of having too little time"
     threads.run_until(lambda: not manager.cleaner.running)
     assert manager.cleaner.offsets == {("t", 0): log.log_end_offset}
     assert len(records(log)) < len(before)
@@ -263,3 +267,19 @@ def is_there(pid):
             return stat.read().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
         return False
+
+
+@pytest.mark.parametrize(("used", "slept", "gives_up"), [(3.0, 0.0, False), (1.0, 0.0, True), (1.0, 8.0, False)])
+def test_a_patient_process_gives_up_where_it_hardly_ever_runs(monkeypatch, used, slept, gives_up):
+    """But not because it keeps to a rate."""
+    now, ended = [0.0, 0.0], []
+    monkeypatch.setattr(compaction_process.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(compaction_process.time, "process_time", lambda: now[1])
+    monkeypatch.setattr(compaction_process.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(compaction_process.os, "_exit", ended.append)
+    patience = compaction_process._Patience()
+    patience.check()
+    patience.sleep(slept)
+    now[:] = 11.0, used
+    patience.check()
+    assert bool(ended) == gives_up
