@@ -49,7 +49,7 @@ class _Positions:
 
     def __init__(self, evidence: Evidence, key: GroupPartition, commits: list[OffsetCommit]) -> None:
         self._evidence = evidence
-        self._crashes = _lossy(evidence)
+        self._crashes = _lossy(evidence, key[1][0])
         self._where = f"group {key[0]} {name_of(key[1])}"
         self._commits = commits
         acknowledged: dict[int, list[tuple[int, int]]] = defaultdict(list)
@@ -136,10 +136,15 @@ class _Positions:
         return self._highest[era][bisect_left(orders, moment.order)]
 
 
-def _lossy(evidence: Evidence) -> LossyCrashes:
-    """Positions committed within transactions hang on the log of their coordinator as well."""
-    offsets, transactions = evidence.crashes(OFFSETS_TOPIC), evidence.crashes(TRANSACTIONS_TOPIC)
-    return offsets if len(offsets) else transactions
+def _lossy(evidence: Evidence, topic: str) -> LossyCrashes:
+    """Positions committed within transactions hang on the log of their coordinator as well.
+
+    And when the topic has lost its tail, consumers that were beyond its end begin at an earlier position again.
+    """
+    found = LossyCrashes([])
+    for name in (OFFSETS_TOPIC, TRANSACTIONS_TOPIC, topic):
+        found = found if len(found) else evidence.crashes(name)
+    return found
 
 
 def _unread(evidence: Evidence, group: str, partition: Partition, committed: int) -> Iterator[Violation]:
@@ -147,7 +152,7 @@ def _unread(evidence: Evidence, group: str, partition: Partition, committed: int
     ranges = sorted(
         (poll.fetch_offset, poll.next_offset) for poll in evidence.polls.get(partition, ()) if poll.group == group
     )
-    if not ranges or len(_lossy(evidence)) or len(evidence.crashes(partition[0])):
+    if not ranges or len(_lossy(evidence, partition[0])):
         return
     reached = 0
     gaps = []
