@@ -3,8 +3,18 @@
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from odradek.server.purgatory import DelayedOperation
+
 if TYPE_CHECKING:
     from odradek.server.broker import Broker
+
+
+def left_waiting(broker: "Broker") -> Iterator[str]:
+    """Says which requests wait although all clients are gone, and longer than any may."""
+    for partition in broker.services.replicas:
+        for watcher in partition.watchers:
+            if isinstance(watcher, DelayedOperation):
+                yield f"a request waits for {partition!r} and is never answered"
 
 
 def violated(broker: "Broker") -> Iterator[str]:

@@ -16,6 +16,8 @@ from odradek.simulation.world import LogWatch, Printer, World
 
 START_LIMIT_S = 60.0
 END_LIMIT_S = 240.0
+LONGEST_WAIT_S = 40.0
+"""Longer than any request of a client may wait in the broker."""
 
 
 class Client(Protocol):
@@ -123,8 +125,10 @@ class _Run:
         if state is None:
             return
         world.trace("all is read")
+        world.run(lambda: False, LONGEST_WAIT_S)
         if world.broker.broker is not None:
             world.audit(world.broker.broker)
+            world.check_rest(world.broker.broker)
         for violation in checker.check(self._history, state):
             world.fail(str(violation))
 

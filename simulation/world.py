@@ -141,6 +141,12 @@ class World:
             for what in log_audit.faults_of(log):
                 self.fail(what)
 
+    def check_rest(self, broker: Broker) -> None:
+        """What must hold when all clients are long gone."""
+        if self.looks_inside:
+            for what in invariants.left_waiting(broker):
+                self.fail(what)
+
     def process_ended(self, how: str) -> None:
         """A life of the broker is over."""
         self.on_broker_end(how)
