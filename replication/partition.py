@@ -16,6 +16,7 @@ from odradek.log.filesystem import DiskFullError, FileRegion, LogDirFailure
 from odradek.log.log_append import LATEST_PRODUCE_VERSION, AppendInfo
 from odradek.log.partition_log import PartitionLog
 from odradek.log.timestamps import TimestampOffset
+from odradek.log.transaction_index import AbortedTransaction
 from odradek.log.validation import Origin
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.replication.cluster_metadata import PartitionMetadata
@@ -256,6 +257,17 @@ class Partition:
         upper_offset = log.last_stable_offset if isolation_level else log.high_watermark
         try:
             return log.read(offset, max_bytes, upper_offset=upper_offset, at_least_one=at_least_one)
+        except LogDirFailure as failure:
+            self._on_failure(failure)
+            raise
+
+    def aborted_transactions(self, offset: int, region: FileRegion) -> list[AbortedTransaction]:
+        """What a read-committed consumer must skip in a region that `read` gave for `offset`.
+
+        Raises KafkaError: as `leading_log`, E56.
+        """
+        try:
+            return self.leading_log().aborted_transactions(offset, region)
         except LogDirFailure as failure:
             self._on_failure(failure)
             raise

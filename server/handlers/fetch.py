@@ -231,7 +231,7 @@ class _Fetch:
             current_leader_epoch=asked.current_leader_epoch,
         )
         if self.isolation_level == READ_COMMITTED:
-            found = [] if region is None else log.aborted_transactions(asked.fetch_offset, region)
+            found = [] if region is None else partition.aborted_transactions(asked.fetch_offset, region)
             row.aborted_transactions = [
                 FetchResponseAbortedTransaction(producer_id=entry.producer_id, first_offset=entry.first_offset)
                 for entry in found

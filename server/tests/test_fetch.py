@@ -1,5 +1,6 @@
 """Fetch: what is read, how long it waits, and what a session leaves out."""
 
+import errno
 import itertools
 from types import SimpleNamespace
 
@@ -324,6 +325,19 @@ def test_a_read_committed_answer_always_has_a_list_of_aborted_transactions(world
     world.create("t")
     [row] = rows(world.fetch(("t", 0, 0), isolation_level=READ_COMMITTED, max_wait_ms=0))
     assert row.aborted_transactions == []
+
+
+def test_a_transaction_index_that_cannot_be_read_takes_the_directory_offline(world, monkeypatch):
+    """Whoever waits for that log, for a sync say, would wait in vain."""
+    world.create("t")
+    world.append("t")
+
+    def broken(*_):
+        raise OSError(errno.EIO, "broken")
+
+    monkeypatch.setattr(world.partition("t").log.segments[0], "transaction_index", SimpleNamespace(collect=broken))
+    assert errors(world.fetch(("t", 0, 0), isolation_level=READ_COMMITTED)) == [E.KAFKA_STORAGE_ERROR]
+    assert world.partition("t").log is None
 
 
 def test_a_broker_without_a_replica_is_refused_at_each_partition(world):
