@@ -39,7 +39,8 @@ class DiskFullError(KafkaError):
     """There is no room for a write in a log directory. Nothing of it is left; tried again, it works once there is room.
 
     Apache Kafka takes such a directory offline until it is restarted. Here the write is refused, everything else goes
-    on, and clients, to whom E56 is one to try again after, lose nothing but time.
+    on, and clients, to whom E56 is one to try again after, lose nothing but time. A sync that finds no room is another
+    matter: what it was to write may be lost, so that is a LogDirFailure.
     """
 
     def __init__(self, directory: str, message: str) -> None:

@@ -294,6 +294,7 @@ class LogUpkeep:
             task = log.prepare_flush(target_offset)
         except LogDirFailure as error:
             failure = error
+            self.fail_directory(log.log_directory, error)
         if task is None:
             for done in served:
                 done(failure)
