@@ -261,6 +261,23 @@ class Partition:
             self._on_failure(failure)
             raise
 
+    def read_to_end(self, offset: int, max_bytes: int) -> bytes:
+        """Batches from `offset` on, also those above the high watermark: for coordinators, who wrote them.
+
+        At least one; nothing at the end. Raises KafkaError: as `read`.
+        """
+        log = self.leading_log()
+        try:
+            region = log.read(offset, max_bytes, upper_offset=log.log_end_offset, at_least_one=True)
+            return b"" if region is None else region.read()
+        except OSError as error:
+            failure = LogDirFailure(log.log_directory, f"reading {self!r} failed: {error}")
+            self._on_failure(failure)
+            raise failure from error
+        except LogDirFailure as failure:
+            self._on_failure(failure)
+            raise
+
     def aborted_transactions(self, offset: int, region: FileRegion) -> list[AbortedTransaction]:
         """What a read-committed consumer must skip in a region that `read` gave for `offset`.
 

@@ -268,10 +268,10 @@ class CoordinatorRuntime(ABC, Generic[S]):
         shard = led.shard
         offset = log.log_start_offset
         while offset < log.log_end_offset:
-            region = log.read(offset, self._load_chunk_bytes, upper_offset=log.log_end_offset, at_least_one=True)
-            if region is None:
+            chunk = led.partition.read_to_end(offset, self._load_chunk_bytes)
+            if not chunk:
                 break
-            for batch in iter_batches(region.read()):
+            for batch in iter_batches(chunk):
                 header = read_header(batch)
                 offset = header.next_offset
                 if header.is_control:

@@ -17,7 +17,7 @@ from odradek.coordinator.result import (
 from odradek.coordinator.settings import GroupSettings
 from odradek.coordinator.transaction_settings import TransactionSettings
 from odradek.log.config import LogConfig
-from odradek.log.filesystem import DiskFullError, MemoryFileSystem
+from odradek.log.filesystem import DiskFullError, LogDirFailure, MemoryFileSystem
 from odradek.log.recovery import open_partition_log
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages.add_partitions_to_txn import (
@@ -328,6 +328,29 @@ def test_a_disk_found_broken_while_a_marker_is_appended(world, topic):
     world.markers.write((topic, 0), Marker(ID, EPOCH, 0, True), done.append)
     assert done in ([ErrorCode.NOT_LEADER_OR_FOLLOWER], [ErrorCode.KAFKA_STORAGE_ERROR])
     assert not partition.watchers
+
+
+def raises(error):
+    def fail(*_, **__):
+        raise error
+
+    return fail
+
+
+@pytest.mark.parametrize(
+    "read",
+    [raises(LogDirFailure("/d", "broken")), lambda *_, **__: SimpleNamespace(read=raises(OSError("broken")))],
+    ids=["index", "records"],
+)
+def test_a_disk_found_broken_while_a_coordinator_loads(world, monkeypatch, read):
+    state = world.add(STATE)
+    Client(world).init()
+    world.transactions.resign(0)
+    monkeypatch.setattr(state.log, "read", read)
+    monkeypatch.setattr(state, "_on_failure", lambda failure: state.take_offline())
+    world.transactions.lead(state)
+    assert state.log is None
+    assert world.transactions.shard(0).phase is Phase.CLOSED
 
 
 # -- the coordinator -------------------------------------------------------------------------------------------------
