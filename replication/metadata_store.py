@@ -58,6 +58,9 @@ class StoreUnavailableError(MetadataStoreError, KafkaError):
     def __init__(self, message: str) -> None:
         KafkaError.__init__(self, ErrorCode.KAFKA_STORAGE_ERROR, message)
 
+    def __str__(self) -> str:
+        return self.message or ""
+
 
 class TransactionError(MetadataStoreError):
     """An operation of a transaction was refused, so none was carried out.

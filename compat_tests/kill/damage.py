@@ -1,0 +1,183 @@
+"""Bytes in a data directory that are no longer what was written, and what may be read of it then."""
+
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from typing import NamedTuple
+
+from kafka import KafkaConsumer, TopicPartition
+from kafka.errors import KafkaError
+
+from compat_tests.kill.history import Stored
+from compat_tests.kill.writers import KAFKA_PYTHON
+
+STUCK_SECONDS = 2.0
+CRC_STARTS_AT = 21
+
+
+class Damage(NamedTuple):
+    """What is done to a partition's directory; `keeps_all`: whether every record must be readable afterwards."""
+
+    name: str
+    apply: Callable[[Path, Random], Path]
+    keeps_all: bool
+
+
+def _flip(path: Path, random: Random, first: int = 0) -> Path:
+    """Flips one bit."""
+    content = bytearray(path.read_bytes())
+    content[random.randrange(first, len(content))] ^= 1 << random.randrange(8)
+    path.write_bytes(content)
+    return path
+
+
+def _files(partition: Path, suffix: str) -> list[Path]:
+    return sorted(path for path in partition.iterdir() if path.suffix == suffix and path.stat().st_size)
+
+
+def _last_log(partition: Path, random: Random) -> Path:
+    return _flip(_files(partition, ".log")[-1], random)
+
+
+def _earlier_log(partition: Path, random: Random) -> Path:
+    """A bit that a batch's checksum covers: what stands before it is as unprotected on the disk as in Apache Kafka."""
+    path = random.choice(_files(partition, ".log")[:-1])
+    content = bytearray(path.read_bytes())
+    covered: list[int] = []
+    position = 0
+    while position < len(content):
+        size = 12 + int.from_bytes(content[position + 8 : position + 12])
+        covered += range(position + CRC_STARTS_AT, position + size)
+        position += size
+    content[random.choice(covered)] ^= 1 << random.randrange(8)
+    path.write_bytes(content)
+    return path
+
+
+def _cut_last_log(partition: Path, random: Random) -> Path:
+    path = _files(partition, ".log")[-1]
+    with open(path, "r+b") as file:
+        file.truncate(random.randrange(path.stat().st_size))
+    return path
+
+
+def _append_to_last_log(partition: Path, random: Random) -> Path:
+    path = _files(partition, ".log")[-1]
+    with open(path, "ab") as file:
+        file.write(random.choice([bytes(random.randrange(1, 5000)), random.randbytes(random.randrange(1, 5000))]))
+    return path
+
+
+def _any(suffix: str) -> Callable[[Path, Random], Path]:
+    def apply(partition: Path, random: Random) -> Path:
+        return _flip(random.choice(_files(partition, suffix)), random)
+
+    return apply
+
+
+def _cut(suffix: str) -> Callable[[Path, Random], Path]:
+    def apply(partition: Path, random: Random) -> Path:
+        path = random.choice(_files(partition, suffix))
+        with open(path, "r+b") as file:
+            file.truncate(random.randrange(path.stat().st_size))
+        return path
+
+    return apply
+
+
+def _last_snapshot(partition: Path, random: Random) -> Path:
+    return _flip(_files(partition, ".snapshot")[-1], random)
+
+
+def _no_snapshots(partition: Path, random: Random) -> Path:
+    for path in _files(partition, ".snapshot"):
+        path.unlink()
+    return partition
+
+
+def _leftovers(partition: Path, random: Random) -> Path:
+    """Files that an interrupted roll, deletion or compaction leaves behind."""
+    log = _files(partition, ".log")[0]
+    for suffix in (".deleted", ".cleaned"):
+        shutil.copy(log, log.with_name(log.name + suffix))
+    shutil.copy(log, log.with_name(f"{random.randrange(1 << 40, 1 << 41):020d}.log.cleaned"))
+    return partition
+
+
+def _named(name: str) -> Callable[[Path, Random], Path]:
+    return lambda partition, random: _flip(partition / name, random)
+
+
+DAMAGES = (
+    Damage("a bit of the last segment", _last_log, False),
+    Damage("a bit of an earlier segment", _earlier_log, False),
+    Damage("the last segment cut", _cut_last_log, False),
+    Damage("bytes after the last segment", _append_to_last_log, True),
+    Damage("a bit of an index", _any(".index"), True),
+    Damage("an index cut", _cut(".index"), True),
+    Damage("a bit of a time index", _any(".timeindex"), True),
+    Damage("a bit of the last producer snapshot", _last_snapshot, True),
+    Damage("no producer snapshots", _no_snapshots, True),
+    Damage("leftovers", _leftovers, True),
+    Damage("a bit of the leader epochs", _named("leader-epoch-checkpoint"), True),
+)
+
+
+class Read(NamedTuple):
+    """What came of a partition, and the error at which reading stopped."""
+
+    records: list[Stored]
+    error: str | None
+
+
+def read_what_can_be(bootstrap: str, topic: str, partitions: int, isolation: str) -> dict[int, Read]:
+    """Reads each partition to its end, or to where an error or silence stops the reading of it."""
+    # Not with librdkafka: bytes that make no sense can end its process.
+    consumer = KafkaConsumer(
+        **KAFKA_PYTHON,
+        bootstrap_servers=bootstrap,
+        isolation_level=isolation,
+        auto_offset_reset="none",
+        enable_auto_commit=False,
+        fetch_max_wait_ms=50,
+        check_crcs=True,
+    )
+    try:
+        return {partition: _read_one(consumer, TopicPartition(topic, partition)) for partition in range(partitions)}
+    finally:
+        consumer.close()
+
+
+def _read_one(consumer: KafkaConsumer, partition: TopicPartition) -> Read:
+    records: list[Stored] = []
+    try:
+        end = consumer.end_offsets([partition])[partition]
+        consumer.assign([partition])
+        consumer.seek(partition, 0)
+        heard = time.monotonic()
+        while consumer.position(partition) < end:
+            for message in consumer.poll(timeout_ms=100).get(partition, ()):
+                heard = time.monotonic()
+                records.append(Stored(message.offset, message.value))
+            if time.monotonic() > heard + STUCK_SECONDS:
+                return Read(records, f"nothing more came at {consumer.position(partition)} of {end}")
+    except KafkaError as error:
+        return Read(records, repr(error))
+    return Read(records, None)
+
+
+def check_read(read: Read, original: list[Stored], *, keeps_all: bool) -> list[str]:
+    """No record is another than the one written there; none is missing before the last that came."""
+    known = dict(original)
+    complaints = [
+        f"offset {record.offset} is {record.value!r} and was {known.get(record.offset)!r}"
+        for record in read.records
+        if known.get(record.offset) != record.value
+    ]
+    if keeps_all and len(read.records) != len(original):
+        complaints.append(f"{len(read.records)} of {len(original)} records came; {read.error}")
+    elif not keeps_all and read.records != original[: len(read.records)] and not complaints:
+        complaints.append("records are missing before others that came")
+    return complaints

@@ -1,0 +1,342 @@
+"""Disks that really fail: full, read-only, dead, and with bytes that are not what was written."""
+
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from random import Random
+from typing import Any, NamedTuple
+
+import pytest
+
+from compat_tests import bad_frames, processes
+from compat_tests.clients import load
+from compat_tests.clients.common import wait_until
+from compat_tests.kill.damage import DAMAGES, check_read, read_what_can_be
+from compat_tests.kill.disks import (
+    LOSE_WHAT_WAS_NOT_SYNCED,
+    SYNC_FIRST,
+    Disk,
+    NotPermittedError,
+    image_disk,
+    memory_disk,
+)
+from compat_tests.kill.history import Entry, Fate, Ledger, Log, check_log, shown
+from compat_tests.kill.load import read_whole, running
+from compat_tests.kill.transactional import ConfluentTransactionalWriter
+from compat_tests.kill.writers import ConfluentWriter, Writer, wait_for_first_answers
+from odradek.testing import BrokerFailedError, OdradekBroker
+
+KAFKA_STORAGE_ERROR = 56
+TOPIC = "on-this-disk"
+MEBIBYTE = 1 << 20
+
+
+@pytest.fixture
+def mounted(tmp_path: Path) -> Iterator[Callable[..., Disk]]:
+    """Mounts disks; the test is skipped where that is not permitted."""
+    with ExitStack() as stack:
+
+        def mount(kind: Callable[..., Any], name: str, size_bytes: int) -> Disk:
+            try:
+                return stack.enter_context(kind(tmp_path / name, size_bytes))
+            except NotPermittedError as error:
+                pytest.skip(f"needs root and the means to mount a file system: {error}")
+
+        yield mount
+
+
+@pytest.fixture
+def broker_on(tmp_path: Path) -> Iterator[Callable[..., OdradekBroker]]:
+    """A broker whose log directories are on the disks given."""
+    with ExitStack() as stack:
+
+        def start(*disks: Disk, **properties: str) -> OdradekBroker:
+            settings = {
+                "log.dirs": ",".join(str(disk.path / "data") for disk in disks),
+                "listeners": f"PLAINTEXT://127.0.0.1:{processes.lasting_port()}",
+                "log.segment.bytes": str(MEBIBYTE),
+                **{name.replace("_", "."): value for name, value in properties.items()},
+            }
+            broker = OdradekBroker(settings, directory=tmp_path / "broker")
+            stack.callback(lambda: print("\n".join(broker.log_text().splitlines()[-40:])))
+            stack.callback(broker.kill)
+            return broker.start()
+
+        yield start
+
+
+def create(broker: OdradekBroker, topic: str, partitions: int) -> None:
+    with load("kafka_python").Admin(broker.bootstrap_servers) as admin:
+        admin.create_topic(topic, partitions)
+
+
+def error_of_a_write(broker: OdradekBroker, topic: str, partition: int, size: int = 100) -> int:
+    """The code that one record is answered with by a broker that clients may no longer send it to; 0 when written."""
+    with bad_frames.Connection(broker.port) as connection:
+        records = bad_frames.batch([(b"x" * size, b"probe.0")])
+        return bad_frames.produce(connection, topic, records, partition=partition)[0]
+
+
+def promises_broken(broker: OdradekBroker, partitions: int, ledgers: list[Ledger]) -> list[str]:
+    """Compares what is there with what writers were told."""
+    log = read_whole(broker.bootstrap_servers, TOPIC, partitions, "read_committed")
+    probes = Ledger("probe", once=False, entries=[Entry()])
+    complaints = [f"{ledger.writer}: {trouble}" for ledger in ledgers for trouble in ledger.troubles]
+    return complaints + check_log([*ledgers, probes], log, committed_only=True)
+
+
+def patient_writers(broker: OdradekBroker, partitions: int) -> list[Writer]:
+    """Producers that go on until their records are written."""
+    common: dict[str, Any] = {"bootstrap": broker.bootstrap_servers, "topic": TOPIC, "partitions": partitions}
+    return [
+        ConfluentWriter("idempotent", once=True, seed="disks", **common),
+        ConfluentWriter("plain", once=False, seed="disks", **common),
+        ConfluentTransactionalWriter("transactional", once=True, seed="disks", **common),
+    ]
+
+
+def acknowledged(writers: list[Writer]) -> int:
+    return sum(writer.ledger.count(Fate.ACKNOWLEDGED) for writer in writers)
+
+
+def test_a_full_disk_refuses_writes_until_there_is_room(
+    mounted: Callable[..., Disk], broker_on: Callable[..., OdradekBroker]
+) -> None:
+    """What is there is served meanwhile, and producers that are patient lose nothing."""
+    disk = mounted(memory_disk, "disk", 48 * MEBIBYTE)
+    broker = broker_on(disk)
+    create(broker, TOPIC, 2)
+    create(broker, "probe", 1)
+    writers = patient_writers(broker, 2)
+    with running(writers):
+        wait_for_first_answers(writers)
+        wait_until(lambda: acknowledged(writers) > 500, what="first writes")
+        disk.fill(leave_bytes=256 * 1024)
+        wait_until(lambda: error_of_a_write(broker, "probe", 0, 100_000) == KAFKA_STORAGE_ERROR, what="a full disk")
+        before = acknowledged(writers)
+        assert sum(map(len, read_whole(broker.bootstrap_servers, TOPIC, 2, "read_uncommitted").values())) > 0
+        disk.make_room()
+        wait_until(lambda: error_of_a_write(broker, "probe", 0) == 0, what="room to be noticed")
+        wait_until(lambda: acknowledged(writers) > before + 500, what="writes to go on")
+    ledgers = [writer.ledger for writer in writers]
+    assert not (complaints := promises_broken(broker, 2, ledgers)), shown(complaints)
+    broker.restart(clean=False)
+    assert not (complaints := promises_broken(broker, 2, ledgers)), shown(complaints)
+
+
+def test_a_broker_killed_on_a_full_disk_starts_again(
+    mounted: Callable[..., Disk], broker_on: Callable[..., OdradekBroker]
+) -> None:
+    """With no byte left it serves what was written, or says what it lacks; with room it goes on."""
+    disk = mounted(memory_disk, "disk", 32 * MEBIBYTE)
+    broker = broker_on(disk)
+    create(broker, TOPIC, 2)
+    writers = [ConfluentWriter("plain", broker.bootstrap_servers, TOPIC, 2, once=False, seed="disks")]
+    with running(writers):
+        wait_until(lambda: acknowledged(writers) > 500, what="first writes")
+    disk.fill()
+    assert error_of_a_write(broker, TOPIC, 0, 100_000) == KAFKA_STORAGE_ERROR
+    broker.kill()
+    try:
+        broker.start()
+    except BrokerFailedError as error:
+        assert re.search(r"No space left|disk is full|no room|full", str(error)), error
+        assert "Traceback" not in str(error)
+        disk.make_room()
+        broker.start()
+    else:
+        assert not (complaints := promises_broken(broker, 2, [writers[0].ledger])), shown(complaints)
+        disk.make_room()
+    wait_until(lambda: error_of_a_write(broker, TOPIC, 0) == 0, what="writes to be taken")
+    assert not (complaints := promises_broken(broker, 2, [writers[0].ledger])), shown(complaints)
+
+
+def partitions_by_disk(disks: list[Disk], topic: str) -> dict[Path, list[int]]:
+    """Which partitions of a topic lie where."""
+    return {
+        disk.path: sorted(int(path.name.rpartition("-")[2]) for path in disk.path.glob(f"data/{topic}-*"))
+        for disk in disks
+    }
+
+
+def errors_of_log_dirs(broker: OdradekBroker) -> dict[str, int]:
+    """What DescribeLogDirs says of each directory."""
+    with load("kafka_python").Admin(broker.bootstrap_servers) as admin:
+        (told,) = admin._admin.describe_log_dirs()
+    return {each["log_dir"]: each["error_code"] for each in told["log_dirs"]}
+
+
+@pytest.mark.parametrize("how", ["dead", "read-only"])
+def test_one_of_two_disks_fails(
+    how: str, mounted: Callable[..., Disk], broker_on: Callable[..., OdradekBroker]
+) -> None:
+    """Its partitions answer KAFKA_STORAGE_ERROR, those on the other disk go on; repaired, everything is there again."""
+    good = mounted(memory_disk, "good", 64 * MEBIBYTE)
+    bad = mounted(image_disk, "bad", 64 * MEBIBYTE)
+    broker = broker_on(good, bad)
+    create(broker, TOPIC, 4)
+    where = partitions_by_disk([good, bad], TOPIC)
+    assert where[good.path]
+    assert where[bad.path]
+    writers = patient_writers(broker, 4)
+    with running(writers):
+        wait_until(lambda: acknowledged(writers) > 500, what="first writes")
+    if how == "dead":
+        bad.die(SYNC_FIRST)
+    else:
+        broker.kill()
+        bad.make_read_only()
+        broker.start()
+    for partition in where[bad.path]:
+        wait_until(lambda p=partition: error_of_a_write(broker, TOPIC, p, 100) == KAFKA_STORAGE_ERROR)
+    for partition in where[good.path]:
+        assert error_of_a_write(broker, TOPIC, partition, 100) == 0
+    errors = errors_of_log_dirs(broker)
+    assert errors == {str(good.path / "data"): 0, str(bad.path / "data"): KAFKA_STORAGE_ERROR}
+    assert str(bad.path) in broker.log_text()
+    assert broker.is_running
+    broker.kill()
+    bad.mount_again()
+    broker.start()
+    assert not (complaints := promises_broken(broker, 4, [writer.ledger for writer in writers])), shown(complaints)
+
+
+def test_the_only_disk_dies(mounted: Callable[..., Disk], broker_on: Callable[..., OdradekBroker]) -> None:
+    """The broker says so and ends with 1, at run time and when started on it; repaired, everything is there again."""
+    disk = mounted(image_disk, "disk", 64 * MEBIBYTE)
+    broker = broker_on(disk)
+    create(broker, TOPIC, 2)
+    writers = patient_writers(broker, 2)
+    with running(writers):
+        wait_until(lambda: acknowledged(writers) > 500, what="first writes")
+    disk.die(SYNC_FIRST)
+    confluent = ConfluentWriter("last", broker.bootstrap_servers, TOPIC, 2, once=False, seed="disks")
+    confluent.start()
+    wait_until(lambda: not broker.is_running, what="the broker to end")
+    confluent.abandon()
+    confluent.join()
+    assert broker.stop() == 1
+    assert "Traceback" not in broker.log_text()
+    assert re.search(rf"{re.escape(str(disk.path))}.*Input/output error", broker.log_text())
+    disk.mount_again()
+    disk.make_read_only()
+    with pytest.raises(BrokerFailedError, match=r"(?s)exit code [12].*is not writable") as failure:
+        broker.start()
+    assert "Traceback" not in str(failure.value)
+    disk.make_writable()
+    broker.start()
+    ledgers = [writer.ledger for writer in [*writers, confluent]]
+    confluent.ledger.troubles.clear()
+    assert not (complaints := promises_broken(broker, 2, ledgers)), shown(complaints)
+
+
+def test_power_is_cut(mounted: Callable[..., Disk], broker_on: Callable[..., OdradekBroker]) -> None:
+    """With flush.before.acks nothing acknowledged is lost with what the disk had not been made to keep."""
+    disk = mounted(image_disk, "disk", 96 * MEBIBYTE)
+    broker = broker_on(disk, flush_before_acks="true")
+    create(broker, TOPIC, 2)
+    writers = patient_writers(broker, 2)
+    with running(writers):
+        for _ in range(2):
+            before = acknowledged(writers)
+            wait_until(lambda least=before + 300: acknowledged(writers) > least, what="acknowledgements")
+            disk.die(LOSE_WHAT_WAS_NOT_SYNCED)
+            broker.kill()
+            disk.mount_again()
+            broker.start()
+    assert not (complaints := promises_broken(broker, 2, [writer.ledger for writer in writers])), shown(complaints)
+
+
+class Written(NamedTuple):
+    """A killed broker's directory, and what it served before that."""
+
+    directory: Path
+    committed: Log
+    uncommitted: Log
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Written:
+    """A partition for each kind of damage, of several segments, with aborted transactions and open ends."""
+    directory = tmp_path_factory.mktemp("written")
+    properties = {
+        "log.segment.bytes": str(MEBIBYTE),
+        "log.roll.ms": "700",
+        "log.index.interval.bytes": "512",
+        "replica.high.watermark.checkpoint.interval.ms": "500",
+    }
+    with OdradekBroker(properties, directory=directory) as broker:
+        create(broker, TOPIC, len(DAMAGES))
+        writers = patient_writers(broker, len(DAMAGES))
+
+        def is_enough() -> bool:
+            partitions = list(broker.data_dir.glob(f"{TOPIC}-*"))
+            return all(len(list(p.glob("*.log"))) > 2 and list(p.glob("*.txnindex")) for p in partitions)
+
+        with running(writers):
+            wait_until(is_enough, what="segments")
+            wait_until((broker.data_dir / "replication-offset-checkpoint").exists, what="a checkpoint")
+        committed = read_whole(broker.bootstrap_servers, TOPIC, len(DAMAGES), "read_committed")
+        uncommitted = read_whole(broker.bootstrap_servers, TOPIC, len(DAMAGES), "read_uncommitted")
+        broker.kill()
+    return Written(directory, committed, uncommitted)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_damaged_partitions_are_repaired_or_refused(written: Written, tmp_path: Path, seed: int) -> None:
+    """Each partition is damaged in another way between kill -9 and the next start; nothing wrong is ever served."""
+    random = Random(os.environ.get("ODRADEK_DAMAGE_SEED", seed))
+    shutil.copytree(written.directory, tmp_path / "broker")
+    for partition, damage in enumerate(DAMAGES):
+        path = damage.apply(tmp_path / "broker" / "data" / f"{TOPIC}-{partition}", random)
+        print(f"{partition}: {damage.name} {path.name}")
+    with OdradekBroker(directory=tmp_path / "broker") as broker:
+        complaints = []
+        for isolation, before in (("read_committed", written.committed), ("read_uncommitted", written.uncommitted)):
+            after = read_what_can_be(broker.bootstrap_servers, TOPIC, len(DAMAGES), isolation)
+            for partition, damage in enumerate(DAMAGES):
+                told = check_read(after[partition], list(before[partition]), keeps_all=damage.keeps_all)
+                complaints += [f"{isolation} after {damage.name} (partition {partition}): {each}" for each in told]
+        text = broker.log_text()
+        print(text)
+        assert "Traceback" not in text
+    assert not complaints, shown(complaints)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "recovery-point-offset-checkpoint",
+        "replication-offset-checkpoint",
+        "meta.properties",
+        "odradek-metadata.db",
+        f"{TOPIC}-0/partition.metadata",
+    ],
+)
+def test_a_damaged_file_of_the_directory_is_repaired_or_named(written: Written, tmp_path: Path, name: str) -> None:
+    random = Random(os.environ.get("ODRADEK_DAMAGE_SEED", name))
+    shutil.copytree(written.directory, tmp_path / "broker")
+    path = tmp_path / "broker" / "data" / name
+    content = bytearray(path.read_bytes())
+    for _ in range(max(1, len(content) // 500)):
+        content[random.randrange(len(content))] ^= 1 << random.randrange(8)
+    path.write_bytes(content)
+    try:
+        with OdradekBroker(directory=tmp_path / "broker") as broker:
+            after = read_what_can_be(broker.bootstrap_servers, TOPIC, len(DAMAGES), "read_committed")
+            text = broker.log_text()
+    except BrokerFailedError as error:
+        assert re.search(r"exit code [12]", str(error)), error
+        assert path.name in str(error)
+        assert "Traceback" not in str(error)
+        return
+    assert "Traceback" not in text, text
+    complaints = []
+    for partition, read in after.items():
+        refused = path.name in text and f"{TOPIC}-{partition}" in name
+        told = check_read(read, list(written.committed[partition]), keeps_all=not refused)
+        complaints += [f"partition {partition}: {each}" for each in told]
+    assert not complaints, shown(complaints)
