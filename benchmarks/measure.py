@@ -21,6 +21,7 @@ from benchmarks.rows import LARGE_BATCH, ONE_RECORD, SMALL_BATCH, TRANSACTIONS, 
 ROOT = Path(__file__).resolve().parent.parent
 LOADER_TIMEOUT_S = 120
 TOOL_TIMEOUT_S = 180
+FILL_TIMEOUT_S = 400
 TOOL_RECORDS, TOOL_WARM_UP_RECORDS, TOOL_RECORD_BYTES = 600_000, 200_000, 1024
 CONSUMER_PERFORMANCE_FIELDS = 10
 MEBIBYTE = 1_048_576
@@ -93,7 +94,7 @@ class Contestant:
         return held
 
 
-def run_loader(contestant: Contestant, **fields: Any) -> LoadResult:
+def run_loader(contestant: Contestant, *, timeout_s: float = LOADER_TIMEOUT_S, **fields: Any) -> LoadResult:
     """One load in its own process. Raises MeasurementError with what the loader said."""
     spec = {"port": contestant.broker.port, "broker_pid": contestant.broker.pid, **fields}
     process = subprocess.run(
@@ -101,7 +102,7 @@ def run_loader(contestant: Contestant, **fields: Any) -> LoadResult:
         capture_output=True,
         text=True,
         cwd=ROOT,
-        timeout=LOADER_TIMEOUT_S,
+        timeout=timeout_s,
     )
     if process.returncode:
         raise MeasurementError(process.stderr.strip().splitlines()[-1] if process.stderr else "the loader failed")
@@ -264,8 +265,12 @@ def restart(name: str, row: Row, pace: Pace) -> Values:
 
     def fill_all(broker: Broker, topic: str, partitions: int) -> None:
         load = {**LARGE_BATCH, "partitions": partitions, "connections": partitions}
-        whole = {"warm_s": 0, "seconds": LOADER_TIMEOUT_S - 10, "max_bytes": pace.restart_bytes}
-        run_loader(Contestant(broker), kind="produce", topic=topic, **whole, **load)
+        whole = {"warm_s": 0, "seconds": FILL_TIMEOUT_S - 20, "max_bytes": pace.restart_bytes}
+        filled = run_loader(
+            Contestant(broker), timeout_s=FILL_TIMEOUT_S, kind="produce", topic=topic, **whole, **load
+        )
+        if filled.payload_bytes < pace.restart_bytes:
+            raise MeasurementError(f"only {filled.payload_bytes / 1e9:.1f} GB written in {filled.seconds:.0f} s")
 
     return {"restart_s": restarts.restart_seconds(name, fill_all)}
 
