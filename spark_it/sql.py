@@ -1,0 +1,224 @@
+"""Spark SQL as tokens, for what has to be known of a statement before there is a Spark.
+
+Only the lexical rules of Spark 4 are followed (its SqlBaseLexer): comments, which nest, strings with backslashes, raw
+strings, quoted identifiers. What is said about a statement beyond that is read off its tokens and errs to the
+careful side; the analysis on empty frames knows the rest.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Literal, NamedTuple
+
+Kind = Literal["word", "quoted", "string", "number", "symbol"]
+
+
+class SqlError(ValueError):
+    """A statement that ends within a comment, a string or a quoted identifier; `line` counts from 0."""
+
+    def __init__(self, message: str, line: int) -> None:
+        super().__init__(message)
+        self.line = line
+
+
+class Token(NamedTuple):
+    """A token and the line it begins in, counted from 0. `text` of a quoted identifier is the name without quotes."""
+
+    kind: Kind
+    text: str
+    line: int
+
+    @property
+    def word(self) -> str:
+        """The keyword or function name in capitals; empty for any other token."""
+        return self.text.upper() if self.kind == "word" else ""
+
+    @property
+    def name(self) -> str:
+        """The identifier as Spark compares it, without regard to case; empty for any other token."""
+        return self.text.casefold() if self.kind in ("word", "quoted") else ""
+
+
+_PLAIN = re.compile(
+    r"""(?P<space>\s+)
+      | (?P<comment>--(?:\\\n|[^\n])*)
+      | (?P<number>\d+(?:\.\d+)?(?:[eE][+-]?\d+)?(?:[A-Za-z]{1,2}\b)?)
+      | (?P<raw>[rR](?:'[^']*'|"[^"]*"))
+      | (?P<string>'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*")
+      | (?P<quoted>`(?:``|[^`])*`)
+      | (?P<word>[^\W\d]\w*)
+      | (?P<symbol><=>|\|>|->|=>|::|<>|!=|<=|>=|==|\|\||.)""",
+    re.VERBOSE | re.DOTALL,
+)
+_NESTED = re.compile(r"/\*|\*/")
+
+
+def tokens(sql: str) -> list[Token]:
+    """The tokens of a statement without space and comments. Raises SqlError where something is not closed."""
+    return list(_tokens(sql))
+
+
+def _tokens(sql: str) -> Iterator[Token]:
+    position, line = 0, 0
+    while position < len(sql):
+        if sql.startswith("/*", position):
+            end = _end_of_comment(sql, position, line)
+            line += sql.count("\n", position, end)
+            position = end
+            continue
+        match = _PLAIN.match(sql, position)
+        assert match is not None and match.lastgroup is not None  # the last symbol is any character
+        text, kind = match.group(), match.lastgroup
+        if kind == "symbol" and text in "'\"`":
+            raise SqlError(f"the {'quoted identifier' if text == '`' else 'string'} has no end", line)
+        match kind:
+            case "quoted":
+                yield Token("quoted", text[1:-1].replace("``", "`"), line)
+            case "raw" | "string":
+                yield Token("string", text, line)
+            case "number" | "word" | "symbol":
+                yield Token(kind, text, line)
+        line += text.count("\n")
+        position = match.end()
+
+
+def _end_of_comment(sql: str, start: int, line: int) -> int:
+    depth = 0
+    for match in _NESTED.finditer(sql, start):
+        depth += 1 if match.group() == "/*" else -1
+        if depth == 0:
+            return match.end()
+    raise SqlError("the comment has no end", line)
+
+
+def normalised(sql: str) -> str:
+    """The statement without comments and with single spaces: equal for statements that differ in nothing else."""
+    return " ".join(f"`{token.text}`" if token.kind == "quoted" else token.text for token in tokens(sql))
+
+
+class Call(NamedTuple):
+    """A function's name with an opening parenthesis after it, at `index` of the tokens."""
+
+    name: str
+    index: int
+    line: int
+
+
+def calls(found: Sequence[Token]) -> Iterator[Call]:
+    """What is called as a function; among it keywords before a parenthesis, such as IN and OVER."""
+    for index, token in enumerate(found[:-1]):
+        if token.kind in ("word", "quoted") and found[index + 1].text == "(" and found[index + 1].kind == "symbol":
+            yield Call(token.name, index, token.line)
+
+
+def closing(found: Sequence[Token], opening: int) -> int:
+    """The index of the parenthesis that closes the one at `opening`, or of the last token if none does."""
+    depth = 0
+    for index in range(opening, len(found)):
+        if found[index].kind == "symbol":
+            depth += {"(": 1, ")": -1}.get(found[index].text, 0)
+            if depth == 0:
+                return index
+    return len(found) - 1
+
+
+class TableName(NamedTuple):
+    """A table that a statement reads, by a name of one part, as it is written."""
+
+    text: str
+    line: int
+
+
+_ENDS_FROM = frozenset(
+    "WHERE GROUP ORDER SORT CLUSTER DISTRIBUTE HAVING LIMIT UNION INTERSECT EXCEPT MINUS WINDOW LATERAL PIVOT"
+    " UNPIVOT SELECT ON USING".split()
+)
+
+
+def tables(found: Sequence[Token]) -> list[TableName]:
+    """Tables after FROM and JOIN, those that the statement itself defines by WITH left out.
+
+    Names of several parts (of a catalog) and functions in the place of a table are left out too.
+    """
+    own = {name.casefold() for name in _with_names(found)}
+    read: list[TableName] = []
+    # For each open parenthesis: has it had a SELECT, and are we in its FROM clause where a comma brings a table?
+    levels = [[False, False]]
+    wanted = False
+    for index, token in enumerate(found):
+        level = levels[-1]
+        if wanted:
+            wanted = token.word == "LATERAL"
+            if token.kind in ("word", "quoted") and not wanted:
+                follows = found[index + 1].text if index + 1 < len(found) else ""
+                if follows not in (".", "(") and token.name not in own and token.word not in _ENDS_FROM:
+                    read.append(TableName(token.text, token.line))
+                continue
+        if token.kind == "symbol":
+            if token.text == "(":
+                levels.append([False, False])
+            elif token.text == ")" and len(levels) > 1:
+                levels.pop()
+            elif token.text == ",":
+                wanted = level[1]
+        elif token.word == "FROM" and _is_clause(found, index, has_select=level[0]):
+            level[1] = wanted = True
+        elif token.word == "JOIN":
+            wanted = True
+        elif token.word in _ENDS_FROM:
+            level[1] = False
+            level[0] = level[0] or token.word == "SELECT"
+    return read
+
+
+def _is_clause(found: Sequence[Token], index: int, *, has_select: bool) -> bool:
+    """Whether a FROM begins a clause; it also stands in EXTRACT(YEAR FROM x), TRIM(x FROM y), IS DISTINCT FROM."""
+    before = found[index - 1] if index else None
+    if before is None or before.text == "(":
+        return True
+    return has_select and before.word != "DISTINCT"
+
+
+def _with_names(found: Sequence[Token]) -> Iterator[str]:
+    """Names of common table expressions: `name AS (` and `name (columns) AS (` after WITH or a comma."""
+    if not any(token.word == "WITH" for token in found):
+        return
+    for index, token in enumerate(found[:-2]):
+        if token.kind not in ("word", "quoted") or index == 0:
+            continue
+        if found[index - 1].word not in ("WITH", "RECURSIVE") and found[index - 1].text != ",":
+            continue
+        at = closing(found, index + 1) + 1 if found[index + 1].text == "(" else index + 1
+        if at + 1 < len(found) and found[at].word == "AS" and found[at + 1].text == "(":
+            yield token.text
+
+
+_KEEPS_STATE = frozenset("GROUP JOIN HAVING UNION INTERSECT EXCEPT MINUS LIMIT OVER PIVOT QUALIFY".split())
+_AGGREGATES = frozenset(
+    "any any_value approx_count_distinct approx_percentile array_agg avg bit_and bit_or bit_xor bool_and bool_or"
+    " collect_list collect_set corr count count_if count_min_sketch covar_pop covar_samp every first first_value"
+    " grouping histogram_numeric hll_sketch_agg kurtosis last last_value listagg max max_by mean median min min_by mode"
+    " percentile percentile_approx percentile_cont percentile_disc regr_slope skewness some std stddev stddev_pop"
+    " stddev_samp string_agg sum try_avg try_sum var_pop var_samp variance".split()
+)
+
+
+def keeps_state(found: Sequence[Token]) -> str | None:
+    """What in a statement makes Spark bring rows together or remember them, such as `GROUP BY`; None if nothing does.
+
+    A statement of which it is None makes of each row of one table some rows, whatever rows stand beside it.
+    """
+    for index, token in enumerate(found):
+        word, follows = token.word, found[index + 1] if index + 1 < len(found) else None
+        if word == "DISTINCT" and not (follows is not None and follows.word == "FROM"):
+            return "DISTINCT"
+        if word in _KEEPS_STATE and not (index and found[index - 1].text == "."):
+            return "GROUP BY" if word == "GROUP" else word
+        if word in ("IN", "EXISTS") and found[index + 2 : index + 3]:  # EXISTS is a function on arrays too
+            if found[index + 1].text == "(" and found[index + 2].word in ("SELECT", "FROM", "WITH"):
+                return f"{word} (SELECT ...)"
+    for call in calls(found):
+        if call.name in _AGGREGATES:
+            return f"{call.name}()"
+    if len(tables(found)) > 1:
+        return "more than one table"
+    return None
