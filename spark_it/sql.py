@@ -20,6 +20,11 @@ class SqlError(ValueError):
         self.line = line
 
 
+def words(text: str) -> frozenset[str]:
+    """The words of a text, as a set."""
+    return frozenset(text.split())
+
+
 class Token(NamedTuple):
     """A token and the line it begins in, counted from 0. `text` of a quoted identifier is the name without quotes."""
 
@@ -96,10 +101,10 @@ def normalised(sql: str) -> str:
 
 
 class Call(NamedTuple):
-    """A function's name with an opening parenthesis after it, at `index` of the tokens."""
+    """A function's name with an opening parenthesis after it; the name is the token `at`."""
 
     name: str
-    index: int
+    at: int
     line: int
 
 
@@ -128,9 +133,9 @@ class TableName(NamedTuple):
     line: int
 
 
-_ENDS_FROM = frozenset(
+_ENDS_FROM = words(
     "WHERE GROUP ORDER SORT CLUSTER DISTRIBUTE HAVING LIMIT UNION INTERSECT EXCEPT MINUS WINDOW LATERAL PIVOT"
-    " UNPIVOT SELECT ON USING".split()
+    " UNPIVOT SELECT ON USING"
 )
 
 
@@ -192,13 +197,13 @@ def _with_names(found: Sequence[Token]) -> Iterator[str]:
             yield token.text
 
 
-_KEEPS_STATE = frozenset("GROUP JOIN HAVING UNION INTERSECT EXCEPT MINUS LIMIT OVER PIVOT QUALIFY".split())
-_AGGREGATES = frozenset(
+_KEEPS_STATE = words("GROUP JOIN HAVING UNION INTERSECT EXCEPT MINUS LIMIT OVER PIVOT QUALIFY")
+_AGGREGATES = words(
     "any any_value approx_count_distinct approx_percentile array_agg avg bit_and bit_or bit_xor bool_and bool_or"
     " collect_list collect_set corr count count_if count_min_sketch covar_pop covar_samp every first first_value"
     " grouping histogram_numeric hll_sketch_agg kurtosis last last_value listagg max max_by mean median min min_by mode"
     " percentile percentile_approx percentile_cont percentile_disc regr_slope skewness some std stddev stddev_pop"
-    " stddev_samp string_agg sum try_avg try_sum var_pop var_samp variance".split()
+    " stddev_samp string_agg sum try_avg try_sum var_pop var_samp variance"
 )
 
 
@@ -213,9 +218,9 @@ def keeps_state(found: Sequence[Token]) -> str | None:
             return "DISTINCT"
         if word in _KEEPS_STATE and not (index and found[index - 1].text == "."):
             return "GROUP BY" if word == "GROUP" else word
-        if word in ("IN", "EXISTS") and found[index + 2 : index + 3]:  # EXISTS is a function on arrays too
-            if found[index + 1].text == "(" and found[index + 2].word in ("SELECT", "FROM", "WITH"):
-                return f"{word} (SELECT ...)"
+        inner = found[index + 2].word if follows is not None and follows.text == "(" and index + 2 < len(found) else ""
+        if word in ("IN", "EXISTS") and inner in ("SELECT", "FROM", "WITH"):  # EXISTS is a function on arrays too
+            return f"{word} (SELECT ...)"
     for call in calls(found):
         if call.name in _AGGREGATES:
             return f"{call.name}()"

@@ -61,7 +61,7 @@ def test_calls():
     [
         ("SELECT * FROM orders", ["orders"]),
         ("SELECT * FROM orders o, lines AS l WHERE a IN (1, b)", ["orders", "lines"]),
-        ("SELECT a, b FROM orders JOIN `order lines` USING (id, n) LEFT JOIN c ON x = y", ["orders", "order lines", "c"]),
+        ("SELECT a, b FROM o JOIN `order lines` USING (id, n) LEFT JOIN c ON x = y", ["o", "order lines", "c"]),
         ("SELECT EXTRACT(YEAR FROM placed), TRIM(BOTH 'x' FROM a) FROM orders", ["orders"]),
         ("SELECT * FROM orders WHERE a IS NOT DISTINCT FROM b", ["orders"]),
         ("SELECT * FROM (SELECT a FROM inner_one) x, other", ["inner_one", "other"]),
