@@ -155,7 +155,7 @@ def tables(found: Sequence[Token]) -> list[TableName]:
             wanted = token.word == "LATERAL"
             if token.kind in ("word", "quoted") and not wanted:
                 follows = found[index + 1].text if index + 1 < len(found) else ""
-                if follows not in (".", "(") and token.name not in own and token.word not in _ENDS_FROM:
+                if follows not in (".", "(") and token.name not in own:
                     read.append(TableName(token.text, token.line))
                 continue
         if token.kind == "symbol":

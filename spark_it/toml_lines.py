@@ -6,6 +6,7 @@ value in what tomllib returns, with the index for an element of an array: `("tra
 
 import re
 from collections.abc import Mapping
+from typing import NamedTuple
 
 Path = tuple[str | int, ...]
 
@@ -21,18 +22,31 @@ _BLANK = re.compile(r"(?:[ \t\r\n]|#[^\n]*)+")
 _SCALAR = re.compile(r"[^,\]}#\n]+")
 
 
-def key_lines(text: str) -> dict[Path, int]:
-    """The line, counted from 1, in which each key, table and array element of a valid document is first written."""
+class Lines(NamedTuple):
+    """Lines of a document, counted from 1: where each key, table and array element is first written.
+
+    `texts` has the line of a string's first character where that is not the line of its key.
+    """
+
+    keys: Mapping[Path, int]
+    texts: Mapping[Path, int]
+
+    def of(self, path: Path) -> int:
+        """The line of a path, or of the nearest that holds it; 1 when nothing does."""
+        while path and path not in self.keys:
+            path = path[:-1]
+        return self.keys.get(path, 1)
+
+    def within(self, path: Path, line: int) -> int:
+        """The line of what stands in line `line`, counted from 0, of the string at `path`."""
+        return self.texts.get(path, self.of(path)) + line
+
+
+def scan(text: str) -> Lines:
+    """The lines of a valid document."""
     scanner = _Scanner(text)
     scanner.document()
-    return scanner.lines
-
-
-def line_of(lines: Mapping[Path, int], path: Path) -> int:
-    """The line of a path, or of the nearest that holds it; 1 when nothing does."""
-    while path and path not in lines:
-        path = path[:-1]
-    return lines.get(path, 1)
+    return Lines(scanner.lines, scanner.texts)
 
 
 class _Scanner:
@@ -42,6 +56,7 @@ class _Scanner:
         self.text = text.replace("\r\n", "\n")
         self.at = 0
         self.lines: dict[Path, int] = {}
+        self.texts: dict[Path, int] = {}
         self._counted_to = 0
         self._line = 1
         # How many elements each array of tables has by now.
@@ -104,6 +119,9 @@ class _Scanner:
     def _value(self, path: Path) -> None:
         first = self.text[self.at]
         if first in "\"'":
+            # TOML leaves out a line break that follows the opening quotes.
+            if self.text.startswith((first * 3 + "\n"), self.at):
+                self.texts[path] = self._current_line() + 1
             self._skip(_STRING)
         elif first == "[":
             self._array(path)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from odradek.spark_it.toml_lines import key_lines, line_of
+from odradek.spark_it.toml_lines import scan
 
 EVERY_FORM = """\
 # a comment with [brackets] and "quotes
@@ -59,11 +59,11 @@ def all_paths(value, path=()):
 
 @pytest.mark.parametrize("text", [EVERY_FORM, EVERY_FORM.replace("\n", "\r\n"), "", "a=1", "\n\n[x]", "#"])
 def test_every_path_has_a_line(text):
-    assert set(key_lines(text)) == set(all_paths(tomllib.loads(text)))
+    assert set(scan(text).keys) == set(all_paths(tomllib.loads(text)))
 
 
 def test_the_line_is_the_one_with_the_key():
-    lines = key_lines(EVERY_FORM)
+    lines = scan(EVERY_FORM).keys
     rows = EVERY_FORM.split("\n")
     for path, line in lines.items():
         key = path[-1]
@@ -92,13 +92,19 @@ def test_the_line_is_the_one_with_the_key():
     ],
 )
 def test_lines(path, line):
-    assert key_lines(EVERY_FORM)[path] == line
+    assert scan(EVERY_FORM).keys[path] == line
 
 
 def test_what_is_not_there_has_the_line_of_what_would_hold_it():
-    lines = key_lines(EVERY_FORM)
-    assert line_of(lines, ("source", "orders", "topics")) == 10
-    assert line_of(lines, ("sink",)) == 1
+    lines = scan(EVERY_FORM)
+    assert lines.of(("source", "orders", "topics")) == 10
+    assert lines.of(("sink",)) == 1
+
+
+def test_lines_within_a_string():
+    lines = scan(EVERY_FORM)
+    assert lines.within(("source", "orders", "value", "schema"), 1) == 14
+    assert lines.within(("source", "orders", "text"), 2) == 19
 
 
 keys = st.one_of(
@@ -139,4 +145,4 @@ def test_any_document(text):
         read = tomllib.loads(text)
     except tomllib.TOMLDecodeError:
         return
-    assert set(key_lines(text)) == set(all_paths(read))
+    assert set(scan(text).keys) == set(all_paths(read))

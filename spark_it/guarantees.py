@@ -1,0 +1,178 @@
+"""What a pipeline guarantees: how often a row shows in its sink when processes die at the worst moment."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+
+from odradek.spark_it.deterministic import findings
+from odradek.spark_it.problems import Problem
+from odradek.spark_it.sink_settings import (
+    ConsoleSink,
+    DeltaSink,
+    FilesSink,
+    IcebergSink,
+    JdbcSink,
+    PythonSink,
+    Sink,
+    TopicSink,
+)
+from odradek.spark_it.source_settings import JdbcSource, PythonSource, TopicSource
+from odradek.spark_it.spec import Pipeline
+from odradek.spark_it.sql import keeps_state, tokens
+from odradek.spark_it.toml_lines import Path
+
+
+class Level(Enum):
+    """How often a row shows."""
+
+    EXACTLY_ONCE = "exactly once"
+    AT_LEAST_ONCE = "at least once"
+
+
+class Units(Enum):
+    """What a topic sink writes in one transaction.
+
+    OFFSETS: the rows of one source partition; the marker is the group's committed offset of that partition.
+    BATCHES: the rows of one of `tasks.max` parts of the batch; the marker is an offset that stands for the batch.
+    """
+
+    OFFSETS = "offset units"
+    BATCHES = "batch units"
+
+
+@dataclass(frozen=True)
+class Guarantee:
+    """Of one pipeline. `units` is None for a sink that has no transactions of Kafka; `conditions` must hold as well."""
+
+    sink: str
+    level: Level
+    how: str
+    units: Units | None
+    dead_letters: Level | None
+    conditions: tuple[str, ...]
+
+    def __str__(self) -> str:
+        lines = [f"{self.sink}: {self.level.value}, {self.how}"]
+        if self.dead_letters is not None:
+            how = "in the same transaction" if self.dead_letters is Level.EXACTLY_ONCE else "before the batch is done"
+            lines.append(f"  dead letters: {self.dead_letters.value}, {how}")
+        return "\n".join([*lines, *(f"  provided that {condition}" for condition in self.conditions)])
+
+
+HOW: dict[type[Sink], str] = {
+    FilesSink: "a folder for each batch, which a repeated batch replaces",
+    DeltaSink: "the batch's number is part of the table's commit",
+    IcebergSink: "the batch's number is part of the table's commit",
+    JdbcSink: "rows and the batch's number in one transaction, from a staging table",
+    ConsoleSink: "a repeated batch is shown again",
+    PythonSink: "a repeated batch is given to the function again, with its number",
+}
+HOW_UNITS = {
+    Units.OFFSETS: "rows and progress in one transaction for each source partition",
+    Units.BATCHES: "rows and the batch's number in one transaction for each part of the batch",
+}
+
+
+def why_stateful(pipeline: Pipeline) -> str | None:
+    """What makes the pipeline bring rows together or remember them; None if each row goes its own way.
+
+    Read off the statements; errs to the stateful side.
+    """
+    for step in pipeline.steps_to(pipeline.sink_input):
+        if step.stateful is False:
+            continue
+        why = "stateful = true" if step.stateful else keeps_state(tokens(step.sql)) if step.sql else "its function"
+        if why is not None:
+            return f"{why} in {step.name}"
+    return None
+
+
+def units(pipeline: Pipeline, stateful: str | None) -> Units | None:
+    """What the sink's transactions hold; None for a sink without."""
+    if not isinstance(pipeline.sink, TopicSink):
+        return None
+    sources = list(pipeline.sources.values())
+    by_offset = stateful is None and len(sources) == 1 and isinstance(sources[0], TopicSource)
+    return Units.OFFSETS if by_offset else Units.BATCHES
+
+
+def guarantee(pipeline: Pipeline, stateful: str | None) -> Guarantee:
+    """What a pipeline without problems guarantees. `stateful` is what `why_stateful` or a deeper look says."""
+    sink = pipeline.sink
+    of = units(pipeline, stateful)
+    doubts = [message for _, _, message in _doubts(pipeline, of)]
+    can = not isinstance(sink, ConsoleSink | PythonSink)
+    level = Level.EXACTLY_ONCE if can and not doubts else Level.AT_LEAST_ONCE
+    dead_letters = None
+    if pipeline.errors.deadletterqueue_topic_name is not None:
+        dead_letters = level if of is not None else Level.AT_LEAST_ONCE
+    return Guarantee(
+        sink=_title(sink),
+        level=level,
+        how=f"{HOW_UNITS[of]} ({of.value})" if of is not None else HOW[type(sink)],
+        units=of,
+        dead_letters=dead_letters,
+        conditions=tuple(_conditions(pipeline, of, level)),
+    )
+
+
+def refusals(pipeline: Pipeline, stateful: str | None) -> Iterator[Problem]:
+    """What `exactly.once.support` does not allow."""
+    sink = pipeline.sink
+    at = ("sink", "exactly", "once", "support")
+    if isinstance(sink, ConsoleSink | PythonSink):
+        if sink.exactly_once_support == "required":
+            yield Problem(pipeline.lines.of(at), f"sink: {_title(sink)} cannot write exactly once")
+        return
+    if sink.exactly_once_support == "requested":
+        return
+    why = f"batches are written in parts ({stateful})" if stateful else "batches are written in parts"
+    for path, line, message in _doubts(pipeline, units(pipeline, stateful)):
+        hint = f'since {why}; exactly.once.support = "requested" runs it at least once'
+        yield Problem(pipeline.lines.within(path, line), f"{message}, {hint}")
+
+
+def _title(sink: Sink) -> str:
+    if isinstance(sink, TopicSink):
+        return f"topic {sink.topic}"
+    if isinstance(sink, JdbcSink):
+        return f"jdbc {sink.table_name_format}"
+    if isinstance(sink, IcebergSink):
+        return f"iceberg {sink.iceberg_tables}"
+    if isinstance(sink, FilesSink | DeltaSink):
+        return f"{sink.connector} {sink.path}"
+    return sink.connector
+
+
+def _doubts(pipeline: Pipeline, of: Units | None) -> Iterator[tuple[Path, int, str]]:
+    """What does not come out the same when a batch is repeated, where that matters: path, line in it, message."""
+    if of is not Units.BATCHES:
+        return
+    for index, step in enumerate(pipeline.transforms):
+        if step.sql is not None and step in list(pipeline.steps_to(pipeline.sink_input)):
+            for found in findings(step.sql):
+                yield ("transform", index, "sql"), found.line, f"{step.name}: {found.what} may differ: {found.why}"
+    for expectation in pipeline.expectations:
+        for found in findings(expectation.settings.sql):
+            path = ("expect", expectation.table, expectation.name, "sql")
+            yield path, found.line, f"{expectation.name}: {found.what} may differ: {found.why}"
+
+
+def _conditions(pipeline: Pipeline, of: Units | None, level: Level) -> Iterator[str]:
+    if of is not None:
+        yield "readers use isolation.level=read_committed"
+    if level is Level.AT_LEAST_ONCE:
+        return
+    if isinstance(pipeline.sink, FilesSink):
+        yield "nobody reads a folder while it is written"
+    if isinstance(pipeline.sink, JdbcSink):
+        yield "the database has transactions"
+    for name, source in pipeline.sources.items():
+        if isinstance(source, PythonSource):
+            yield f"source {name} gives the same rows for the same offsets"
+        if isinstance(source, JdbcSource) and of is Units.BATCHES:
+            yield f"rows that source {name} has given do not change"
+    if of is Units.BATCHES:
+        for step in pipeline.steps_to(pipeline.sink_input):
+            if step.python is not None:
+                yield f"{step.python} makes the same of the same rows"

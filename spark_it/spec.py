@@ -1,0 +1,103 @@
+"""A pipeline as its file declares it: plain objects, made by `spec_reader`, held against one another by `checks`."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from odradek.spark_it import sql
+from odradek.spark_it.settings import PYTHON, ErrorSettings, ExpectationSettings, PipelineSettings, TransformSettings
+from odradek.spark_it.sink_settings import Sink
+from odradek.spark_it.source_settings import Source
+from odradek.spark_it.toml_lines import Lines
+
+Row = Mapping[str, Any]
+"""Column names and TOML values."""
+
+
+@dataclass(frozen=True)
+class Expectation:
+    """What rows of `table`, a source or a transform, are expected to be."""
+
+    table: str
+    name: str
+    settings: ExpectationSettings
+
+
+@dataclass(frozen=True)
+class Case:
+    """One `[[test]]`: rows by source, and rows expected by transform. Key None is what the sink gets."""
+
+    name: str
+    given: Mapping[str, tuple[Row, ...]]
+    expect: Mapping[str | None, tuple[Row, ...]]
+    dead_letters: int | None
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """A whole pipeline. `folder` is the file's; relative paths begin there. `lines` tell where a key stands."""
+
+    file: str
+    folder: Path
+    settings: PipelineSettings
+    sources: Mapping[str, Source]
+    transforms: tuple[TransformSettings, ...]
+    expectations: tuple[Expectation, ...]
+    sink: Sink
+    errors: ErrorSettings
+    cases: tuple[Case, ...]
+    lines: Lines
+
+    @property
+    def name(self) -> str:
+        return self.settings.name
+
+    @property
+    def state_folder(self) -> Path:
+        """Where the pipeline keeps checkpoint, lock and progress."""
+        return self.folder / self.settings.home / self.name
+
+    @property
+    def batches_group(self) -> str:
+        """The group whose offsets mark the batches that units have written."""
+        return f"{self.name}.batches"
+
+    @property
+    def sink_input(self) -> str | None:
+        """What the sink writes; None when it is not said and cannot be meant."""
+        if self.sink.input is not None:
+            return self.sink.input
+        if self.transforms:
+            return self.transforms[-1].name
+        return next(iter(self.sources)) if len(self.sources) == 1 else None
+
+    def located(self, text: str) -> str:
+        """A path of the file as an absolute one; addresses such as s3a://bucket are left."""
+        return text if "://" in text else str((self.folder / text).absolute())
+
+    def transform(self, name: str) -> TransformSettings | None:
+        return next((step for step in self.transforms if step.name.casefold() == name.casefold()), None)
+
+    def inputs(self, step: TransformSettings) -> list[str]:
+        """Names that a step reads, as it writes them; whether they are there is not asked."""
+        if step.sql is not None:
+            return list(dict.fromkeys(table.text for table in sql.tables(sql.tokens(step.sql))))
+        if step.input:
+            return list(step.input)
+        at = self.transforms.index(step)
+        if at:
+            return [self.transforms[at - 1].name]
+        return list(self.sources) if len(self.sources) == 1 else []
+
+    def steps_to(self, name: str | None) -> Iterator[TransformSettings]:
+        """The transforms that `name` is made by, itself included, in the order of the file."""
+        wanted = {name.casefold()} if name else set()
+        for step in reversed(self.transforms):
+            if step.name.casefold() in wanted:
+                wanted.update(read.casefold() for read in self.inputs(step))
+        return (step for step in self.transforms if step.name.casefold() in wanted)
+
+    def python_name(self, connector: str) -> str:
+        """module.name of a connector of one's own."""
+        return connector.removeprefix(f"{PYTHON}:")

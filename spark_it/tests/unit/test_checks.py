@@ -1,0 +1,143 @@
+import pytest
+
+from spark_it.tests.unit.support import CONSOLE, SOURCE, TOPIC, messages, pipeline, problems, transform
+
+TEXTS = 'name = "p"\n[source.lines]\nconnector = "topic"\ntopics = "lines"\nvalue.format = "string"\n'
+DLQ = '[errors]\ndeadletterqueue.topic.name = "dlq"\n'
+
+
+def jdbc(keys):
+    return f'name = "p"\n[source.s]\nconnector = "jdbc"\nconnection.url = "jdbc:x"\n{keys}\n{CONSOLE}'
+
+
+def files(keys):
+    return f'name = "p"\n[source.s]\nconnector = "files"\npath = "in"\n{keys}\n{CONSOLE}'
+
+
+def upsert(keys):
+    return f'{TEXTS}[sink]\nconnector = "jdbc"\nconnection.url = "jdbc:x"\ntable.name.format = "t"\n{keys}\n'
+
+
+GOOD = [
+    SOURCE + CONSOLE,
+    SOURCE + transform("SELECT * FROM Orders") + CONSOLE,
+    SOURCE + transform("SELECT * FROM orders", "a") + transform("SELECT * FROM A", "b") + CONSOLE,
+    SOURCE + '[[transform]]\nname = "a"\npython = "mod.fn"\n' + CONSOLE,
+    SOURCE + '[[transform]]\nname = "a"\npython = "mod.fn"\ninput = ["orders"]\n' + CONSOLE,
+    TEXTS + TOPIC,
+    TEXTS + TOPIC + 'key.fields = "id"\nkey.format = "json"\n',
+    upsert('insert.mode = "upsert"\npk.fields = "id"'),
+    jdbc('table.whitelist = "t"\nincrementing.column.name = "id"\noverlap = 100\npk.fields = "id"').replace(
+        "overlap = 100", 'overlap = "100"'
+    ),
+    jdbc('query = "SELECT 1"\nmode = "timestamp"\ntimestamp.column.name = "at"'),
+    files('format = "text"'),
+    files('format = "csv"\nschema = "a INT"\ncsv.header = false'),
+    TEXTS + CONSOLE + '[errors]\ntolerance = "all"\ndeadletterqueue.topic.name = "dlq"\n',
+]
+
+
+@pytest.mark.parametrize("text", GOOD)
+def test_what_goes_together(text):
+    assert problems(text) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (SOURCE + transform("SELECT 'x FROM orders") + CONSOLE, "step: the string has no end"),
+        (SOURCE + SOURCE.replace("orders]", "Orders]").replace('name = "orders"', "") + CONSOLE,
+         "source Orders: there is a source orders already"),
+        (SOURCE + transform("SELECT * FROM orders", "orders") + CONSOLE,
+         "transform orders: there is a source orders already"),
+        (SOURCE + '[[transform]]\nname = "a"\n' + CONSOLE, "transform a: write either sql or python"),
+        (SOURCE + transform("SELECT * FROM orders") + 'input = "orders"\n' + CONSOLE,
+         "transform step: SQL names what it reads; input is for python"),
+        (SOURCE + transform("SELECT * FROM order") + CONSOLE,
+         "transform step: no source or transform is called order, did you mean orders?"),
+        (SOURCE + transform("SELECT * FROM late JOIN orders") + transform("SELECT * FROM step", "late") + CONSOLE,
+         "transform step: late is made only later"),
+        (SOURCE + transform("SELECT * FROM orders", "a") + transform("SELECT * FROM orders", "b") + CONSOLE,
+         "transform a is read by nothing"),
+        (SOURCE + transform("SELECT 1 FROM range(3)") + CONSOLE, "source orders is read by nothing"),
+        (SOURCE + CONSOLE + 'input = "order"\n', "sink: no source or transform is called order, did you mean orders?"),
+        (SOURCE + TEXTS.replace('name = "p"', "") + CONSOLE, "sink: input must say which source is written: orders, "
+         "lines"),
+        (SOURCE + '[expect.order]\na = { sql = "true" }\n' + CONSOLE,
+         "expect: no source or transform is called order, did you mean orders?"),
+        (SOURCE + '[expect.orders]\na = { sql = "true", action = "dead-letter" }\n' + CONSOLE,
+         "expect: a: action dead-letter needs errors.deadletterqueue.topic.name"),
+        (SOURCE + CONSOLE + '[errors]\ntolerance = "all"\n',
+         "errors: tolerance all needs deadletterqueue.topic.name: no bad record is lost"),
+        (SOURCE + CONSOLE + DLQ.replace("dlq", "orders"),
+         "errors: topic orders is read by the pipeline that writes it"),
+        (SOURCE + TOPIC + DLQ.replace("dlq", "out"), "errors: topic out is the sink's"),
+        (SOURCE + TOPIC.replace("out", "orders"), "sink: topic orders is read by the pipeline that writes it"),
+        (TEXTS.replace('topics = "lines"', 'topics.regex = "li.*"') + TOPIC.replace("out", "lines"),
+         "sink: topic lines is read by the pipeline that writes it"),
+        (TEXTS.replace('topics = "lines"', "") + CONSOLE, "source lines: write either topics or topics.regex"),
+        (TEXTS + 'start.timestamp = 1\nstart.offsets = "lines:0:5"\n' + CONSOLE,
+         "source lines: start.timestamp and start.offsets exclude one another"),
+        (TEXTS + 'start.offsets = "line:0:5"\n' + CONSOLE, "source lines: start.offsets has topic line, which topics "
+         "has not"),
+        (TEXTS + "keep.unknown.fields = true\n" + CONSOLE,
+         "source lines: keep.unknown.fields is for value.format = json"),
+        (TEXTS.replace('"string"', '"json"') + CONSOLE,
+         "source lines: value.format json needs value.schema, the columns as Spark DDL"),
+        (TEXTS.replace('"string"', '"avro"') + CONSOLE,
+         "source lines: value.format avro needs value.schema or schema.registry.url"),
+        (TEXTS.replace('"string"', '"avro"') + 'value.schema = "{"\n' + CONSOLE,
+         "source lines: the schema is no Avro schema in JSON: Expecting property name enclosed in double quotes: "
+         "line 1 column 2 (char 1)"),
+        (TEXTS.replace('"string"', '"avro"') + 'value.schema = "no.avsc"\n' + CONSOLE,
+         "source lines: cannot read no.avsc: No such file or directory"),
+        (TEXTS.replace('"string"', '"protobuf"') + 'value.message = "M"\n' + CONSOLE,
+         "source lines: value.format protobuf needs value.schema, the .desc file of a descriptor set"),
+        (TEXTS.replace('"string"', '"protobuf"') + 'value.schema = "no.desc"\n' + CONSOLE,
+         "source lines: value.schema = no.desc: there is no such file"),
+        (TEXTS.replace('"string"', '"protobuf"') + 'value.schema = "no.desc"\n' + CONSOLE,
+         "source lines: value.format protobuf needs value.message"),
+        (TEXTS + 'value.schema = "a INT"\n' + CONSOLE, "source lines: value.format string has no schema"),
+        (TEXTS + 'key.subject = "s"\n' + CONSOLE,
+         "source lines: key.subject needs key.format avro and schema.registry.url"),
+        (TEXTS + 'schema.registry.url = "http://r"\n' + CONSOLE,
+         "source lines: schema.registry.url is for format avro"),
+        (TEXTS + TOPIC + 'value.schema = "a INT"\n', "sink: value.format json is written without value.schema"),
+        (TEXTS + TOPIC + 'key.format = "json"\n', "sink: key.format and what belongs to it need key.fields"),
+        (upsert('insert.mode = "upsert"'), "sink: insert.mode upsert needs pk.fields"),
+        (files('format = "json"'), "source s: format json needs schema"),
+        (files('format = "text"\ncsv.header = true'), "source s: csv.header is for format csv"),
+        (files('format = "text"\nschema = "a INT"'), "source s: format text has no schema: its one column is value"),
+        (jdbc('incrementing.column.name = "id"'), "source s: write either table.whitelist or query"),
+        (jdbc('table.whitelist = "t"'), "source s: mode incrementing needs incrementing.column.name"),
+        (jdbc('table.whitelist = "t"\nincrementing.column.name = "id"\ntimestamp.column.name = "at"'),
+         "source s: timestamp.column.name is for mode timestamp"),
+        (jdbc('table.whitelist = "t,u"\nincrementing.column.name = "id"'),
+         "source s: table.whitelist names one table; write a source for each"),
+        (jdbc('table.whitelist = "t"\nincrementing.column.name = "id"\noverlap = "1 minute"'),
+         "source s: overlap needs pk.fields, to leave out rows that were read before"),
+        (jdbc('table.whitelist = "t"\nincrementing.column.name = "id"\noverlap = "1 minute"\npk.fields = "id"'),
+         "source s: overlap = 1 minute: with mode incrementing it is a number"),
+        (SOURCE + CONSOLE + '[[test]]\nname = "t"\ngiven.order = []\n',
+         "test t: no source is called order, did you mean orders?"),
+        (SOURCE + CONSOLE + '[[test]]\nname = "t"\n', "test t expects nothing; write expect or dead.letters"),
+        (SOURCE + transform("SELECT * FROM orders") + CONSOLE + '[[test]]\nname = "t"\nexpect.stepp = []\n',
+         "test t: no transform is called stepp, did you mean step?"),
+        (SOURCE + CONSOLE + '[[test]]\nname = "t"\nexpect = []\n' * 2, "test t: there is one of that name already"),
+    ],
+)  # fmt: skip
+def test_what_does_not(text, message):
+    assert message in messages(text)
+
+
+def test_a_mistake_in_sql_has_its_own_line():
+    text = SOURCE + transform("\nSELECT *\nFROM orders\nJOIN custmers") + CONSOLE
+    (problem,) = problems(text)
+    line = int(problem.split(":")[0])
+    assert text.split("\n")[line - 1] == "JOIN custmers'''"
+
+
+def test_schema_files_are_found_beside_the_file(tmp_path):
+    text = TEXTS.replace('"string"', '"avro"') + 'value.schema = "s.avsc"\n' + CONSOLE
+    (tmp_path / "s.avsc").write_text('{"type": "record", "name": "r", "fields": []}', "utf-8")
+    assert pipeline(text, folder=tmp_path).sources["lines"].value_schema == "s.avsc"

@@ -1,0 +1,31 @@
+import pytest
+
+from odradek.spark_it.expansion import ExpansionError, expanded
+
+
+@pytest.mark.parametrize(
+    ("text", "result"),
+    [
+        ("${A}", "1"),
+        ("x${A}y${A:-2}", "x1y1"),
+        ("${B:-localhost:9092}", "localhost:9092"),
+        ("${B:-}", ""),
+        ("${E}", ""),
+        ("${E:-d}", "d"),
+        ("$${A}", "${A}"),
+        ("$A $ $$ {A}", "$A $ $$ {A}"),
+        ("${B:-{\\}}", "{}"),
+    ],
+)
+def test_variables(text, result):
+    assert expanded(text, {"A": "1", "E": ""}) == result
+
+
+def test_what_is_expanded_is_not_expanded_again():
+    assert expanded("${A}", {"A": "${A}"}) == "${A}"
+
+
+@pytest.mark.parametrize("text", ["${B}", "${", "${1}", "${A:x}", "${B:-x"])
+def test_wrong_variables(text):
+    with pytest.raises(ExpansionError):
+        expanded(text, {"A": "1"})

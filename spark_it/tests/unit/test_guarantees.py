@@ -1,0 +1,110 @@
+import pytest
+
+from odradek.spark_it.deterministic import findings
+from odradek.spark_it.guarantees import Level, Units, guarantee, why_stateful
+from spark_it.tests.unit.support import CONSOLE, SOURCE, TOPIC, pipeline, problems, transform
+
+DLQ = '[errors]\ndeadletterqueue.topic.name = "dlq"\n'
+COUNTS = transform("SELECT customer, count(*) n\nFROM orders GROUP BY customer")
+SINKS = {
+    "files": '[sink]\nconnector = "files"\npath = "out"\nformat = "parquet"\n',
+    "delta": '[sink]\nconnector = "delta"\npath = "out"\n',
+    "iceberg": '[sink]\nconnector = "iceberg"\niceberg.tables = "a.b"\n',
+    "jdbc": '[sink]\nconnector = "jdbc"\nconnection.url = "jdbc:x"\ntable.name.format = "t"\n',
+    "console": CONSOLE,
+    "python": '[sink]\nconnector = "python:mod.fn"\n',
+}
+
+
+def of(text):
+    one = pipeline(text)
+    return guarantee(one, why_stateful(one))
+
+
+@pytest.mark.parametrize(
+    ("step", "why"),
+    [
+        ("", None),
+        (transform("SELECT upper(a) FROM orders"), None),
+        (COUNTS, "GROUP BY in step"),
+        (COUNTS + "stateful = false\n", None),
+        (transform("SELECT a FROM orders") + "stateful = true\n", "stateful = true in step"),
+        ('[[transform]]\nname = "step"\npython = "m.f"\n', "its function in step"),
+        ('[[transform]]\nname = "step"\npython = "m.f"\nstateful = false\n', None),
+    ],
+)
+def test_what_is_stateful(step, why):
+    assert why_stateful(pipeline(SOURCE + step + CONSOLE)) == why
+
+
+def test_a_stateless_topic_sink_writes_offset_units():
+    one = of(SOURCE + TOPIC + DLQ)
+    assert (one.level, one.units, one.dead_letters) == (Level.EXACTLY_ONCE, Units.OFFSETS, Level.EXACTLY_ONCE)
+    assert str(one) == (
+        "topic out: exactly once, rows and progress in one transaction for each source partition (offset units)\n"
+        "  dead letters: exactly once, in the same transaction\n"
+        "  provided that readers use isolation.level=read_committed"
+    )
+
+
+def test_a_stateful_topic_sink_writes_batch_units():
+    assert (of(SOURCE + COUNTS + TOPIC).units, of(SOURCE + COUNTS + TOPIC).level) == (Units.BATCHES, Level.EXACTLY_ONCE)
+
+
+def test_so_does_one_whose_source_is_no_topic():
+    text = 'name = "g"\n[source.g]\nconnector = "generator"\n' + TOPIC
+    assert of(text).units is Units.BATCHES
+
+
+@pytest.mark.parametrize("name", SINKS)
+@pytest.mark.parametrize("step", ["", COUNTS])
+def test_other_sinks(name, step):
+    one = of(SOURCE + step + SINKS[name] + DLQ)
+    assert one.level is (Level.AT_LEAST_ONCE if name in ("console", "python") else Level.EXACTLY_ONCE)
+    assert (one.units, one.dead_letters) == (None, Level.AT_LEAST_ONCE)
+
+
+@pytest.mark.parametrize("name", ["console", "python"])
+def test_what_cannot_be_exactly_once_is_refused_when_it_is_required(name):
+    text = SOURCE + SINKS[name] + 'exactly.once.support = "required"\n'
+    (problem,) = problems(text)
+    assert "cannot write exactly once" in problem
+    assert text.split("\n")[int(problem.split(":")[0]) - 1].startswith("exactly.once.support")
+
+
+def test_what_comes_out_otherwise_is_refused_in_batch_units():
+    step = transform("SELECT customer, first(amount) a\nFROM orders\nGROUP BY customer, rand()")
+    found = problems(SOURCE + step + TOPIC)
+    assert [problem.split(" may differ")[0] for problem in found] == ["9: step: first()", "11: step: rand()"]
+    assert "since batches are written in parts (GROUP BY in step)" in found[0]
+    assert problems(SOURCE + step + SINKS["files"]) == []
+    requested = of(SOURCE + step + TOPIC + 'exactly.once.support = "requested"\n' + DLQ)
+    assert (requested.level, requested.dead_letters) == (Level.AT_LEAST_ONCE, Level.AT_LEAST_ONCE)
+
+
+def test_it_does_not_matter_in_offset_units():
+    assert of(SOURCE + transform("SELECT uuid() id FROM orders") + TOPIC).level is Level.EXACTLY_ONCE
+
+
+def test_functions_in_python_are_a_condition():
+    one = of(SOURCE + '[[transform]]\nname = "s"\npython = "m.f"\n' + TOPIC)
+    assert "m.f makes the same of the same rows" in one.conditions
+
+
+@pytest.mark.parametrize(
+    ("sql", "found"),
+    [
+        ("SELECT RAND(), randn(3), uuid ()", ["rand()", "randn()", "uuid()"]),
+        ("SELECT current_timestamp(), now(), current_date, unix_timestamp()", []),
+        ("SELECT 'rand()', `rand`, \"uuid()\" -- uuid()\n/* rand() */ FROM t", []),
+        ("SELECT first(a), collect_list(b)", ["first()", "collect_list()"]),
+        ("SELECT sort_array(collect_list(b)), array_sort(transform(collect_set(b), x -> x)), collect_list(c)",
+         ["collect_list()"]),
+        ("SELECT listagg(a) WITHIN GROUP (ORDER BY a), listagg(b)", ["listagg()"]),
+        ("SELECT monotonically_increasing_id()", ["monotonically_increasing_id()"]),
+        ("SELECT a.rand, t.limit FROM t TABLESAMPLE (5 ROWS) LIMIT 3", ["TABLESAMPLE", "LIMIT"]),
+        ("SELECT reflect('java.util.UUID', 'randomUUID')", ["reflect()"]),
+    ],
+)  # fmt: skip
+def test_what_may_come_out_otherwise(sql, found):
+    assert [one.what for one in findings(sql)] == found
