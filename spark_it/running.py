@@ -1,0 +1,63 @@
+"""One process at a time runs a pipeline or resets it: a lock on a file of its state, gone with the process."""
+
+import fcntl
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+FILE = "running"
+_TRIES = 10
+_BETWEEN_TRIES_S = 0.05
+
+
+class AlreadyRunningError(Exception):
+    """Another process has the pipeline; `process` is its id, None if it did not say."""
+
+    def __init__(self, state_folder: Path, process: int | None) -> None:
+        by = f" as process {process}" if process is not None else ""
+        super().__init__(f"the pipeline of {state_folder} runs already{by}")
+        self.process = process
+
+
+@contextmanager
+def exclusively(state_folder: Path) -> Iterator[None]:
+    """Has the pipeline while the block runs. Raises AlreadyRunningError, OSError."""
+    state_folder.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(state_folder / FILE, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        # `holder` has the lock for a moment.
+        for tries_left in reversed(range(_TRIES)):
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if not tries_left:
+                    raise AlreadyRunningError(state_folder, _process(descriptor)) from None
+                time.sleep(_BETWEEN_TRIES_S)
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def holder(state_folder: Path) -> int | None:
+    """The process that has the pipeline, 0 if it did not say which it is; None if no process has it."""
+    try:
+        descriptor = os.open(state_folder / FILE, os.O_RDONLY)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return _process(descriptor) or 0
+    finally:
+        os.close(descriptor)
+    return None
+
+
+def _process(descriptor: int) -> int | None:
+    text = os.pread(descriptor, 20, 0).strip()
+    return int(text) if text.isdigit() else None

@@ -1,0 +1,99 @@
+import json
+
+import pytest
+
+from odradek.spark_it.checkpoint import CheckpointError, read, read_batch, rewind
+
+
+def checkpoint(folder, planned, done, source='{"orders":{"0":%d,"1":7}}'):
+    """A checkpoint as Spark 4.0 leaves it."""
+    for name in ("offsets", "commits"):
+        (folder / name).mkdir(parents=True)
+    (folder / "metadata").write_text('{"id":"7cbbd64b-04ab-4ddf-8c30-6e0d8a1e9d1c"}')
+    for batch in range(planned + 1):
+        about = {"batchWatermarkMs": 5, "batchTimestampMs": 1000 + batch, "conf": {"spark.sql.shuffle.partitions": "4"}}
+        lines = ["v1", json.dumps(about), source % (batch * 10) if "%" in source else source, "-"]
+        (folder / "offsets" / str(batch)).write_text("\n".join(lines))
+        (folder / "offsets" / f".{batch}.crc").write_bytes(b"crc")
+    for batch in range(done + 1):
+        (folder / "commits" / str(batch)).write_text('v1\n{"nextBatchWatermarkMs":0}')
+        (folder / "commits" / f".{batch}.crc").write_bytes(b"crc")
+    (folder / "offsets" / f".{planned + 1}.1b2c.tmp").write_text("v1")
+    return folder
+
+
+def test_no_checkpoint(tmp_path):
+    assert read(tmp_path) is None
+    assert read(tmp_path / "none") is None
+
+
+def test_a_query_that_has_done_nothing(tmp_path):
+    found = read(checkpoint(tmp_path, -1, -1))
+    assert (found.planned, found.done, found.is_in_batch) == (None, None, False)
+
+
+def test_between_batches(tmp_path):
+    found = read(checkpoint(tmp_path, 11, 11))
+    assert found.query_id == "7cbbd64b-04ab-4ddf-8c30-6e0d8a1e9d1c"
+    assert (found.planned.id, found.done.id, found.is_in_batch) == (11, 11, False)
+    assert found.done.topic_offsets(0) == {("orders", 0): 110, ("orders", 1): 7}
+    assert found.done.topic_offsets(1) == {} and found.done.topic_offsets(2) == {}
+    assert (found.done.started_ms, found.done.watermark_ms) == (1011, 5)
+    assert found.done.conf == {"spark.sql.shuffle.partitions": "4"}
+
+
+def test_in_a_batch(tmp_path):
+    found = read(checkpoint(tmp_path, 10, 9))
+    assert (found.planned.id, found.done.id, found.is_in_batch) == (10, 9, True)
+    found = read(checkpoint(tmp_path / "first", 0, -1))
+    assert (found.planned.id, found.done, found.is_in_batch) == (0, None, True)
+
+
+def test_offsets_of_something_else(tmp_path):
+    found = read(checkpoint(tmp_path, 0, 0, '{"logOffset":3}'))
+    assert found.done.offsets == ('{"logOffset":3}', None)
+    with pytest.raises(CheckpointError, match="of no topic"):
+        found.done.topic_offsets(0)
+
+
+def test_rewind_takes_the_newest_commit_back(tmp_path):
+    folder = checkpoint(tmp_path, 3, 3)
+    assert rewind(folder) == 3
+    assert sorted(path.name for path in (folder / "commits").iterdir()) == [
+        ".0.crc", ".1.crc", ".2.crc", "0", "1", "2",
+    ]  # fmt: skip
+    assert read(folder).is_in_batch
+    with pytest.raises(CheckpointError, match=r"batch 3 .* is not done"):
+        rewind(folder)
+
+
+def test_rewind_of_nothing(tmp_path):
+    for folder in (tmp_path, checkpoint(tmp_path / "one", -1, -1)):
+        with pytest.raises(CheckpointError, match="no batch that is done"):
+            rewind(folder)
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "message"),
+    [
+        ("metadata", "{", "not as Spark"),
+        ("metadata", "{}", "has no id"),
+        ("offsets/1", "", "of version '', not v1"),
+        ("offsets/1", "v1", "cut off"),
+        ("offsets/1", "v7\n{}", "of version 'v7', not v1"),
+        ("offsets/1", 'v1\n{"batchTimestampMs": "x"}', "not as Spark"),
+        ("offsets/1", "v1\n[]", "not as Spark"),
+        ("commits/1", "v9\n{}", "not v1 or v2"),
+        ("commits/5", "v1\n{}", "batch 5 done, which was never planned"),
+    ],
+)
+def test_what_is_not_a_checkpoint(tmp_path, file, text, message):
+    folder = checkpoint(tmp_path, 1, 1)
+    (folder / file).write_text(text)
+    with pytest.raises(CheckpointError, match=message):
+        read(folder)
+
+
+def test_a_batch_that_is_not_there(tmp_path):
+    with pytest.raises(CheckpointError, match="offsets/4 is missing"):
+        read_batch(checkpoint(tmp_path, 1, 1), 4)

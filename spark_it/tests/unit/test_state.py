@@ -1,0 +1,91 @@
+import os
+import subprocess
+import sys
+
+import pytest
+
+from odradek.spark_it import deadletter
+from odradek.spark_it.deadletter import BadRecordError, Failure, Origin, Stage
+from odradek.spark_it.progress import Progress, read_progress, write_progress
+from odradek.spark_it.running import AlreadyRunningError, exclusively, holder
+from odradek.spark_it.state_files import write_atomically
+
+FAILURE = Failure(Stage.VALUE_CONVERTER, "formats.json", "ValueError", "no JSON: {", "line 1\nline 2")
+
+
+def test_a_file_is_replaced_whole(tmp_path):
+    path = tmp_path / "a" / "file"
+    write_atomically(path, "one")
+    write_atomically(path, "two")
+    assert path.read_text() == "two" and [one.name for one in path.parent.iterdir()] == ["file"]
+
+
+def test_a_file_that_cannot_be_replaced_leaves_nothing(tmp_path):
+    (tmp_path / "file" / "in the way").mkdir(parents=True)
+    with pytest.raises(OSError):
+        write_atomically(tmp_path / "file", "one")
+    assert [one.name for one in tmp_path.iterdir()] == ["file"]
+
+
+def test_progress(tmp_path):
+    assert read_progress(tmp_path) is None
+    progress = Progress(batch=3, at_ms=5, read=10, written=9, dead_lettered=1, rows_per_second=2.5, last_error="down")
+    write_progress(tmp_path, progress)
+    assert read_progress(tmp_path) == progress
+    (tmp_path / "progress.json").write_text('{"batch": 1, "at_ms": 2, "of a later version": 3}')
+    assert read_progress(tmp_path) == Progress(batch=1, at_ms=2)
+    for text in ("", "[]", '{"batch": 1}'):
+        (tmp_path / "progress.json").write_text(text)
+        assert read_progress(tmp_path) is None
+
+
+def test_one_process_has_a_pipeline(tmp_path):
+    state = tmp_path / "orders"
+    assert holder(state) is None
+    with exclusively(state):
+        other = "import sys; from pathlib import Path; from odradek.spark_it.running import holder; " + (
+            "print(holder(Path(sys.argv[1])))"
+        )
+        said = subprocess.run([sys.executable, "-c", other, state], capture_output=True, text=True, check=True).stdout
+        assert int(said) == os.getpid() == holder(state)
+        with pytest.raises(AlreadyRunningError, match=f"runs already as process {os.getpid()}"), exclusively(state):
+            pass
+    assert holder(state) is None
+    with exclusively(state):
+        pass
+
+
+def test_headers_of_a_dead_letter():
+    added = deadletter.error_headers(Origin("orders", 2, 17), FAILURE, connector_name="shop", task_id=4)
+    assert added == [
+        ("__connect.errors.topic", b"orders"),
+        ("__connect.errors.partition", b"2"),
+        ("__connect.errors.offset", b"17"),
+        ("__connect.errors.connector.name", b"shop"),
+        ("__connect.errors.task.id", b"4"),
+        ("__connect.errors.stage", b"VALUE_CONVERTER"),
+        ("__connect.errors.class.name", b"formats.json"),
+        ("__connect.errors.exception.class.name", b"ValueError"),
+        ("__connect.errors.exception.message", b"no JSON: {"),
+        ("__connect.errors.exception.stacktrace", b"line 1\nline 2"),
+    ]
+    original = [("a", b"1"), ("a", None), ("é", b"\xff")]
+    letter = deadletter.headers(original, added)
+    assert letter == original + added
+    assert deadletter.without_errors(letter) == original
+    assert deadletter.origin_of(letter) == Origin("orders", 2, 17)
+    assert deadletter.headers(letter, added) == letter
+
+
+def test_a_dead_letter_of_no_topic():
+    added = deadletter.error_headers(None, FAILURE._replace(stacktrace=None), connector_name="shop", task_id=0)
+    assert "__connect.errors.topic" not in dict(added)
+    assert dict(added)["__connect.errors.exception.stacktrace"] is None
+    assert deadletter.origin_of(added) is None
+    damaged = [(deadletter.TOPIC, b"t"), (deadletter.PARTITION, b"x"), (deadletter.OFFSET, b"1")]
+    assert deadletter.origin_of(damaged) is None
+
+
+def test_a_bad_record_that_stops_the_pipeline():
+    error = BadRecordError(Origin("orders", 2, 17), FAILURE)
+    assert str(error) == "record orders-2 at offset 17: no JSON: { (VALUE_CONVERTER in formats.json)"
