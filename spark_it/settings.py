@@ -36,10 +36,17 @@ class Prefix(NamedTuple):
 
 
 class Settings(PropertySet):
-    """Keys of one table. `passed[prefix]` has the keys that begin with it, without it."""
+    """Keys of one table. `passed[prefix]` has the keys that begin with it, without it.
+
+    `place` are the keys that say what is read or written (`is_place_passed`: what is passed on too): a checkpoint does
+    not outlive a change of one. `shape` are those that say which columns come of it; Spark may have state of those.
+    """
 
     title: ClassVar[str] = ""
     required: ClassVar[Required] = ()
+    place: ClassVar[Required] = ()
+    is_place_passed: ClassVar[bool] = False
+    shape: ClassVar[Required] = ()
     prefixes: ClassVar[tuple[Prefix, ...]] = ()
 
     passed: dict[str, dict[str, str]]
@@ -47,7 +54,18 @@ class Settings(PropertySet):
     @classmethod
     def all_required(cls) -> list[Property[Any]]:
         """The keys that must be given, ancestors' ones first."""
-        return [key for ancestor in reversed(cls.__mro__) for key in ancestor.__dict__.get("required", ())]
+        return cls._of_all("required")
+
+    @classmethod
+    def _of_all(cls, which: str) -> list[Property[Any]]:
+        return [key for ancestor in reversed(cls.__mro__) for key in ancestor.__dict__.get(which, ())]
+
+    def texts(self, which: Literal["place", "shape"]) -> dict[str, str | None]:
+        """The values of the keys of one kind."""
+        found = {key.name: self.text(key.name) for key in self._of_all(which)}
+        if which == "place" and self.is_place_passed:
+            found |= {f"{start}{key}": text for start, keys in self.passed.items() for key, text in keys.items()}
+        return found
 
     def derive(self) -> None:
         self.passed = {prefix.start: {} for prefix in self.prefixes}
@@ -141,6 +159,16 @@ class RecordFormat(Settings):
     key_schema = string("key.schema", None, doc="As value.schema, for keys.")
     key_message = string("key.message", None, doc="As value.message, for keys.")
     key_subject = string("key.subject", None, doc="Subject in the registry; the topic's name and -key without it.")
+    shape: ClassVar[Required] = (
+        value_format,
+        value_schema,
+        value_message,
+        value_subject,
+        key_format,
+        key_schema,
+        key_message,
+        key_subject,
+    )
     schema_registry_url = string(
         "schema.registry.url",
         None,

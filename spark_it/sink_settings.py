@@ -22,6 +22,7 @@ class Sink(Settings):
         "least once then.",
     )
     required: ClassVar[Required] = (connector,)
+    place: ClassVar[Required] = (connector,)
 
 
 class TopicSink(Sink, RecordFormat):
@@ -33,6 +34,7 @@ class TopicSink(Sink, RecordFormat):
     key_fields = string_list("key.fields", (), unique=True, doc="Columns that are the key; no key without them.")
     include_headers = boolean("include.headers", False, doc="Whether column `headers` is written as the headers.")
     required: ClassVar[Required] = (topic,)
+    place: ClassVar[Required] = (topic,)
 
 
 class FilesSink(Sink):
@@ -44,6 +46,7 @@ class FilesSink(Sink):
     format = string("format", "", choices=("json", "csv", "parquet", "text"), doc="How the files are written.")
     compression_type = string("compression.type", None, doc="Codec, of those that Spark has for the format.")
     required: ClassVar[Required] = (path, format)
+    place: ClassVar[Required] = (path,)
 
 
 class DeltaSink(Sink):
@@ -54,6 +57,7 @@ class DeltaSink(Sink):
     path = string("path", "", doc="Folder of the table, which is made if need be.")
     auto_evolve = boolean("auto.evolve", False, doc="Whether the table gets columns that it does not have.")
     required: ClassVar[Required] = (path,)
+    place: ClassVar[Required] = (path,)
 
 
 class IcebergSink(Sink):
@@ -65,7 +69,9 @@ class IcebergSink(Sink):
     auto_create = boolean("auto.create", True, doc="Whether a table that is not there is made.")
     auto_evolve = boolean("auto.evolve", False, doc="Whether the table gets columns that it does not have.")
     required: ClassVar[Required] = (iceberg_tables,)
+    place: ClassVar[Required] = (iceberg_tables,)
     prefixes = (Prefix("iceberg.catalog.", "Configuration of the catalog, such as type and warehouse."),)
+    is_place_passed = True
 
 
 class JdbcSink(Sink):
@@ -88,6 +94,7 @@ class JdbcSink(Sink):
     auto_evolve = boolean("auto.evolve", False, doc="Whether the table gets columns that it does not have.")
     batch_size = integer("batch.size", 3000, minimum=1, doc="Rows in one statement to the database.")
     required: ClassVar[Required] = (connection_url, table_name_format)
+    place: ClassVar[Required] = (connection_url, table_name_format)
 
 
 class ConsoleSink(Sink):

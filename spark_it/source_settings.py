@@ -22,6 +22,8 @@ class Source(Settings):
         doc="Column with the event time, and how late a row may be.",
     )
     required: ClassVar[Required] = (connector,)
+    place: ClassVar[Required] = (connector,)
+    shape: ClassVar[Required] = (watermark,)
 
     watermark_column: str | None
     watermark_ms: int | None
@@ -91,6 +93,8 @@ class TopicSource(Source, RecordFormat):
         doc="Whether fields of a JSON value that are not in the schema come as `_rescued`.",
     )
 
+    place: ClassVar[Required] = (topics, topics_regex)
+
     start_timestamp_ms: int | None
     start_offsets_by_partition: dict[tuple[str, int], int]
 
@@ -122,6 +126,8 @@ class FilesSource(Source):
     csv_header = boolean("csv.header", True, doc="Whether the first line of a CSV file names the columns.")
     csv_delimiter = string("csv.delimiter", ",", may_be_empty=False, doc="What is between the fields of a CSV file.")
     required: ClassVar[Required] = (path, format)
+    place: ClassVar[Required] = (path,)
+    shape: ClassVar[Required] = (format, schema)
 
 
 class JdbcSource(Source):
@@ -153,6 +159,14 @@ class JdbcSource(Source):
     pk_fields = string_list("pk.fields", (), unique=True, doc="Columns that tell a row from all others.")
     batch_max_rows = integer("batch.max.rows", 100_000, minimum=1, doc="Most rows in one batch.")
     required: ClassVar[Required] = (connection_url,)
+    place: ClassVar[Required] = (
+        connection_url,
+        table_whitelist,
+        query,
+        mode,
+        incrementing_column_name,
+        timestamp_column_name,
+    )
 
 
 class GeneratorSource(Source):
@@ -171,6 +185,8 @@ class GeneratorSource(Source):
     )
     interval_ms = integer("interval.ms", 1, minimum=0, doc="Milliseconds from one row's time to the next one's.")
 
+    place: ClassVar[Required] = (start_timestamp, interval_ms)
+
     start_timestamp_ms: int
 
     def derive(self) -> None:
@@ -183,6 +199,7 @@ class PythonSource(Source):
 
     title = "Source: python"
     prefixes = (Prefix("options.", "Options for the class."),)
+    is_place_passed = True
 
 
 SOURCES: dict[str, type[Source]] = {

@@ -1,0 +1,120 @@
+from dataclasses import replace
+
+import pytest
+
+from odradek.spark_it.guarantees import why_stateful
+from odradek.spark_it.lock import (
+    FILE,
+    Lock,
+    LockError,
+    changes,
+    checkpoint_folder,
+    lock_of,
+    marker,
+    new_generation,
+    read_lock,
+    write_lock,
+)
+from spark_it.tests.unit.support import CONSOLE, SOURCE, TOPIC, pipeline, transform
+
+COUNTS = transform("SELECT customer, count(*) n FROM orders GROUP BY customer")
+UPPER = transform("SELECT upper(a) FROM orders")
+
+
+def lock(text):
+    one = pipeline(text)
+    return lock_of(one, why_stateful(one), 7)
+
+
+def changed(before, after):
+    return changes(pipeline(after), lock(before), lock(after))
+
+
+def test_generations_grow():
+    assert new_generation(600_000, None) == 10
+    assert new_generation(600_000, 4) == 10
+    assert new_generation(600_000, 10) == 11
+
+
+def test_markers_grow_with_batches_and_generations():
+    markers = [marker(1, 0), marker(1, 1), marker(1, 1 << 31), marker(2, 0), marker(29_000_000, 5)]
+    assert markers == sorted(set(markers)) and markers[0] > 0 and markers[-1] < 1 << 63
+
+
+@pytest.mark.parametrize(
+    "one",
+    [
+        Lock("a", 1, False, None, 4, {"sink": "x"}),
+        Lock('we"ird\\', 2, True, "batches", 8, {"source.a": "x", "é": "y"},
+             {"orders": {("a.b", 0): 5, ("c", 12): 0}, "none": {}}, True),
+    ],
+)  # fmt: skip
+def test_what_is_written_is_read(tmp_path, one):
+    assert read_lock(tmp_path / "state") is None
+    write_lock(tmp_path / "state", one)
+    assert read_lock(tmp_path / "state") == one
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [("a = ", "cannot be read"), ("version = 2", "of version 2; this is version 1"), ("version = 1", "damaged")],
+)
+def test_what_is_no_lock(tmp_path, text, message):
+    (tmp_path / FILE).write_text(text)
+    with pytest.raises(LockError, match=message):
+        read_lock(tmp_path)
+
+
+def test_each_generation_has_its_checkpoint(tmp_path):
+    one = Lock("a", 1, False, None, 4, {})
+    assert checkpoint_folder(tmp_path, one) != checkpoint_folder(tmp_path, replace(one, generation=2))
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (SOURCE + COUNTS + CONSOLE, SOURCE + COUNTS.replace("customer, ", "customer, -- who\n ")
+         + CONSOLE),
+        (SOURCE + UPPER + CONSOLE, SOURCE + UPPER.replace("upper", "lower") + CONSOLE),
+        (SOURCE + CONSOLE, SOURCE.replace("BIGINT", "INT") + CONSOLE),
+        (SOURCE + TOPIC, SOURCE + "max.offsets.per.trigger = 5\n" + TOPIC),
+        (SOURCE + TOPIC, "tasks.max = 9\n" + SOURCE + TOPIC),
+        (SOURCE + TOPIC, SOURCE + TOPIC + 'key.fields = "amount"\n'),
+    ],
+)  # fmt: skip
+def test_changes_that_a_checkpoint_outlives(before, after):
+    assert changed(before, after) == []
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "what", "first"),
+    [
+        (SOURCE + CONSOLE, SOURCE.replace('topics = "orders"', 'topics = "other"') + CONSOLE,
+         "source orders reads from somewhere else", "committed"),
+        (SOURCE + COUNTS + CONSOLE, SOURCE.replace("BIGINT", "INT") + COUNTS + CONSOLE,
+         "source orders has other columns", "earliest"),
+        (SOURCE + COUNTS + CONSOLE, SOURCE + COUNTS.replace("count(*)", "max(amount)") + CONSOLE,
+         "the transforms are others", "earliest"),
+        (SOURCE + UPPER + CONSOLE, SOURCE + COUNTS + CONSOLE, "the transforms are others", "earliest"),
+        (SOURCE + TOPIC, SOURCE + TOPIC.replace("out", "there"), "the sink writes somewhere else", "committed"),
+        ("tasks.max = 2\n" + SOURCE + COUNTS + TOPIC, "tasks.max = 3\n" + SOURCE + COUNTS + TOPIC,
+         "tasks.max is 3, and the checkpoint was begun with 2", "earliest"),
+    ],
+)  # fmt: skip
+def test_changes_that_it_does_not(before, after, what, first):
+    (change,) = changed(before, after)
+    assert (change.what, change.resets[0]) == (what, first)
+
+
+def test_several_changes():
+    generator = 'name = "orders"\n[source.numbers]\nconnector = "generator"\n' + TOPIC
+    found = changed(SOURCE + TOPIC, generator)
+    assert [change.what for change in found] == [
+        "source numbers is new",
+        "source orders is gone",
+        "the sink is written in batch units, not offset units",
+    ]
+    assert {change.resets for change in found} == {("earliest",)}
+    assert str(found[0]) == (
+        "source numbers is new: the checkpoint has offsets of what was there; take it back, or reset --to earliest"
+    )
