@@ -1,0 +1,142 @@
+"""What a pipeline asks of Kafka beside reading and writing records: topics, their offsets, its group's offsets."""
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+from confluent_kafka import ConsumerGroupTopicPartitions, IsolationLevel, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import OffsetSpec as _OffsetSpec  # type: ignore[attr-defined]
+
+from odradek.spark_it.checkpoint import TopicPartition as At
+from odradek.spark_it.group import ClusterError, Offsets, Partitions
+from odradek.spark_it.settings import PipelineSettings
+from odradek.spark_it.source_settings import TopicSource
+
+T = TypeVar("T")
+
+OffsetSpec: Any = _OffsetSpec
+_TIMEOUT_S = 15.0
+_NONE = -1
+
+
+class Cluster:
+    """A Kafka cluster over librdkafka, which is a `Group`. Every method raises ClusterError."""
+
+    def __init__(self, settings: PipelineSettings) -> None:
+        self._servers = ",".join(settings.bootstrap_servers)
+        configuration: dict[str, Any] = {
+            "bootstrap.servers": self._servers,
+            "client.id": settings.name,
+            # What goes wrong is said by what is asked, not in a log of the library's own.
+            "log_level": 0,
+            **settings.passed["admin.override."],
+        }
+        try:
+            self._admin = AdminClient(configuration)
+        except KafkaException as error:
+            raise ClusterError(f"admin.override: {_reason(error)}") from None
+
+    def partitions(self, source: TopicSource) -> list[At]:
+        """The partitions of a source's topics, in order; a topic that is named and not there is an error."""
+        try:
+            topics = self._admin.list_topics(timeout=_TIMEOUT_S).topics
+        except KafkaException as error:
+            raise self._error("list topics", error) from None
+        if source.topics_regex is not None:
+            pattern = re.compile(source.topics_regex)
+            names = [name for name in topics if pattern.fullmatch(name)]
+        else:
+            names = list(source.topics)
+            for name in names:
+                if name not in topics or topics[name].error is not None:
+                    raise ClusterError(f"topic {name} is not there")
+        return sorted((name, partition) for name in names for partition in topics[name].partitions)
+
+    def earliest(self, partitions: Partitions) -> Offsets:
+        """The first offset of each partition."""
+        return self._offsets({at: OffsetSpec.earliest() for at in partitions})
+
+    def latest(self, partitions: Partitions) -> Offsets:
+        """The high watermark of each partition, which is the end that Kafka's tools show."""
+        return self._offsets({at: OffsetSpec.latest() for at in partitions})
+
+    def at_time(self, partitions: Partitions, timestamp_ms: int) -> Offsets:
+        """The offset of the first record at a time or later; the end where there is none."""
+        wanted = list(partitions)
+        found = self._offsets({at: OffsetSpec.for_timestamp(timestamp_ms) for at in wanted})
+        missing = [at for at, offset in found.items() if offset == _NONE]
+        return found | (self.latest(missing) if missing else {})
+
+    def _offsets(self, asked: Mapping[At, Any]) -> Offsets:
+        if not asked:
+            return {}
+        specs = {TopicPartition(*at): spec for at, spec in asked.items()}
+        futures = self._asked(
+            "look up offsets",
+            lambda: self._admin.list_offsets(
+                specs, isolation_level=IsolationLevel.READ_UNCOMMITTED, request_timeout=_TIMEOUT_S
+            ),
+        )
+        return {
+            (at.topic, at.partition): self._result(f"look up the offset of {at.topic}-{at.partition}", future).offset
+            for at, future in futures.items()
+        }
+
+    def committed(self, group: str, partitions: Partitions) -> Offsets:
+        """The offsets that a group has committed; nothing for a partition without."""
+        wanted = [TopicPartition(*at) for at in partitions]
+        if not wanted:
+            return {}
+        doing = f"read the offsets of group {group}"
+        futures = self._asked(
+            doing,
+            lambda: self._admin.list_consumer_group_offsets(
+                [ConsumerGroupTopicPartitions(group, wanted)], request_timeout=_TIMEOUT_S
+            ),
+        )
+        found = self._result(doing, futures[group]).topic_partitions
+        self._check(doing, found)
+        return {(at.topic, at.partition): at.offset for at in found if at.offset >= 0}
+
+    def commit(self, group: str, offsets: Mapping[At, int]) -> None:
+        """Commits offsets for a group that has no members."""
+        if not offsets:
+            return
+        doing = f"commit offsets of group {group}"
+        wanted = [TopicPartition(*at, offset) for at, offset in offsets.items()]
+        futures = self._asked(
+            doing,
+            lambda: self._admin.alter_consumer_group_offsets(
+                [ConsumerGroupTopicPartitions(group, wanted)], request_timeout=_TIMEOUT_S
+            ),
+        )
+        self._check(doing, self._result(doing, futures[group]).topic_partitions)
+
+    def _check(self, doing: str, found: Iterable[TopicPartition]) -> None:
+        for at in found:
+            if at.error is not None:
+                raise ClusterError(f"cannot {doing}: {at.topic}-{at.partition}: {at.error.str()}")
+
+    def _asked(self, doing: str, ask: Callable[[], T]) -> T:
+        try:
+            return ask()
+        except KafkaException as error:
+            raise self._error(doing, error) from None
+
+    def _result(self, doing: str, future: "Future[Any]") -> Any:
+        try:
+            return future.result(timeout=_TIMEOUT_S + 5)
+        except KafkaException as error:
+            raise self._error(doing, error) from None
+        except TimeoutError:
+            raise ClusterError(f"cannot {doing} at {self._servers}: no answer") from None
+
+    def _error(self, doing: str, error: KafkaException) -> ClusterError:
+        return ClusterError(f"cannot {doing} at {self._servers}: {_reason(error)}")
+
+
+def _reason(error: KafkaException) -> str:
+    said = error.args[0] if error.args else error
+    return said.str() if hasattr(said, "str") else str(said)

@@ -1,0 +1,36 @@
+"""What status and reset ask of Kafka, as an interface; `cluster` is the real one."""
+
+from collections.abc import Iterable, Mapping
+from typing import Protocol
+
+from odradek.spark_it.checkpoint import TopicPartition
+from odradek.spark_it.source_settings import TopicSource
+
+Partitions = Iterable[TopicPartition]
+Offsets = dict[TopicPartition, int]
+
+
+class ClusterError(Exception):
+    """What could not be asked or done; `str()` says what and why."""
+
+
+class Group(Protocol):
+    """Topics, their offsets and the offsets that groups have committed. Every method raises ClusterError."""
+
+    def partitions(self, source: TopicSource) -> list[TopicPartition]:
+        """The partitions of a source's topics, in order; a topic that is named and not there is an error."""
+
+    def earliest(self, partitions: Partitions) -> Offsets:
+        """The first offset of each partition."""
+
+    def latest(self, partitions: Partitions) -> Offsets:
+        """The end of each partition, open transactions included."""
+
+    def at_time(self, partitions: Partitions, timestamp_ms: int) -> Offsets:
+        """The offset of the first record at a time or later; the end where there is none."""
+
+    def committed(self, group: str, partitions: Partitions) -> Offsets:
+        """The offsets that a group has committed; nothing for a partition without."""
+
+    def commit(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
+        """Commits offsets for a group that has no members."""

@@ -1,0 +1,79 @@
+import pytest
+
+from odradek.spark_it.cluster import Cluster
+from odradek.spark_it.group import ClusterError
+from odradek.spark_it.lag import Difference, differences, lags
+from spark_it.tests.unit.support import CONSOLE, SOURCE, pipeline
+
+A, B = ("orders", 0), ("orders", 1)
+
+
+def test_lag():
+    first, second, third = lags({A: 5}, {B: 9, A: 50, ("x", 0): 4}, {A: 15, B: 10}, {A: 15, ("x", 0): 1})
+    assert (first.topic, first.partition, first.committed, first.checkpoint, first.lag) == ("orders", 0, 15, 15, 35)
+    assert (second.lag, second.checkpoint) == (0, None)
+    assert (third.committed, third.position, third.lag) == (None, 1, 3)
+    assert lags({A: 5}, {A: 50}, {}, {})[0].lag == 45
+    assert not first.is_lost and lags({A: 5}, {A: 50}, {A: 4}, {})[0].is_lost
+
+
+def test_group_and_checkpoint():
+    assert differences({A: 5}, {A: 5, B: 0}) == []
+    assert differences({A: 5, B: 2}, {A: 4}) == [Difference(*A, 5, 4), Difference(*B, 2, None)]
+    assert differences({}, {A: 4}) == [Difference(*A, None, 4)]
+
+
+@pytest.fixture
+def one(odradek_broker):
+    from confluent_kafka.admin import AdminClient, NewTopic
+
+    admin = AdminClient({"bootstrap.servers": odradek_broker.bootstrap_servers})
+    for future in admin.create_topics([NewTopic("orders", 2, 1), NewTopic("orders-2", 1, 1)]).values():
+        future.result(10)
+    return pipeline(f'bootstrap.servers = "{odradek_broker.bootstrap_servers}"\n{SOURCE}{CONSOLE}')
+
+
+@pytest.fixture
+def cluster(one):
+    return Cluster(one.settings)
+
+
+def produce(one, count, timestamp_ms):
+    from confluent_kafka import Producer
+
+    producer = Producer({"bootstrap.servers": ",".join(one.settings.bootstrap_servers)})
+    for n in range(count):
+        producer.produce("orders", b"x", partition=0, timestamp=timestamp_ms + n)
+    assert producer.flush(10) == 0
+
+
+def test_a_cluster(one, cluster):
+    produce(one, 10, 1_700_000_000_000)
+    both = cluster.partitions(one.sources["orders"])
+    assert both == [A, B]
+    assert cluster.earliest(both) == {A: 0, B: 0}
+    assert cluster.latest(both) == {A: 10, B: 0}
+    assert cluster.at_time(both, 1_700_000_000_004) == {A: 4, B: 0}
+    assert cluster.at_time(both, 1_800_000_000_000) == {A: 10, B: 0}
+    assert cluster.committed("orders", both) == {}
+    cluster.commit("orders", {A: 7})
+    assert cluster.committed("orders", both) == {A: 7}
+    cluster.commit("orders", {A: 3, B: 0})
+    assert cluster.committed("orders", both) == {A: 3, B: 0}
+    assert cluster.latest([]) == cluster.committed("orders", []) == {}
+
+
+def test_topics_by_pattern(one, cluster):
+    matching = pipeline(SOURCE.replace('topics = "orders"', 'topics.regex = "orders.*"') + CONSOLE)
+    assert cluster.partitions(matching.sources["orders"]) == [A, B, ("orders-2", 0)]
+
+
+def test_a_topic_that_is_not_there(cluster):
+    other = pipeline(SOURCE.replace('topics = "orders"', 'topics = "none"') + CONSOLE)
+    with pytest.raises(ClusterError, match="topic none is not there"):
+        cluster.partitions(other.sources["orders"])
+
+
+def test_wrong_configuration():
+    with pytest.raises(ClusterError, match=r'admin.override: No such configuration property: "x.y"'):
+        Cluster(pipeline(f"admin.override.x.y = 1\n{SOURCE}{CONSOLE}").settings)
