@@ -1,7 +1,7 @@
-"""The command line: `odradek start`, `odradek config`, `odradek --version`.
+"""The command line: `odradek start`, `odradek config`, `odradek pipeline`, `odradek --version`.
 
 Exit codes: 0 after a clean stop, 2 for a wrong command line or configuration with one line on standard error saying
-what is wrong; what `start` returns otherwise is the broker's.
+what is wrong; what `start` returns otherwise is the broker's. `pipeline` is another program, which this one becomes.
 """
 
 import argparse
@@ -50,15 +50,25 @@ def _parser() -> argparse.ArgumentParser:
     )
     config.add_argument("name", nargs="?", metavar="NAME", help="show one property in full")
     config.add_argument("--markdown", action="store_true", help="write docs/configuration.md")
+
+    commands.add_parser("pipeline", help="check, run and look after a pipeline on Spark", add_help=False)
     return parser
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a command; returns the exit code, or raises SystemExit with it."""
-    options = _parser().parse_args(arguments)
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    if given[:1] == ["pipeline"]:
+        _become_pipeline(given[1:])
+    options = _parser().parse_args(given)
     if options.command == "start":
         return _start(options.file, options.override, options.log_level)
     return _config(options.name, options.markdown)
+
+
+def _become_pipeline(arguments: list[str]) -> NoReturn:
+    """Goes on as the program of the pipelines, which the broker knows nothing of."""
+    os.execv(sys.executable, [sys.executable, "-m", "odradek.spark_it", *arguments])
 
 
 def _start(path: str | None, overrides: list[str], log_level: str) -> int:

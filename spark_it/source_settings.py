@@ -124,7 +124,9 @@ class FilesSource(Source):
     file_pattern = string("file.pattern", None, doc="Only files whose name matches, with * and ?.")
     max_files_per_trigger = integer("max.files.per.trigger", None, minimum=1, doc="Most files in one batch.")
     csv_header = boolean("csv.header", True, doc="Whether the first line of a CSV file names the columns.")
-    csv_delimiter = string("csv.delimiter", ",", may_be_empty=False, doc="What is between the fields of a CSV file.")
+    csv_delimiter = string(
+        "csv.delimiter", ",", may_be_empty=False, doc="What is between the fields of a CSV file; `'\\t'` for a tab."
+    )
     required: ClassVar[Required] = (path, format)
     place: ClassVar[Required] = (path,)
     shape: ClassVar[Required] = (format, schema)

@@ -25,7 +25,7 @@ _SCALAR = re.compile(r"[^,\]}#\n]+")
 class Lines(NamedTuple):
     """Lines of a document, counted from 1: where each key, table and array element is first written.
 
-    `texts` has the line of a string's first character where that is not the line of its key.
+    `texts` has the line of a string's first character that is no space, where that is not the line of its key.
     """
 
     keys: Mapping[Path, int]
@@ -38,7 +38,7 @@ class Lines(NamedTuple):
         return self.keys.get(path, 1)
 
     def within(self, path: Path, line: int) -> int:
-        """The line of what stands in line `line`, counted from 0, of the string at `path`."""
+        """The line of what stands in line `line`, counted from 0, of the string at `path` without the space around."""
         return self.texts.get(path, self.of(path)) + line
 
 
@@ -119,10 +119,13 @@ class _Scanner:
     def _value(self, path: Path) -> None:
         first = self.text[self.at]
         if first in "\"'":
-            # TOML leaves out a line break that follows the opening quotes.
-            if self.text.startswith((first * 3 + "\n"), self.at):
-                self.texts[path] = self._current_line() + 1
-            self._skip(_STRING)
+            line = self._current_line()
+            string = self._skip(_STRING) or ""
+            if string.startswith(first * 3):
+                inner = string[3:-3]
+                leading = inner[: len(inner) - len(inner.lstrip())].count("\n")
+                if leading:
+                    self.texts[path] = line + leading
         elif first == "[":
             self._array(path)
         elif first == "{":

@@ -63,6 +63,14 @@ def test_a_file_in_which_something_is_wrong(capsys, tmp_path):
     assert "malformed" in fail(capsys, "start", str(path))
 
 
+def test_pipelines_are_another_program():
+    done = run("pipeline", "--help")
+    assert done.returncode == 0 and done.stdout.startswith("usage: odradek pipeline ")
+    done = run("pipeline", "validate", "/no/such/file")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "odradek pipeline: cannot read /no/such/file: No such file or directory\n"
+
+
 def test_config_shows_every_property(capsys):
     assert cli.main(["config"]) == 0
     out = capsys.readouterr().out

@@ -131,7 +131,7 @@ def test_what_does_not(text, message):
 
 
 def test_a_mistake_in_sql_has_its_own_line():
-    text = SOURCE + transform("\nSELECT *\nFROM orders\nJOIN custmers") + CONSOLE
+    text = SOURCE + transform("\n \nSELECT *\nFROM orders\nJOIN custmers") + CONSOLE
     (problem,) = problems(text)
     line = int(problem.split(":")[0])
     assert text.split("\n")[line - 1] == "JOIN custmers'''"

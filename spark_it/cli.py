@@ -1,0 +1,171 @@
+"""The command line of pipelines: `odradek pipeline COMMAND FILE`.
+
+Exit codes: 0; 1 when something could not be done, with a line on standard error saying what; 2 for a wrong command
+line or a wrong file, with a line `file:line: message` for each mistake.
+"""
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+from odradek.spark_it import reference, reset, running, status, validation
+from odradek.spark_it.checkpoint import CheckpointError
+from odradek.spark_it.group import ClusterError
+from odradek.spark_it.guarantees import why_stateful
+from odradek.spark_it.lock import LockError, read_lock
+from odradek.spark_it.problems import PipelineError
+from odradek.spark_it.source_settings import TopicSource
+from odradek.spark_it.spec import Pipeline
+from odradek.spark_it.spec_reader import load
+from odradek.spark_it.times import instant_ms
+
+if TYPE_CHECKING:
+    from odradek.spark_it.cluster import Cluster
+
+PROGRAM = "odradek pipeline"
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+
+
+class _FailedError(Exception):
+    """What could not be done, and why."""
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line; `--help` has the rest."""
+
+    def error(self, message: str) -> NoReturn:
+        _say(f"{message} (see {self.prog} --help)")
+        raise SystemExit(EXIT_USAGE)
+
+
+def _to(text: str) -> reset.To:
+    if text in ("earliest", "committed"):
+        return text  # type: ignore[return-value]
+    try:
+        return instant_ms(text)
+    except ValueError:
+        wanted = "earliest, committed, or an instant such as 2026-01-01T00:00:00Z"
+        raise argparse.ArgumentTypeError(f"{text} is not {wanted}") from None
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(prog=PROGRAM, description="Pipelines on Spark, each declared in a file.")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    def command(name: str, run: Callable[[argparse.Namespace], int], help_: str, *, of_file: bool = True) -> _Parser:
+        made: _Parser = commands.add_parser(name, help=help_, description=f"{help_[:1].upper()}{help_[1:]}.")
+        if of_file:
+            made.add_argument("file", type=Path, metavar="FILE", help="the pipeline's file")
+        made.set_defaults(run=run)
+        return made
+
+    command("validate", _validate, "check a pipeline's file and say what the pipeline guarantees")
+    command("status", _status, "show how far a pipeline is, running or stopped")
+    resetting = command("reset", _reset, "begin a stopped pipeline anew at another place")
+    resetting.add_argument(
+        "--to",
+        type=_to,
+        required=True,
+        metavar="WHERE",
+        help="earliest; committed, where it is; or an instant such as 2026-01-01T00:00:00Z",
+    )
+    resetting.add_argument("--execute", action="store_true", help="do it; without, only say what would happen")
+    written = command("reference", _reference, "write the reference of all keys", of_file=False)
+    written.add_argument("--into", type=Path, metavar="PAGE", help="renew the reference in this page instead")
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs a command; returns the exit code, or raises SystemExit with it."""
+    options = _parser().parse_args(arguments)
+    try:
+        return int(options.run(options))
+    except PipelineError as error:
+        sys.stderr.write(f"{error}\n")
+        return EXIT_USAGE
+    except (_FailedError, CheckpointError, LockError, reset.ResetError, running.AlreadyRunningError) as error:
+        _say(str(error))
+    except OSError as error:
+        _say(f"{error.filename or 'input or output'}: {error.strerror or error}")
+    return EXIT_FAILED
+
+
+def _validate(options: argparse.Namespace) -> int:
+    pipeline = _load(options.file)
+    return _print(validation.summary(pipeline, validation.validate(pipeline)))
+
+
+def _status(options: argparse.Namespace) -> int:
+    pipeline = _load(options.file)
+    lock = read_lock(pipeline.state_folder)
+    _print(status.of_state(pipeline, why_stateful(pipeline), lock))
+    if not any(isinstance(source, TopicSource) for source in pipeline.sources.values()):
+        return 0
+    return _with_cluster(pipeline, lambda cluster: _print(status.of_group(pipeline, lock, cluster)))
+
+
+def _reset(options: argparse.Namespace) -> int:
+    pipeline = _load(options.file)
+    with running.exclusively(pipeline.state_folder):
+        return _with_cluster(pipeline, lambda cluster: _reset_held(pipeline, options, cluster))
+
+
+def _reset_held(pipeline: Pipeline, options: argparse.Namespace, cluster: "Cluster") -> int:
+    old = read_lock(pipeline.state_folder)
+    now_ms = int(time.time() * 1000)
+    planned = reset.plan(pipeline, why_stateful(pipeline), old, options.to, cluster, now_ms)
+    _print(f"{pipeline.name}: {sentence}" for sentence in planned.sentences)
+    if not options.execute:
+        return _print([f"{pipeline.name}: nothing is changed yet; --execute does it"])
+    reset.carry_out(pipeline, planned, cluster)
+    return _print([f"{pipeline.name}: is reset"])
+
+
+def _reference(options: argparse.Namespace) -> int:
+    if options.into is None:
+        return _print([reference.markdown().removesuffix("\n")])
+    try:
+        page = reference.into(options.into.read_text("utf-8"))
+    except ValueError as error:
+        raise _FailedError(f"{options.into}: {error}") from None
+    options.into.write_text(page, "utf-8")
+    return 0
+
+
+def _load(path: Path) -> Pipeline:
+    try:
+        return load(path, os.environ)
+    except OSError as error:
+        _say(f"cannot read {path}: {error.strerror}")
+        raise SystemExit(EXIT_USAGE) from None
+
+
+def _with_cluster(pipeline: Pipeline, do: Callable[["Cluster"], int]) -> int:
+    try:
+        from odradek.spark_it.cluster import Cluster
+    except ImportError as error:
+        raise _FailedError(f"package {error.name} is missing: pip install 'odradek[spark]'") from None
+    try:
+        return do(Cluster(pipeline.settings))
+    except ClusterError as error:
+        raise _FailedError(str(error)) from None
+
+
+def _print(lines: Iterable[str]) -> int:
+    try:
+        for line in lines:
+            sys.stdout.write(f"{line}\n")
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # The reader, such as head, has had enough; nothing may be flushed to it at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 0
+
+
+def _say(line: str) -> None:
+    sys.stderr.write(f"{PROGRAM}: {' '.join(line.split())}\n")

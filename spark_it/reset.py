@@ -1,0 +1,148 @@
+"""Begins a pipeline's state anew at another place: planned first, so that it can be said what will happen twice.
+
+A reset is one write of the lock, with a new generation, where its sources begin, and `is_pending`. After it the old
+checkpoint is never looked at again. What is left, the group's offsets and the old folder, is done by `finish`; whoever
+finds a lock that is pending calls it before anything else.
+"""
+
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+from odradek.spark_it import checkpoint
+from odradek.spark_it.checkpoint import Checkpoint, TopicPartition
+from odradek.spark_it.group import Group
+from odradek.spark_it.guarantees import Units
+from odradek.spark_it.lock import Lock, checkpoint_folder, lock_of, new_generation, resets_of, write_lock
+from odradek.spark_it.sink_settings import JdbcSink
+from odradek.spark_it.source_settings import TopicSource
+from odradek.spark_it.spec import Pipeline
+
+To = Literal["earliest", "committed"] | int
+"""Where to begin: at the first record, where the group is, or at a time in milliseconds."""
+
+
+class ResetError(Exception):
+    """A reset that is not possible; `str()` says why and what is."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a reset will do. `again` is how many records each topic source gives once more; it passes over as many as
+    it is below 0."""
+
+    lock: Lock
+    again: Mapping[str, int]
+    sentences: tuple[str, ...]
+
+
+def plan(pipeline: Pipeline, stateful: str | None, old: Lock | None, to: To, group: Group, now_ms: int) -> Plan:
+    """Looks up where the sources would begin; changes nothing. Raises ResetError, ClusterError, CheckpointError."""
+    is_stateful = stateful is not None or (old is not None and old.is_stateful)
+    if to != "earliest" and "committed" not in resets_of(pipeline, is_stateful=is_stateful):
+        others = [name for name, source in pipeline.sources.items() if not isinstance(source, TopicSource)]
+        raise ResetError(f"only topics are reset to {_shown(to)}, and {', '.join(others)} is none; reset --to earliest")
+    found = None if old is None else checkpoint.read(checkpoint_folder(pipeline.state_folder, old))
+    reached = {} if found is None else reached_offsets(found)
+    start: dict[str, dict[TopicPartition, int]] = {}
+    again: dict[str, int] = {}
+    for name, source in pipeline.sources.items():
+        if not isinstance(source, TopicSource):
+            continue
+        partitions = group.partitions(source)
+        committed = group.committed(pipeline.name, partitions)
+        # The group is ahead where its offsets are part of the sink's transactions, the checkpoint elsewhere.
+        position = {
+            at: max(first, committed.get(at, first), reached.get(at, first))
+            for at, first in group.earliest(partitions).items()
+        }
+        match to:
+            case "earliest":
+                start[name] = group.earliest(partitions)
+            case "committed":
+                start[name] = position
+            case _:
+                start[name] = group.at_time(partitions, to)
+        again[name] = sum(position[at] - begin for at, begin in start[name].items())
+    generation = new_generation(now_ms, None if old is None else old.generation)
+    lock = replace(lock_of(pipeline, stateful, generation), start=start, is_pending=True)
+    sentences = [*_sentences(pipeline, is_stateful, to, again)]
+    if found is not None and found.is_in_batch and lock.units != Units.OFFSETS.name.lower():
+        sentences.append(
+            "a batch is begun and not done: whether it is in the sink is not known, and its rows may be written a "
+            "second time; a run before the reset ends it"
+        )
+    return Plan(lock, again, tuple(sentences))
+
+
+def _shown(to: To) -> str:
+    return to if isinstance(to, str) else "a time"
+
+
+def reached_offsets(found: Checkpoint) -> dict[TopicPartition, int]:
+    """Up to where the newest batch that is done has read, over all topic sources. Raises CheckpointError."""
+    offsets: dict[TopicPartition, int] = {}
+    if found.done is not None:
+        for text in found.done.offsets:
+            if text is not None:
+                try:
+                    offsets |= checkpoint.topic_offsets(text)
+                except ValueError:
+                    continue  # the offset of a source of another kind
+    return offsets
+
+
+def _sentences(pipeline: Pipeline, is_stateful: bool, to: To, again: Mapping[str, int]) -> Iterator[str]:
+    if to == "earliest":
+        for name, source in pipeline.sources.items():
+            if not isinstance(source, TopicSource):
+                yield f"source {name} is read from its beginning again"
+    for name, records in again.items():
+        if records > 0:
+            yield f"source {name} gives {records:,} records again"
+        elif records < 0:
+            yield f"source {name} passes over {-records:,} records, which will not be read"
+        else:
+            yield f"source {name} goes on where it was"
+    repeats = any(records > 0 for records in again.values()) or len(again) < len(pipeline.sources)
+    if repeats:
+        sink = pipeline.sink
+        if isinstance(sink, JdbcSink) and sink.insert_mode == "upsert":
+            yield f"rows of {sink.table_name_format} are replaced by those with the same {', '.join(sink.pk_fields)}"
+        else:
+            yield "what comes of them is written a second time; what is in the sink stays there"
+        if pipeline.errors.deadletterqueue_topic_name is not None:
+            yield "dead letters among them are written a second time"
+    if is_stateful:
+        yield "state (of windows, aggregates, joins) begins empty"
+
+
+def carry_out(pipeline: Pipeline, planned: Plan, group: Group) -> Lock:
+    """Does what was planned and returns the lock in force. The pipeline must be held (`running.exclusively`).
+
+    Raises ClusterError and OSError; after either, the same reset or `finish` goes on with it.
+    """
+    write_lock(pipeline.state_folder, planned.lock)
+    return finish(pipeline, planned.lock, group)
+
+
+def finish(pipeline: Pipeline, lock: Lock, group: Group) -> Lock:
+    """Commits the offsets of a lock that is pending and removes older checkpoints; returns the lock in force."""
+    if not lock.is_pending:
+        return lock
+    for offsets in lock.start.values():
+        group.commit(pipeline.name, offsets)
+    done = replace(lock, is_pending=False)
+    write_lock(pipeline.state_folder, done)
+    _remove_older(pipeline.state_folder, done)
+    return done
+
+
+def _remove_older(state_folder: Path, lock: Lock) -> None:
+    current = checkpoint_folder(state_folder, lock)
+    if current.parent.is_dir():
+        for folder in current.parent.iterdir():
+            if folder != current and folder.name.isdigit():
+                shutil.rmtree(folder)

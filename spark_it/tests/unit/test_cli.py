@@ -1,0 +1,152 @@
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import odradek
+from odradek.spark_it import cli, reference
+from odradek.spark_it.lock import lock_of, write_lock
+from odradek.spark_it.running import exclusively
+from odradek.spark_it.sink_settings import SINKS
+from odradek.spark_it.source_settings import SOURCES
+from odradek.spark_it.spec_reader import load
+from spark_it.tests.unit.support import CONSOLE, SOURCE, TOPIC, transform
+
+PAGE = Path(odradek.__file__).parent.parent / "docs" / "pipelines.md"
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "orders.toml"
+    path.write_text(SOURCE + TOPIC, "utf-8")
+    return path
+
+
+def refused(capsys, *arguments):
+    with pytest.raises(SystemExit) as ended:
+        cli.main(arguments)
+    assert ended.value.code == 2
+    out, err = capsys.readouterr()
+    assert out == "" and err.count("\n") == 1
+    return err
+
+
+def test_a_wrong_command_line(capsys):
+    assert "invalid choice: 'walk'" in refused(capsys, "walk")
+    assert "arguments are required: COMMAND" in refused(capsys)
+    assert "cannot read /no/file: No such file or directory" in refused(capsys, "validate", "/no/file")
+    assert "tomorrow is not earliest, committed, or an instant" in refused(capsys, "reset", "x", "--to", "tomorrow")
+
+
+def test_validate(capsys, file):
+    assert cli.main(["validate", str(file)]) == 0
+    assert capsys.readouterr().out == (
+        f"orders: {file} is in order\n"
+        "  source orders (topic)\n"
+        "  sink topic of orders\n"
+        "topic out: exactly once, rows and progress in one transaction for each source partition (offset units)\n"
+        "  provided that readers use isolation.level=read_committed\n"
+    )
+
+
+def test_all_mistakes_are_said_and_the_code_is_2(capsys, file):
+    file.write_text("nam = 1\n" + transform("SELECT 'x") + CONSOLE, "utf-8")
+    assert cli.main(["validate", str(file)]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err == (
+        f"{file}:1: key name is missing: letters, digits, '.', '_' and '-'\n"
+        f"{file}:1: there is no source; write [source.NAME]\n"
+        f"{file}:1: unknown key nam, did you mean name?\n"
+    )
+
+
+def test_a_pipeline_that_runs_is_not_reset(capsys, file):
+    with exclusively(load(file, {}).state_folder):
+        assert cli.main(["reset", str(file), "--to", "earliest"]) == 1
+    assert "runs already as process" in capsys.readouterr().err
+
+
+def test_a_broker_that_is_not_there(capsys, file, monkeypatch):
+    file.write_text(
+        f'bootstrap.servers = "127.0.0.1:1"\nadmin.override."socket.timeout.ms" = 500\n{SOURCE}{TOPIC}', "utf-8"
+    )
+    monkeypatch.setattr("odradek.spark_it.cluster._TIMEOUT_S", 0.5)
+    assert cli.main(["status", str(file)]) == 1
+    out, err = capsys.readouterr()
+    assert out == "orders: stopped, has never run\n"
+    assert err.startswith("odradek pipeline: cannot list topics at 127.0.0.1:1: ") and err.count("\n") == 1
+
+
+def test_a_lock_that_is_damaged(capsys, file):
+    state = load(file, {}).state_folder
+    state.mkdir(parents=True)
+    (state / "pipeline.lock.toml").write_text("version = 1")
+    assert cli.main(["status", str(file)]) == 1
+    assert "is damaged" in capsys.readouterr().err
+
+
+def test_status_and_reset_on_a_broker(capsys, file, odradek_broker):
+    from confluent_kafka import Producer
+    from confluent_kafka.admin import AdminClient, NewTopic
+
+    servers = {"bootstrap.servers": odradek_broker.bootstrap_servers}
+    admin = AdminClient(servers)
+    admin.create_topics([NewTopic("orders", 1, 1)])["orders"].result(10)
+    producer = Producer(servers)
+    for _ in range(3):
+        producer.produce("orders", b"{}")
+    assert producer.flush(10) == 0
+    file.write_text(f'bootstrap.servers = "{odradek_broker.bootstrap_servers}"\n{SOURCE}{TOPIC}', "utf-8")
+    one = load(file, {})
+    write_lock(one.state_folder, lock_of(one, None, 1))
+
+    assert cli.main(["status", str(file)]) == 0
+    assert "source orders: lag 3\n" in capsys.readouterr().out
+    assert cli.main(["reset", str(file), "--to", "2099-01-01T00:00:00Z"]) == 0
+    said = capsys.readouterr().out
+    assert "passes over 3 records" in said and "nothing is changed yet" in said
+    assert cli.main(["reset", str(file), "--to", "2099-01-01T00:00:00Z", "--execute"]) == 0
+    assert capsys.readouterr().out.endswith("orders: is reset\n")
+    assert cli.main(["status", str(file)]) == 0
+    assert "source orders: lag 0\n" in capsys.readouterr().out
+
+
+def test_the_page_has_the_reference_of_the_declarations():
+    page = PAGE.read_text("utf-8")
+    assert reference.into(page) == page, "run: python -m odradek.spark_it reference --into docs/pipelines.md"
+
+
+def test_the_reference_has_every_key():
+    text = reference.markdown()
+    for declared in [*SOURCES.values(), *SINKS.values()]:
+        for name in declared.declared():
+            assert f"| `{name}` |" in text
+
+
+def test_the_reference_goes_into_a_page(capsys, tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text(f"above\n{reference.BEGIN}\nold\n{reference.END}\nbelow\n", "utf-8")
+    assert cli.main(["reference", "--into", str(page)]) == 0
+    assert page.read_text("utf-8") == f"above\n{reference.markdown()}below\n"
+    page.write_text("nothing", "utf-8")
+    assert cli.main(["reference", "--into", str(page)]) == 1
+    assert cli.main(["reference"]) == 0
+    assert capsys.readouterr().out == reference.markdown()
+
+
+def test_the_example_of_the_page_is_a_pipeline(tmp_path, monkeypatch):
+    text = PAGE.read_text("utf-8").split("```toml\n")[1].split("```")[0]
+    path = tmp_path / "orders.toml"
+    path.write_text(text, "utf-8")
+    monkeypatch.setenv("SHOP_PASSWORD", "x")
+    assert cli.main(["validate", str(path)]) == 0
+
+
+def test_neither_spark_nor_the_broker_is_imported():
+    code = (
+        "import sys; from odradek.spark_it import cli, validation; cli._parser(); "
+        "print([m for m in sys.modules if m.split('.')[0] in ('pyspark', 'pandas', 'twisted', 'confluent_kafka')])"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"

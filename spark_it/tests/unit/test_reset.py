@@ -1,0 +1,176 @@
+from dataclasses import replace
+
+import pytest
+
+from odradek.spark_it.group import ClusterError
+from odradek.spark_it.guarantees import why_stateful
+from odradek.spark_it.lock import checkpoint_folder, lock_of, read_lock, write_lock
+from odradek.spark_it.progress import Progress, write_progress
+from odradek.spark_it.reset import ResetError, carry_out, finish, plan
+from odradek.spark_it.status import of_group, of_state
+from spark_it.tests.unit.support import CONSOLE, SOURCE, TOPIC, pipeline, transform
+from spark_it.tests.unit.test_checkpoint import checkpoint
+
+A, B = ("orders", 0), ("orders", 1)
+COUNTS = transform("SELECT amount, count(*) n FROM orders GROUP BY amount")
+
+
+class FakeGroup:
+    """A topic with offsets 5 to 50 in partition 0, 0 to 9 in partition 1."""
+
+    def __init__(self, committed=None):
+        self.offsets = committed or {}
+        self.fails = False
+
+    def partitions(self, source):
+        return [A, B]
+
+    def earliest(self, partitions):
+        return {A: 5, B: 0}
+
+    def latest(self, partitions):
+        return {A: 50, B: 9}
+
+    def at_time(self, partitions, timestamp_ms):
+        return {A: timestamp_ms, B: 9}
+
+    def committed(self, group, partitions):
+        assert group == "orders"
+        return dict(self.offsets)
+
+    def commit(self, group, offsets):
+        if self.fails:
+            raise ClusterError("down")
+        self.offsets.update(offsets)
+
+
+def begun(tmp_path, text, planned=3, done=3):
+    """A pipeline whose checkpoint has read partition 0 up to 30 and partition 1 up to 7."""
+    one = pipeline(text, folder=tmp_path)
+    lock = lock_of(one, why_stateful(one), 4)
+    write_lock(one.state_folder, lock)
+    checkpoint(checkpoint_folder(one.state_folder, lock), planned, done)
+    return one, lock
+
+
+def planned(one, lock, to, group, now_ms=600_000):
+    return plan(one, why_stateful(one), lock, to, group, now_ms)
+
+
+def test_to_the_beginning(tmp_path):
+    one, lock = begun(tmp_path, SOURCE + TOPIC)
+    group = FakeGroup({A: 30, B: 7})
+    reset = planned(one, lock, "earliest", group)
+    assert reset.lock.start == {"orders": {A: 5, B: 0}}
+    assert reset.again == {"orders": 25 + 7}
+    assert reset.sentences == (
+        "source orders gives 32 records again",
+        "what comes of them is written a second time; what is in the sink stays there",
+    )
+    assert read_lock(one.state_folder) == lock and group.offsets == {A: 30, B: 7}
+
+    done = carry_out(one, reset, group)
+    assert read_lock(one.state_folder) == done == replace(reset.lock, is_pending=False)
+    assert done.generation == 10 and group.offsets == {A: 5, B: 0}
+    assert not checkpoint_folder(one.state_folder, lock).exists()
+
+
+def test_to_where_it_is(tmp_path):
+    one, lock = begun(tmp_path, SOURCE + TOPIC)
+    reset = planned(one, lock, "committed", FakeGroup({A: 40, B: 7}))
+    assert reset.lock.start == {"orders": {A: 40, B: 7}}
+    assert reset.sentences == ("source orders goes on where it was",)
+    behind = planned(one, lock, "committed", FakeGroup({A: 20}))
+    assert behind.lock.start == {"orders": {A: 30, B: 7}}
+
+
+def test_to_where_it_is_in_the_midst_of_a_batch(tmp_path):
+    sink = '[sink]\nconnector = "files"\npath = "out"\nformat = "json"\n'
+    one, lock = begun(tmp_path, SOURCE + sink, planned=4, done=3)
+    assert "a batch is begun and not done" in planned(one, lock, "committed", FakeGroup()).sentences[-1]
+
+
+def test_to_a_time(tmp_path):
+    one, lock = begun(tmp_path, SOURCE + COUNTS + CONSOLE + '[errors]\ndeadletterqueue.topic.name = "dlq"\n')
+    assert planned(one, lock, 45, FakeGroup()).sentences == (
+        "source orders passes over 17 records, which will not be read",
+        "state (of windows, aggregates, joins) begins empty",
+    )
+    assert "dead letters among them are written a second time" in planned(one, lock, 6, FakeGroup()).sentences
+
+
+def test_an_upsert_replaces(tmp_path):
+    sink = (
+        '[sink]\nconnector = "jdbc"\nconnection.url = "jdbc:x"\ntable.name.format = "sales"\n'
+        'insert.mode = "upsert"\npk.fields = "id"\n'
+    )
+    one, lock = begun(tmp_path, SOURCE + sink)
+    sentences = planned(one, lock, "earliest", FakeGroup()).sentences
+    assert "rows of sales are replaced by those with the same id" in sentences
+
+
+def test_only_topics_go_elsewhere_than_to_the_beginning(tmp_path):
+    one = pipeline('name = "orders"\n[source.g]\nconnector = "generator"\n' + CONSOLE, folder=tmp_path)
+    with pytest.raises(ResetError, match="only topics are reset to committed, and g is none"):
+        planned(one, None, "committed", FakeGroup())
+    assert planned(one, None, "earliest", FakeGroup()).sentences == (
+        "source g is read from its beginning again",
+        "what comes of them is written a second time; what is in the sink stays there",
+    )
+
+
+def test_a_reset_that_is_interrupted_is_finished_later(tmp_path):
+    one, lock = begun(tmp_path, SOURCE + TOPIC)
+    group = FakeGroup({A: 30, B: 7})
+    group.fails = True
+    with pytest.raises(ClusterError):
+        carry_out(one, planned(one, lock, "earliest", group), group)
+    pending = read_lock(one.state_folder)
+    assert pending.is_pending and pending.generation == 10
+    assert any("a reset was begun" in line for line in of_state(one, None, pending))
+    group.fails = False
+    assert finish(one, pending, group) == read_lock(one.state_folder) == replace(pending, is_pending=False)
+    assert group.offsets == {A: 5, B: 0}
+    assert finish(one, read_lock(one.state_folder), None).generation == 10
+
+
+def test_generations_grow_even_when_time_does_not(tmp_path):
+    one, lock = begun(tmp_path, SOURCE + TOPIC)
+    assert planned(one, replace(lock, generation=99), "earliest", FakeGroup()).lock.generation == 100
+
+
+def test_status(tmp_path):
+    one, lock = begun(tmp_path, SOURCE + TOPIC, planned=4, done=3)
+    progress = Progress(
+        batch=3, at_ms=0, read=1100, written=1090, dead_lettered=9, dropped=1, rows_per_second=51234.5,
+        last_error="sink is down", last_error_at_ms=1000,
+    )  # fmt: skip
+    write_progress(one.state_folder, progress)
+    assert list(of_state(one, None, lock)) == [
+        "orders: stopped",
+        "  batch 4, begun 1970-01-01T00:00:01Z, is not done; 3 is the last that is",
+        "  this run, up to 1970-01-01T00:00:00Z: 1,100 read = 1,090 written + 9 dead letters + 1 dropped; "
+        "51,234 rows/s",
+        "  last error at 1970-01-01T00:00:01Z: sink is down",
+    ]
+    assert list(of_group(one, lock, FakeGroup({A: 30}))) == [
+        "  source orders: lag 22",
+        "    TOPIC   PARTITION  CURRENT-OFFSET  LOG-END-OFFSET  LAG  CHECKPOINT",
+        "    orders  0          30              50              20   30",
+        "    orders  1          -               9               2    7",
+    ]
+
+
+def test_status_of_what_has_never_run(tmp_path):
+    one = pipeline(SOURCE + TOPIC, folder=tmp_path)
+    assert list(of_state(one, None, None)) == ["orders: stopped, has never run"]
+    assert next(of_group(one, None, FakeGroup())) == "  source orders: lag 54"
+
+
+def test_status_says_what_does_not_go_on(tmp_path):
+    _, lock = begun(tmp_path, SOURCE + TOPIC)
+    other = pipeline(SOURCE + TOPIC.replace("out", "there"), folder=tmp_path)
+    assert list(of_state(other, None, lock))[2:] == [
+        "  will not run: the sink writes somewhere else: what the checkpoint has as written is not there; "
+        "take it back, or reset --to committed or reset --to earliest"
+    ]
