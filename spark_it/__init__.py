@@ -1,12 +1,17 @@
-"""Spark on Odradek: what a data pipeline needs from the broker, shown with Spark's own Kafka connector.
+"""Pipelines on Spark: a source, SQL and a sink declared in one file, run by Spark's own Kafka connector.
 
-The folder stands apart from the broker and imports nothing of it but the test broker of `odradek.testing`; it speaks
-to it over the wire. Spark uses the broker as few clients do: executors assign partitions and seek, look up the
-earliest and latest offset around every poll, read one partition at several places at once, never join a group, keep
-their progress in a checkpoint of their own and trust that the latest offset never falls.
+It is `odradek.spark_it` and `odradek pipeline`, a program of its own: it imports nothing of the broker and speaks to
+it, or to Apache Kafka, over the wire. Until something runs, nothing here needs Spark.
 
-The tests (`python -m pytest spark_it`) run against Odradek; those marked `side_by_side` also against Apache Kafka,
-which proves the test. `ODRADEK_COMPAT_BACKEND=kafka` runs all of them against Apache Kafka alone.
-They need pyspark 4.0.0 and Java 17; the connector's jars come from the cache that `compat_tests.apache_kafka.jars`
-fills, so no test reaches for the network.
+`settings`, `source_settings`, `sink_settings` declare every key of the file; `spec_reader` reads it to what `spec`
+has, `checks` holds the parts against one another, `guarantees` says what comes of it. `checkpoint` reads Spark's own
+state, `lock` says what it was begun with, `reset` begins it anew.
+
+The tests beside these modules (`python -m pytest spark_it`) show with Spark's connector what a pipeline needs from the
+broker: executors assign partitions and seek, look up the earliest and latest offset around every poll, read one
+partition at several places at once, never join a group, keep their progress in a checkpoint of their own and trust that
+the latest offset never falls. They run against Odradek; those marked `side_by_side` also against Apache Kafka, which
+proves the test. `ODRADEK_COMPAT_BACKEND=kafka` runs all of them against Apache Kafka alone. They need pyspark 4.0.0 and
+Java 17; the connector's jars come from the cache that `compat_tests.apache_kafka.jars` fills, so no test reaches for
+the network. `spark_it/tests/unit` needs neither Java nor a session.
 """

@@ -18,14 +18,19 @@ from odradek.spark_it.toml_lines import Path
 
 def problems_of(pipeline: Pipeline) -> list[Problem]:
     """All that does not go together in a pipeline whose tables are right each by itself."""
-    problems = [*_texts(pipeline)]
-    if problems:
+    problems = problems_of_names(pipeline)
+    if any(True for _ in _texts(pipeline)):
         return problems  # the rest reads the statements
-    for check in (_names, _references, _sources, _sink, _errors, _cases):
+    for check in (_sources, _sink, _errors, _cases):
         problems += check(pipeline)
     if not problems:
         problems += guarantees.refusals(pipeline, guarantees.why_stateful(pipeline))
     return problems
+
+
+def problems_of_names(pipeline: Pipeline) -> list[Problem]:
+    """What is wrong with names and with what they refer to, whatever else may be wrong."""
+    return [*_texts(pipeline)] or [*_names(pipeline), *_references(pipeline)]
 
 
 def _at(pipeline: Pipeline, path: Path, message: str) -> Problem:

@@ -45,7 +45,10 @@ def plan(pipeline: Pipeline, stateful: str | None, old: Lock | None, to: To, gro
         others = [name for name, source in pipeline.sources.items() if not isinstance(source, TopicSource)]
         raise ResetError(f"only topics are reset to {_shown(to)}, and {', '.join(others)} is none; reset --to earliest")
     found = None if old is None else checkpoint.read(checkpoint_folder(pipeline.state_folder, old))
-    reached = {} if found is None else reached_offsets(found)
+    if found is not None:
+        reached = reached_offsets(found)
+    else:
+        reached = {at: offset for offsets in (old.start if old else {}).values() for at, offset in offsets.items()}
     start: dict[str, dict[TopicPartition, int]] = {}
     again: dict[str, int] = {}
     for name, source in pipeline.sources.items():

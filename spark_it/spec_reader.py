@@ -8,7 +8,7 @@ from pathlib import Path as FilePath
 from typing import Any, TypeVar
 
 from odradek.properties import HIDDEN, Kind, Property, PropertyError, nearest
-from odradek.spark_it.checks import problems_of
+from odradek.spark_it.checks import problems_of, problems_of_names
 from odradek.spark_it.expansion import ExpansionError, expanded
 from odradek.spark_it.problems import PipelineError, Problem
 from odradek.spark_it.settings import (
@@ -50,9 +50,11 @@ def parse(text: str, environment: Mapping[str, str], *, file: str, folder: FileP
         raise PipelineError(file, [_syntax_problem(str(error), text)]) from None
     reader = _Reader(text, environment, file, folder)
     pipeline = reader.pipeline(document)
-    if reader.problems:
-        raise PipelineError(file, reader.problems)
-    problems = problems_of(pipeline)
+    problems = reader.problems
+    if not problems:
+        problems = problems_of(pipeline)
+    elif reader.has_all_names:
+        problems += problems_of_names(pipeline)
     if problems:
         raise PipelineError(file, problems)
     return pipeline
@@ -76,11 +78,13 @@ class _Reader:
         self._environment = environment
         self._file = file
         self._folder = folder
+        # Whether sources and transforms are all there, so that what refers to them can be looked at.
+        self.has_all_names = False
 
     def pipeline(self, document: dict[str, Any]) -> Pipeline:
         document = self._expanded(document, ())
         top = {key: value for key, value in document.items() if key not in SECTIONS}
-        return Pipeline(
+        pipeline = Pipeline(
             file=self._file,
             folder=self._folder,
             settings=self._settings(PipelineSettings, top, (), more_names=SECTIONS),
@@ -92,6 +96,10 @@ class _Reader:
             cases=tuple(self._cases(document.get("test", []))),
             lines=self._lines,
         )
+        named = document.get("source")
+        self.has_all_names = isinstance(named, dict) and list(pipeline.sources) == list(named)
+        self.has_all_names &= all(step.name and (step.sql or step.python) for step in pipeline.transforms)
+        return pipeline
 
     def _problem(self, path: Path, message: str) -> None:
         section = path[0] if path and path[0] in SECTIONS else ""

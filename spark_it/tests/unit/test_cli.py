@@ -51,7 +51,7 @@ def test_validate(capsys, file):
 
 
 def test_all_mistakes_are_said_and_the_code_is_2(capsys, file):
-    file.write_text("nam = 1\n" + transform("SELECT 'x") + CONSOLE, "utf-8")
+    file.write_text("nam = 1\n" + transform("SELECT 1") + CONSOLE, "utf-8")
     assert cli.main(["validate", str(file)]) == 2
     out, err = capsys.readouterr()
     assert out == ""

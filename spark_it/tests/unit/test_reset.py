@@ -134,6 +134,17 @@ def test_a_reset_that_is_interrupted_is_finished_later(tmp_path):
     assert finish(one, read_lock(one.state_folder), None).generation == 10
 
 
+def test_a_reset_after_one_that_was_interrupted_knows_where_it_is(tmp_path):
+    sink = '[sink]\nconnector = "files"\npath = "out"\nformat = "json"\n'
+    one, lock = begun(tmp_path, SOURCE + sink)
+    group = FakeGroup({A: 20})
+    group.fails = True
+    with pytest.raises(ClusterError):
+        carry_out(one, planned(one, lock, "committed", group), group)
+    again = planned(one, read_lock(one.state_folder), "committed", group)
+    assert again.lock.start == {"orders": {A: 30, B: 7}} and again.lock.generation == 11
+
+
 def test_generations_grow_even_when_time_does_not(tmp_path):
     one, lock = begun(tmp_path, SOURCE + TOPIC)
     assert planned(one, replace(lock, generation=99), "earliest", FakeGroup()).lock.generation == 100

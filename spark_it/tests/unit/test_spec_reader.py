@@ -123,6 +123,16 @@ def test_all_problems_at_once_with_their_lines():
     ]
 
 
+def test_names_are_looked_at_whatever_else_is_wrong():
+    assert problems(SAMPLE.replace("FROM orders", "FROM ordrs").replace("tasks.max = 4", "tasks.max = 0")) == [
+        "4: tasks.max = 0: must be between 1 and 1024",
+        "7: source orders is read by nothing",
+        "19: transform per_minute: no source or transform is called ordrs, did you mean orders?",
+        "27: sink: connection.password: environment variable PASSWORD is not set; "
+        "${PASSWORD:-...} gives it a default",
+    ]
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
