@@ -1,4 +1,6 @@
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from odradek.spark_it.problems import PipelineError
 from odradek.spark_it.sink_settings import JdbcSink
@@ -134,18 +136,18 @@ def test_names_are_looked_at_whatever_else_is_wrong():
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("name = ", "1: not TOML: invalid value, at the end of the file"),
-        ("\n[source.a]\n[source.a]", "3: not TOML: cannot declare ('source', 'a') twice"),
-        ('a = """', "1: not TOML: unterminated string, at the end of the file"),
-        ("[a]\ntopics = 't'\ntopics.regex = 'x'\n", "3: not TOML: a key has a value already: it is written twice, or "
-         "goes on from one, as topics.regex from topics"),
-        ("name = 5" + CONSOLE, "1: not TOML: expected newline or end of document after a statement"),
-    ],
-)  # fmt: skip
-def test_what_is_not_toml(text, message):
-    assert problems(text) == [message]
+    ("text", "line"),
+    [("name = ", 1), ("\n[source.a]\n[source.a]", 3), ('\na = """\n\n', 2), ("name = 5" + CONSOLE, 1)],
+)
+def test_what_is_not_toml(text, line):
+    (problem,) = problems(text)
+    assert problem.startswith(f"{line}: not TOML: ")
+
+
+def test_a_key_that_goes_on_from_one():
+    assert messages("[a]\ntopics = 't'\ntopics.regex = 'x'\n") == [
+        "not TOML: a key has a value already: it is written twice, or goes on from one, as topics.regex from topics"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -195,6 +197,38 @@ def test_what_is_not_toml(text, message):
 )  # fmt: skip
 def test_what_is_wrong_in_a_table(text, message):
     assert message in messages(text)
+
+
+SHORT = SAMPLE.replace("${PASSWORD}", "x").split("\n")
+VALUES = ["1", "true", "''", "'x'", "[]", "['a']", "{}", "{ a = 1 }", "[{}]", "1.5", "2026-01-01", "'''SELECT ('''"]
+KEYS = ["name", "sink", "source", "errors", "value.format", "a.b", "connector", "sql", "input"]
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data())
+def test_a_damaged_file_is_a_file_with_problems(data):
+    lines = list(SHORT)
+    for _ in range(data.draw(st.integers(1, 4))):
+        at = data.draw(st.integers(0, len(lines) - 1))
+        match data.draw(st.sampled_from(["remove", "repeat", "swap", "value", "key", "cut"])):
+            case "remove":
+                del lines[at]
+            case "repeat":
+                lines.insert(at, lines[at])
+            case "swap":
+                other = data.draw(st.integers(0, len(lines) - 1))
+                lines[at], lines[other] = lines[other], lines[at]
+            case "value":
+                lines[at] = f"{lines[at].split(' = ')[0]} = {data.draw(st.sampled_from(VALUES))}"
+            case "key":
+                lines[at] = f"{data.draw(st.sampled_from(KEYS))} = {lines[at].partition(' = ')[2]}"
+            case "cut":
+                lines[at] = lines[at][: data.draw(st.integers(0, len(lines[at])))]
+    try:
+        pipeline("\n".join(lines))
+    except PipelineError as error:
+        for problem in error.problems:
+            assert 1 <= problem.line <= len(lines)
 
 
 def test_no_secret_is_shown():
