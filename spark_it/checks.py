@@ -7,7 +7,7 @@ from pathlib import Path as FilePath
 from typing import Literal
 
 from odradek.properties import nearest
-from odradek.spark_it import guarantees, sql
+from odradek.spark_it import sql
 from odradek.spark_it.problems import Problem
 from odradek.spark_it.settings import RecordFormat
 from odradek.spark_it.sink_settings import JdbcSink, TopicSink
@@ -23,8 +23,6 @@ def problems_of(pipeline: Pipeline) -> list[Problem]:
         return problems  # the rest reads the statements
     for check in (_sources, _sink, _errors, _cases):
         problems += check(pipeline)
-    if not problems:
-        problems += guarantees.refusals(pipeline, guarantees.why_stateful(pipeline))
     return problems
 
 

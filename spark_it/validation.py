@@ -16,7 +16,10 @@ def read_off(pipeline: Pipeline) -> tuple[str | None, Iterable[Problem]]:
 
 
 def validate(pipeline: Pipeline, analyse: Analysis = read_off) -> Guarantee:
-    """What a pipeline whose file is right guarantees. Raises PipelineError for what the analysis finds wrong."""
+    """What a pipeline guarantees that `spec_reader` has read; whoever runs one asks it first.
+
+    Raises PipelineError for what the analysis finds wrong, and for what cannot be exactly once and has to be.
+    """
     stateful, found = analyse(pipeline)
     problems = [*found, *refusals(pipeline, stateful)]
     if problems:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 from odradek.spark_it.problems import PipelineError
 from odradek.spark_it.spec_reader import parse
+from odradek.spark_it.validation import validate
 
 SOURCE = """
 name = "orders"
@@ -27,7 +28,7 @@ def pipeline(text, environment=None, folder=Path("/pipelines")):
 def problems(text, **options):
     """The lines that say what is wrong, without the file's name."""
     try:
-        pipeline(text, **options)
+        validate(pipeline(text, **options))
     except PipelineError as error:
         return [line.removeprefix("p.toml:") for line in str(error).split("\n")]
     return []

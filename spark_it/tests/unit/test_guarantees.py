@@ -2,6 +2,8 @@ import pytest
 
 from odradek.spark_it.deterministic import findings
 from odradek.spark_it.guarantees import Level, Units, guarantee, why_stateful
+from odradek.spark_it.problems import PipelineError, Problem
+from odradek.spark_it.validation import validate
 from spark_it.tests.unit.support import CONSOLE, SOURCE, TOPIC, pipeline, problems, transform
 
 DLQ = '[errors]\ndeadletterqueue.topic.name = "dlq"\n'
@@ -84,6 +86,15 @@ def test_what_comes_out_otherwise_is_refused_in_batch_units():
 
 def test_it_does_not_matter_in_offset_units():
     assert of(SOURCE + transform("SELECT uuid() id FROM orders") + TOPIC).level is Level.EXACTLY_ONCE
+
+
+def test_a_deeper_look_may_know_better():
+    one = pipeline(SOURCE + transform("SELECT uuid() id, count(*) n FROM orders") + TOPIC)
+    with pytest.raises(PipelineError, match=r"uuid\(\) may differ"):
+        validate(one)
+    assert validate(one, lambda _: (None, ())).units is Units.OFFSETS
+    with pytest.raises(PipelineError, match=r"p\.toml:3: no such column"):
+        validate(one, lambda _: (None, [Problem(3, "no such column")]))
 
 
 def test_functions_in_python_are_a_condition():
