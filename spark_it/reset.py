@@ -85,7 +85,7 @@ def _shown(to: To) -> str:
 
 
 def reached_offsets(found: Checkpoint) -> dict[TopicPartition, int]:
-    """Up to where the newest batch that is done has read, over all topic sources. Raises CheckpointError."""
+    """Up to where the newest batch that is done has read, over all topic sources."""
     offsets: dict[TopicPartition, int] = {}
     if found.done is not None:
         for text in found.done.offsets:
