@@ -86,8 +86,10 @@ class Fetcher:
         """The records of one fetch. Raises ConnectionLost and OutOfRange."""
         topic_ids = await self._link.topic_ids(list(dict.fromkeys(topic for topic, _ in self.positions)))
         request = self._request(topic_ids, max_wait_ms)
-        started = self._history.moment()
         try:
+            # Connecting may take until after a crash, and what is asked then is asked of the broker's next life.
+            await self._link.connection()
+            started = self._history.moment()
             response = await self._link.ask(request)
         except ConnectionLost:
             # The broker may not have seen the request: the session's epoch is not known any more.
