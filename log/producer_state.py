@@ -18,7 +18,9 @@ from odradek.protocol.errors import ErrorCode, KafkaError
 
 logger = logging.getLogger(__name__)
 
-_RETAINED_BATCHES = 5
+RETAINED_BATCHES = 5
+"""As many as a producer may have in flight."""
+
 _MAX_SEQUENCE = 0x7FFFFFFF
 _MAX_EPOCH = 0x7FFF
 _SNAPSHOT_VERSION = 1
@@ -70,7 +72,7 @@ class ProducerEntry:
         self.last_timestamp = -1
         self.last_sequence = NO_SEQUENCE
         self.transaction_start = NO_OFFSET
-        self.batches: deque[BatchMark] = deque(maxlen=_RETAINED_BATCHES)
+        self.batches: deque[BatchMark] = deque(maxlen=RETAINED_BATCHES)
 
     def set_epoch(self, epoch: int) -> None:
         """Batches of another epoch are forgotten."""

@@ -20,6 +20,7 @@ from odradek.log.filesystem import (
 )
 from odradek.log.leader_epochs import LeaderEpochs
 from odradek.log.partition_log import LoadedState, PartitionLog
+from odradek.log.producer_recall import recall_batches
 from odradek.log.producer_state import ProducerState
 from odradek.log.segment import (
     CLEANED_SUFFIX,
@@ -171,6 +172,7 @@ class _Loader:
         producers = self._producer_state()
         producers.remove_stray_snapshots([segment.base_offset for segment in self.segments])
         producer_replay.rebuild(producers, self.segments, start_offset, end_offset, self.now_ms, is_clean=is_clean)
+        recall_batches(producers, self.segments, self.now_ms)
         rebuilt = [segment for segment in self.segments if segment in self.rebuilt]
         return LoadedState(self.segments, start_offset, end_offset, new_point, self.epochs, producers, rebuilt)
 
