@@ -268,11 +268,6 @@ class OffsetIndex(SparseIndex):
         super().write_pending()
         del self._pending_keys[:]
 
-    @property
-    def last_position(self) -> int:
-        """The position in the last entry; 0 if there is none."""
-        return self.get(self.count - 1)[1] if self.count else 0
-
     def entry_above_position(self, position: int) -> tuple[int, int] | None:
         """(offset, position) of the first entry whose batch starts at or behind `position`."""
         slot = self._floor_slot(position - 1, 1) + 1

@@ -441,8 +441,6 @@ def test_changed_properties_reach_the_logs() -> None:
     manager.open(0)
     first, second = manager.create_log("t", 0, TOPIC_ID, 0), manager.create_log("u", 0, bytes(16), 0)
     configs["t"] = LogConfig({"retention.ms": "5"})
-    manager.update_topic_config("t")
-    assert (first.config.retention_ms, second.config.retention_ms) == (5, 604_800_000)
     manager.update_default_config(LogConfig({"retention.ms": "7"}))
     assert (first.config.retention_ms, second.config.retention_ms) == (5, 7)
 

@@ -28,9 +28,6 @@ from odradek.simulation.clients.link import RETRIABLE, Link
 from odradek.simulation.clients.produce import NEVER_EXPECTED
 from odradek.simulation.history import History, Isolation, Moment, Partition, Poll, ReadRecord, name_of
 
-_FETCH: Final = 1
-_FIRST_WITH_SESSIONS: Final = 7
-_FIRST_WITH_IDS: Final = 13
 _NOWHERE: Final = -1
 """As the position that a session knows: whatever it knows, the partition is to be named again."""
 _SESSION_ERRORS: Final = frozenset(
