@@ -85,10 +85,12 @@ class SparseIndex:
         return [self.get(slot) for slot in range(self.count)]
 
     def preallocate(self) -> None:
-        """Make the file ready for appends: create it and extend it to its full size, once."""
+        """Make the file ready for appends: create it and extend it to its full size, once.
+
+        It may hold more than that already, from a time with another limit or from a rebuild.
+        """
         if not self._preallocated:
-            _ = self.count
-            self._open().truncate(self.max_entries * self.entry.size)
+            self._open().truncate(max(self.max_entries, self.count) * self.entry.size)
             self._preallocated = True
 
     def write_pending(self) -> None:
