@@ -9,7 +9,8 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from odradek.log.producer_state import RETAINED_BATCHES, BatchMark, ProducerEntry, ProducerState
+from odradek.log.producer_entry import RETAINED_BATCHES, BatchMark, ProducerEntry
+from odradek.log.producer_state import ProducerState
 from odradek.log.segment import Segment
 from odradek.protocol.record_batch import BatchHeader
 

@@ -15,7 +15,8 @@ from odradek.log.filesystem import is_disk_full
 from odradek.log.flush import FlushTask
 from odradek.log.log_state import LogState
 from odradek.log.partition_log import PartitionLog
-from odradek.log.producer_state import ProducerEntry, ProducerState
+from odradek.log.producer_entry import ProducerEntry
+from odradek.log.producer_state import ProducerState
 from odradek.log.recovery import _Loader
 from odradek.log.segment import Segment
 from odradek.protocol.errors import ErrorCode, KafkaError

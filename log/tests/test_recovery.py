@@ -8,7 +8,8 @@ import pytest
 from odradek.log import checkpoints
 from odradek.log.filesystem import LogDirFailure, MemoryFileSystem, OsFileSystem, SimulatedCrash, remove_if_exists
 from odradek.log.partition_log import Origin
-from odradek.log.producer_state import ProducerState, encode_snapshot
+from odradek.log.producer_snapshots import encode_snapshot
+from odradek.log.producer_state import ProducerState
 from odradek.log.tests.support import (
     DIRECTORY,
     LOG_DIRECTORY,
