@@ -235,7 +235,7 @@ SAFEGUARDS: Final = (
             (ProducerEntry, "set_epoch", _epochs_never_fall),
         ),
         (_K.ABORTED_READ, _K.HANGING_TRANSACTION, _K.TORN_TRANSACTION, _K.DUPLICATE),
-        7,
+        0,
     ),
     Safeguard(
         "markers",
@@ -249,28 +249,28 @@ SAFEGUARDS: Final = (
         "A coordinator that starts finishes what was decided before.",
         ((transaction_markers, "resume", _replaced_by(_nothing)),),
         (_K.HANGING_TRANSACTION, _K.TORN_TRANSACTION, "gave up on"),
-        8,
+        7,
     ),
     Safeguard(
         "flush-before-acks",
         "With flush.before.acks the high watermark, and with it each answer, waits for the sync.",
         ((Partition, "configure", _synced_at_once),),
         (_K.LOST_WRITE, _K.LOST_TRANSACTION, _K.OFFSET_BACK),
-        35,
+        12,
     ),
     Safeguard(
         "sync-errors",
         "A sync that failed takes the directory offline.",
         ((FlushTask, "run", _failed_syncs_count),),
         (_K.LOST_WRITE, _K.LOST_TRANSACTION, _K.OFFSET_BACK, _K.TWO_VALUES),
-        35,
+        26,
     ),
     Safeguard(
         "write-errors",
         "What the disk refused is not acknowledged.",
         ((Segment, "append", _failed_writes_count),),
         (_K.LOST_WRITE, _K.UNREADABLE, _K.LOST_TRANSACTION),
-        31,
+        2,
     ),
     Safeguard(
         "last-stable-offset",
@@ -301,7 +301,7 @@ SAFEGUARDS: Final = (
             (transactional_offsets, "_check", _any_generation),
         ),
         (_K.OFFSET_BACK, _K.COPY_DUPLICATE),
-        41,
+        12,
     ),
 )
 
