@@ -35,6 +35,7 @@ from odradek.log.segment import (
     file_name,
 )
 from odradek.log.transaction_index import CorruptTransactionIndexError
+from odradek.log.transaction_index_check import check_transaction_index
 from odradek.protocol.record_batch import CONTROL_FLAG, TRANSACTIONAL_FLAG, BatchHeader
 
 logger = logging.getLogger(__name__)
@@ -130,7 +131,7 @@ class _Loader:
         self._read_epochs()
         bases = self._open_segments()
         first = len(bases) if is_clean else bisect_right(bases[1:], recovery_point)
-        self._rebuild_lacking(self.segments[:first], log_start_offset)
+        self._rebuild_lacking(self.segments[:first], log_start_offset, is_clean=is_clean)
         if not self.epochs.entries:
             self._find_epochs(self.segments[:first])
         if not is_clean:
@@ -242,11 +243,11 @@ class _Loader:
                 self._remove(name)
         return [segment.base_offset for segment in self.segments]
 
-    def _rebuild_lacking(self, segments: list[Segment], log_start_offset: int) -> None:
+    def _rebuild_lacking(self, segments: list[Segment], log_start_offset: int, *, is_clean: bool) -> None:
         """Rebuild those of sound segments whose indexes are missing or damaged."""
         names = set(self.fs.list_names(self.directory))
         for number, segment in enumerate(segments):
-            if self._must_rebuild(segment, names):
+            if self._must_rebuild(segment, names, segments[: number + 1], is_clean=is_clean):
                 flaw = self._recover(segment, log_start_offset, number)
                 if flaw is not None:
                     logger.error(
@@ -254,14 +255,17 @@ class _Loader:
                         "why=%s", segment.path(LOG_SUFFIX), segment.size_bytes, flaw,
                     )  # fmt: skip
 
-    def _must_rebuild(self, segment: Segment, names: set[str]) -> bool:
+    def _must_rebuild(self, segment: Segment, names: set[str], up_to_it: list[Segment], *, is_clean: bool) -> bool:
         for kind in (INDEX_SUFFIX, TIME_INDEX_SUFFIX):
             if file_name(segment.base_offset, kind) not in names and (segment.size_bytes or kind == INDEX_SUFFIX):
                 logger.warning("rebuilding segment because of a missing index file=%s", segment.path(kind))
                 return True
         if file_name(segment.base_offset, TRANSACTION_INDEX_SUFFIX) in names:
             try:
-                segment.transaction_index.entries()
+                entries = segment.transaction_index.entries()
+                # After a clean stop it is believed, and in a compacted log a transaction's first batch may be gone.
+                if not (is_clean or self.config.compacts or segment.base_offset < self.cleaned_to):
+                    check_transaction_index(segment, up_to_it, entries, self.cleaned_to)
             except CorruptTransactionIndexError as error:
                 logger.warning("rebuilding segment because of its transaction index: %s", error)
                 return True
