@@ -46,8 +46,8 @@ def first_dirty_offset(log: PartitionLog, checkpoint: int | None) -> int:
 def find_target(log: PartitionLog, checkpoint: int | None, now_ms: int) -> Target | None:
     """What of the log can be compacted, whether or not it is due; None if nothing can. Raises OSError.
 
-    Only whole segments before the active one, below the last stable offset and older than min.compaction.lag.ms; and only
-    what is on the disk, lest a record goes whose successor is lost with the power.
+    Only whole segments before the active one, below the last stable offset and older than min.compaction.lag.ms; and
+    only what is on the disk, lest a record goes whose successor is lost with the power.
     """
     config, segments = log.config, log.segments
     if len(segments) == 1:
