@@ -263,7 +263,7 @@ SAFEGUARDS: Final = (
         "A sync that failed takes the directory offline.",
         ((FlushTask, "run", _failed_syncs_count),),
         (_K.LOST_WRITE, _K.LOST_TRANSACTION, _K.OFFSET_BACK, _K.TWO_VALUES),
-        26,
+        35,
     ),
     Safeguard(
         "write-errors",
