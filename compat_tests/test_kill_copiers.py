@@ -66,8 +66,11 @@ class Copier:
             process.kill()
 
     def stop_for_a_while(self) -> None:
-        """The process stands still as in a long pause of its machine, and another takes its place."""
-        if (process := self._process) is not None:
+        """The process stands still as in a long pause of its machine, and another takes its place.
+
+        Not before it has fenced its predecessors: it would fence its successor when it wakes.
+        """
+        if (process := self._process) is not None and self._ready in self.output():
             process.send_signal(signal.SIGSTOP)
             self._stopped.append(process)
             self._process = None
