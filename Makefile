@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: start test check bench install install-test jars clean
+.PHONY: start test check bench simulate install install-test jars clean
 
 start: install
 	$(BIN)/odradek start --override listeners=PLAINTEXT://127.0.0.1:9092 --override log.dirs=data
@@ -16,6 +16,9 @@ check: install-test
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+simulate: install
+	$(BIN)/python -m odradek.simulation $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),200))
 
 bench: install-test jars
 	$(BIN)/python -m benchmarks

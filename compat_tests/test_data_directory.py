@@ -12,6 +12,7 @@ from compat_tests.apache_kafka.broker import ApacheKafkaBroker
 from compat_tests.clients import load
 from compat_tests.clients.common import ConsumerOptions, Message, ProducerOptions, Received, read, wait_until
 from compat_tests.conftest import SHARED_PROPERTIES
+from compat_tests.kill.files import complaints_in
 
 pytestmark = pytest.mark.usefixtures("kafka_jars")
 
@@ -77,7 +78,9 @@ def since(records: list[Received], known: list[Received]) -> list[Received]:
 
 def dump(files: list[Path], *arguments: str) -> str:
     listed = ",".join(map(str, sorted(files)))
-    return tools.run(tools.DUMP_LOG_SEGMENTS, *arguments, "--files", listed, heap="512m").stdout
+    result = tools.run(tools.DUMP_LOG_SEGMENTS, *arguments, "--files", listed, heap="512m")
+    assert complaints_in(result.stderr) == []
+    return result.stdout
 
 
 def sections(dumped: str) -> dict[str, str]:
@@ -118,15 +121,8 @@ def test_dump_log_segments_reads_every_file(start_broker: Callable[..., Any], cl
     indexes = [*data.glob("segments-0/*.index"), *data.glob("segments-0/*.timeindex")]
     snapshots = [*data.glob("codecs-*/*.snapshot"), *data.glob("segments-0/*.snapshot")]
     dumped = dump([i for i in indexes if i.stat().st_size] + snapshots)
-    for complaint in (
-        "Mismatches",
-        "not found",
-        "Index timestamp",
-        "Indexed offset",
-        "is corrupt",
-        "Could not",
-    ):
-        assert complaint not in dumped
+    assert "is corrupt" not in dumped
+    assert "Could not" not in dumped
     per_file = sections(dumped)
     assert any(p.endswith(".index") and "offset: " in text for p, text in per_file.items())
     assert any(p.endswith(".timeindex") and "timestamp: " in text for p, text in per_file.items())

@@ -14,7 +14,6 @@ from odradek.protocol.messages.describe_transactions import (
 )
 from odradek.protocol.messages.list_transactions import ListTransactionsResponseTransactionState
 
-NO_DURATION: Final = -1
 _KNOWN: Final = frozenset(STATE_NAMES.values())
 
 

@@ -82,10 +82,6 @@ class Schedule:
         self._added += 1
         heapq.heappush(self._once, (due_ms, self._added, action))
 
-    @property
-    def pending_once(self) -> int:
-        return len(self._once)
-
     def run_due(self, now_ms: int) -> int:
         """Do what is due; when to come again. A job that throws is left for its next time."""
         for job in self.jobs:

@@ -46,7 +46,8 @@ def first_dirty_offset(log: PartitionLog, checkpoint: int | None) -> int:
 def find_target(log: PartitionLog, checkpoint: int | None, now_ms: int) -> Target | None:
     """What of the log can be compacted, whether or not it is due; None if nothing can. Raises OSError.
 
-    Only whole segments before the active one, below the last stable offset and older than min.compaction.lag.ms.
+    Only whole segments before the active one, below the last stable offset and older than min.compaction.lag.ms; and
+    only what is on the disk, lest a record goes whose successor is lost with the power.
     """
     config, segments = log.config, log.segments
     if len(segments) == 1:
@@ -54,7 +55,8 @@ def find_target(log: PartitionLog, checkpoint: int | None, now_ms: int) -> Targe
     first_dirty = first_dirty_offset(log, checkpoint)
     bases = [segment.base_offset for segment in segments]
     first = max(0, bisect_right(bases, first_dirty) - 1)
-    limit = max(0, bisect_right(bases, max(log.last_stable_offset, first_dirty)) - 1)
+    bound = min(log.last_stable_offset, log.flushed_offset)
+    limit = max(0, bisect_right(bases, max(bound, first_dirty)) - 1)
     if config.min_compaction_lag_ms > 0:
         for index in range(first, limit):
             if segments[index].largest_timestamp_ms > now_ms - config.min_compaction_lag_ms:

@@ -85,10 +85,12 @@ class SparseIndex:
         return [self.get(slot) for slot in range(self.count)]
 
     def preallocate(self) -> None:
-        """Make the file ready for appends: create it and extend it to its full size, once."""
+        """Make the file ready for appends: create it and extend it to its full size, once.
+
+        It may hold more than that already, from a time with another limit or from a rebuild.
+        """
         if not self._preallocated:
-            _ = self.count
-            self._open().truncate(self.max_entries * self.entry.size)
+            self._open().truncate(max(self.max_entries, self.count) * self.entry.size)
             self._preallocated = True
 
     def write_pending(self) -> None:
@@ -267,11 +269,6 @@ class OffsetIndex(SparseIndex):
     def write_pending(self) -> None:
         super().write_pending()
         del self._pending_keys[:]
-
-    @property
-    def last_position(self) -> int:
-        """The position in the last entry; 0 if there is none."""
-        return self.get(self.count - 1)[1] if self.count else 0
 
     def entry_above_position(self, position: int) -> tuple[int, int] | None:
         """(offset, position) of the first entry whose batch starts at or behind `position`."""

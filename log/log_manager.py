@@ -463,13 +463,6 @@ class LogManager(LogUpkeep):
     def _config_of(self, topic: str) -> LogConfig:
         return self._topic_config(topic) or self.default_config
 
-    def update_topic_config(self, topic: str) -> None:
-        """The topic's properties changed: ask for them again."""
-        config = self._config_of(topic)
-        for log in self._logs.values():
-            if log.topic == topic:
-                log.update_config(config)
-
     def update_default_config(self, default_config: LogConfig) -> None:
         """The broker's defaults for topics changed: all topics' properties are asked for again."""
         self.default_config = default_config

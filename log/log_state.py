@@ -78,6 +78,7 @@ class LogState:
         self._is_new = state.log_end_offset == state.segments[0].base_offset
         self._known_damage: set[str] = set()
         self._is_closed = False
+        self._unwritten_epoch_at: int | None = None
         self.update_config(config)
 
     def update_config(self, config: LogConfig) -> None:
@@ -117,12 +118,14 @@ class LogState:
     def recovery_point(self) -> int:
         """What to write into the recovery point checkpoint: after a crash the segment that holds it is read again.
 
-        So it lies in the first segment whose indexes are not on the disk in full, even if all of its batches are.
+        So it lies in the first segment whose indexes are not on the disk in full, even if all of its batches are, and
+        not behind the start of a leader epoch that is in the batches only.
         """
         if self._is_closed:
             return self.flushed_offset
         first = self._unsynced_segments[0] if self._unsynced_segments else self._active
-        return min(self.flushed_offset, first.base_offset)
+        point = min(self.flushed_offset, first.base_offset)
+        return point if self._unwritten_epoch_at is None else min(point, self._unwritten_epoch_at)
 
     @property
     def last_stable_offset(self) -> int:
@@ -191,7 +194,8 @@ class LogState:
 
     def elect(self, epoch: int) -> None:
         """Note that a leader epoch begins at the log's end. The next flush writes it; no batch has it before."""
-        self.leader_epochs.assign(epoch, self.log_end_offset)
+        if self.leader_epochs.assign(epoch, self.log_end_offset) and self._unwritten_epoch_at is None:
+            self._unwritten_epoch_at = self.log_end_offset
 
     def assign_epoch(self, epoch: int, start_offset: int) -> None:
         """Note that a leader epoch begins, when its first batch arrives. Raises OSError, and then has noted nothing."""
@@ -213,6 +217,7 @@ class LogState:
         path = f"{self.directory}/{checkpoints.LEADER_EPOCHS_FILE}"
         checkpoints.write_leader_epochs(self.fs, path, self.leader_epochs.entries, sync=False)
         self.leader_epochs.dirty = False
+        self._unwritten_epoch_at = None
         self._unsynced_paths.add(path)
 
     def _unless_full(self, write: Callable[[], T]) -> T | None:

@@ -30,6 +30,8 @@ from odradek.protocol.errors import ErrorCode, KafkaError
 
 logger = logging.getLogger(__name__)
 
+_FEW_TRANSACTIONS = 8
+
 __all__ = ["AppendInfo", "LoadedState", "Origin", "PartitionLog", "UnexpectedOffsetError"]
 
 
@@ -145,9 +147,21 @@ class PartitionLog(LogAppend):
             index += 1
             if index == len(self.segments):
                 return []
-        upper = self.segments[index].offset_above_position(region.position + region.size_bytes)
-        if upper is None:
-            upper = self._bases[index + 1] if index + 1 < len(self._bases) else self.log_end_offset
+        rest = 0
+        for number in range(index, len(self.segments)):
+            rest += self.segments[number].transaction_index.count_from(offset)
+            if rest > _FEW_TRANSACTIONS:
+                break
+        if not rest:
+            return []
+        # To name a few that come later is less work than to find where the region ends.
+        upper = self.log_end_offset
+        if rest > _FEW_TRANSACTIONS:
+            above = self.segments[index].offset_above_position(region.position + region.size_bytes)
+            if above is not None:
+                upper = above
+            elif index + 1 < len(self._bases):
+                upper = self._bases[index + 1]
         found: list[AbortedTransaction] = []
         for number in range(index, len(self.segments)):
             entries, is_complete = self.segments[number].transaction_index.collect(offset, upper)

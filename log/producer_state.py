@@ -1,90 +1,22 @@
-"""What a partition knows of the producers that number their batches (KIP-98), and its .snapshot files.
+"""What a partition knows of the producers that number their batches (KIP-98), and which .snapshot files it keeps.
 
-For each producer id: its epoch, its last five batches (to recognize a batch that is sent again), and the first offset
-of its open transaction. From the open transactions follows the first unstable offset, which bounds the last stable one.
+From the open transactions follows the first unstable offset, which bounds the last stable one.
 """
 
 import logging
-import struct
-from collections import deque
-from collections.abc import Iterable
 from contextlib import suppress
 from typing import NamedTuple
 
 from odradek.log.filesystem import FileSystem, is_disk_full, remove_if_exists, write_whole
+from odradek.log.producer_entry import NO_EPOCH, NO_OFFSET, BatchMark, ProducerEntry
+from odradek.log.producer_snapshots import CorruptSnapshotError, decode_snapshot, encode_snapshot
 from odradek.log.segment import SNAPSHOT_SUFFIX, file_name
-from odradek.protocol.crc import crc32c
 from odradek.protocol.errors import ErrorCode, KafkaError
 
 logger = logging.getLogger(__name__)
 
-_RETAINED_BATCHES = 5
 _MAX_SEQUENCE = 0x7FFFFFFF
 _MAX_EPOCH = 0x7FFF
-_SNAPSHOT_VERSION = 1
-_SNAPSHOT_HEAD = struct.Struct(">hIi")
-_SNAPSHOT_CRC_END = 6
-_SNAPSHOT_ENTRY = struct.Struct(">qhiqiqiq")
-NO_SEQUENCE = -1
-NO_EPOCH = -1
-NO_OFFSET = -1
-
-
-class CorruptSnapshotError(Exception):
-    """A .snapshot file has another version, a bad checksum or a wrong size."""
-
-
-class BatchMark(NamedTuple):
-    """A batch that was appended, as far as it is needed to answer the same batch again."""
-
-    last_sequence: int
-    last_offset: int
-    offset_delta: int
-    timestamp: int
-
-    @property
-    def first_offset(self) -> int:
-        return self.last_offset - self.offset_delta
-
-
-_NO_BATCH = BatchMark(NO_SEQUENCE, NO_OFFSET, 0, -1)
-
-
-class ProducerEntry:
-    """One producer id. `transaction_start` is the first offset of its open transaction, -1 if none is open."""
-
-    __slots__ = (
-        "batches",
-        "coordinator_epoch",
-        "epoch",
-        "last_sequence",
-        "last_timestamp",
-        "producer_id",
-        "transaction_start",
-    )
-
-    def __init__(self, producer_id: int) -> None:
-        self.producer_id = producer_id
-        self.epoch = NO_EPOCH
-        self.coordinator_epoch = -1
-        self.last_timestamp = -1
-        self.last_sequence = NO_SEQUENCE
-        self.transaction_start = NO_OFFSET
-        self.batches: deque[BatchMark] = deque(maxlen=_RETAINED_BATCHES)
-
-    def set_epoch(self, epoch: int) -> None:
-        """Batches of another epoch are forgotten."""
-        if epoch != self.epoch:
-            self.epoch = epoch
-            self.batches.clear()
-            self.last_sequence = NO_SEQUENCE
-
-    def add(self, epoch: int, mark: BatchMark) -> None:
-        if epoch != self.epoch:
-            self.set_epoch(epoch)
-        self.batches.append(mark)
-        self.last_sequence = mark.last_sequence
-        self.last_timestamp = mark.timestamp
 
 
 class Verification:
@@ -471,49 +403,3 @@ def _old_epoch(entry: ProducerEntry, epoch: int) -> KafkaError:
         ErrorCode.INVALID_PRODUCER_EPOCH,
         f"producer {entry.producer_id} has epoch {entry.epoch}, the batch {epoch}",
     )
-
-
-def encode_snapshot(entries: Iterable[ProducerEntry]) -> bytes:
-    """The content of a .snapshot file: version, CRC-32C of what follows it, count, then 46 bytes for each producer."""
-    body = bytearray()
-    count = 0
-    for entry in entries:
-        last = entry.batches[-1] if entry.batches else _NO_BATCH
-        count += 1
-        body += _SNAPSHOT_ENTRY.pack(
-            entry.producer_id,
-            entry.epoch,
-            last.last_sequence,
-            last.last_offset,
-            last.offset_delta,
-            entry.last_timestamp,
-            entry.coordinator_epoch,
-            entry.transaction_start,
-        )
-    rest = count.to_bytes(4, "big") + body
-    return _SNAPSHOT_VERSION.to_bytes(2, "big") + crc32c(rest).to_bytes(4, "big") + rest
-
-
-def decode_snapshot(data: bytes) -> list[ProducerEntry]:
-    """Raises CorruptSnapshotError."""
-    if len(data) < _SNAPSHOT_HEAD.size:
-        raise CorruptSnapshotError("too short")
-    version, crc, count = _SNAPSHOT_HEAD.unpack_from(data)
-    if version != _SNAPSHOT_VERSION:
-        raise CorruptSnapshotError(f"unknown version {version}")
-    if crc != crc32c(memoryview(data)[_SNAPSHOT_CRC_END:]):
-        raise CorruptSnapshotError("bad checksum")
-    if len(data) != _SNAPSHOT_HEAD.size + count * _SNAPSHOT_ENTRY.size:
-        raise CorruptSnapshotError(f"{count} entries announced in {len(data)} bytes")
-    result = []
-    for fields in _SNAPSHOT_ENTRY.iter_unpack(memoryview(data)[_SNAPSHOT_HEAD.size :]):
-        producer_id, epoch, sequence, last_offset, delta, timestamp, coordinator_epoch, start = fields
-        entry = ProducerEntry(producer_id)
-        entry.epoch = epoch
-        if last_offset >= 0:
-            entry.add(epoch, BatchMark(sequence, last_offset, delta, timestamp))
-        entry.last_timestamp = timestamp
-        entry.coordinator_epoch = coordinator_epoch
-        entry.transaction_start = start if start >= 0 else NO_OFFSET
-        result.append(entry)
-    return result

@@ -20,6 +20,7 @@ from odradek.log.filesystem import (
 )
 from odradek.log.leader_epochs import LeaderEpochs
 from odradek.log.partition_log import LoadedState, PartitionLog
+from odradek.log.producer_recall import recall_batches
 from odradek.log.producer_state import ProducerState
 from odradek.log.segment import (
     CLEANED_SUFFIX,
@@ -34,6 +35,7 @@ from odradek.log.segment import (
     file_name,
 )
 from odradek.log.transaction_index import CorruptTransactionIndexError
+from odradek.log.transaction_index_check import check_transaction_index
 from odradek.protocol.record_batch import CONTROL_FLAG, TRANSACTIONAL_FLAG, BatchHeader
 
 logger = logging.getLogger(__name__)
@@ -129,7 +131,7 @@ class _Loader:
         self._read_epochs()
         bases = self._open_segments()
         first = len(bases) if is_clean else bisect_right(bases[1:], recovery_point)
-        self._rebuild_lacking(self.segments[:first], log_start_offset)
+        self._rebuild_lacking(self.segments[:first], log_start_offset, is_clean=is_clean)
         if not self.epochs.entries:
             self._find_epochs(self.segments[:first])
         if not is_clean:
@@ -171,6 +173,7 @@ class _Loader:
         producers = self._producer_state()
         producers.remove_stray_snapshots([segment.base_offset for segment in self.segments])
         producer_replay.rebuild(producers, self.segments, start_offset, end_offset, self.now_ms, is_clean=is_clean)
+        recall_batches(producers, self.segments, self.now_ms)
         rebuilt = [segment for segment in self.segments if segment in self.rebuilt]
         return LoadedState(self.segments, start_offset, end_offset, new_point, self.epochs, producers, rebuilt)
 
@@ -240,11 +243,11 @@ class _Loader:
                 self._remove(name)
         return [segment.base_offset for segment in self.segments]
 
-    def _rebuild_lacking(self, segments: list[Segment], log_start_offset: int) -> None:
+    def _rebuild_lacking(self, segments: list[Segment], log_start_offset: int, *, is_clean: bool) -> None:
         """Rebuild those of sound segments whose indexes are missing or damaged."""
         names = set(self.fs.list_names(self.directory))
         for number, segment in enumerate(segments):
-            if self._must_rebuild(segment, names):
+            if self._must_rebuild(segment, names, segments[: number + 1], is_clean=is_clean):
                 flaw = self._recover(segment, log_start_offset, number)
                 if flaw is not None:
                     logger.error(
@@ -252,14 +255,17 @@ class _Loader:
                         "why=%s", segment.path(LOG_SUFFIX), segment.size_bytes, flaw,
                     )  # fmt: skip
 
-    def _must_rebuild(self, segment: Segment, names: set[str]) -> bool:
+    def _must_rebuild(self, segment: Segment, names: set[str], up_to_it: list[Segment], *, is_clean: bool) -> bool:
         for kind in (INDEX_SUFFIX, TIME_INDEX_SUFFIX):
             if file_name(segment.base_offset, kind) not in names and (segment.size_bytes or kind == INDEX_SUFFIX):
                 logger.warning("rebuilding segment because of a missing index file=%s", segment.path(kind))
                 return True
         if file_name(segment.base_offset, TRANSACTION_INDEX_SUFFIX) in names:
             try:
-                segment.transaction_index.entries()
+                entries = segment.transaction_index.entries()
+                # After a clean stop it is believed, and in a compacted log a transaction's first batch may be gone.
+                if not (is_clean or self.config.compacts or segment.base_offset < self.cleaned_to):
+                    check_transaction_index(segment, up_to_it, entries, self.cleaned_to)
             except CorruptTransactionIndexError as error:
                 logger.warning("rebuilding segment because of its transaction index: %s", error)
                 return True

@@ -97,21 +97,30 @@ class TransactionIndex:
 
     def collect(self, fetch_offset: int, upper_bound: int) -> tuple[list[AbortedTransaction], bool]:
         """Those that touch [fetch_offset, upper_bound), and whether later segments need no look."""
-        known = self._known
-        if known is None:
-            known = bytearray(self._stored())
-            self._decode(known)
-            self._known = known
         found: list[AbortedTransaction] = []
-        slots = range(len(known) // _ENTRY.size)
-        start = bisect_left(slots, fetch_offset, key=lambda slot: _last_offset(known, slot))
-        for slot in slots[start:]:
+        known, slots = self._slots_from(fetch_offset)
+        for slot in slots:
             entry = AbortedTransaction(*_ENTRY.unpack_from(known, slot * _ENTRY.size)[1:])
             if entry.first_offset < upper_bound:
                 found.append(entry)
             if entry.last_stable_offset >= upper_bound:
                 return found, True
         return found, False
+
+    def count_from(self, offset: int) -> int:
+        """How many have their markers at or above `offset`."""
+        return len(self._slots_from(offset)[1])
+
+    def _slots_from(self, offset: int) -> tuple[bytearray, range]:
+        known = self._known
+        if known is None:
+            known = bytearray(self._stored())
+            self._decode(known)
+            self._known = known
+        slots = range(len(known) // _ENTRY.size)
+        if not slots or _last_offset(known, 0) >= offset:
+            return known, slots
+        return known, slots[bisect_left(slots, offset, key=lambda slot: _last_offset(known, slot)) :]
 
     def truncate_to(self, offset: int) -> None:
         """Drop entries whose marker is at or above `offset`."""

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 _READ_BYTES: Final = 1 << 20
 _LEAST_LENGTH: Final = RECORD_BATCH_OVERHEAD - LOG_OVERHEAD
 _MAX_RELATIVE_OFFSET: Final = 0x7FFFFFFF
-_MAX_POSITION: Final = 0x7FFFFFFF
 _pack_offset_entry = OffsetIndex.entry.pack
 _pack_time_entry = TimeIndex.entry.pack
 _LENGTH = Struct(">i")

@@ -17,9 +17,6 @@ from odradek.protocol.record_batch import NO_PARTITION_LEADER_EPOCH, InvalidReco
 if TYPE_CHECKING:
     from odradek.protocol.record_reader import Record
 
-CONTROL_BATCH_BYTES = 78
-"""Size of a batch that build_control_batch makes."""
-
 _KEY = Struct(">hh")
 _END_TXN_VALUE = Struct(">hi")
 _KEY_VERSION = 0

@@ -24,7 +24,6 @@ CRC_POSITION = 17
 ATTRIBUTES_POSITION = 21
 """The CRC covers everything from here on, so base offset and leader epoch can be stamped without a new CRC."""
 MAX_TIMESTAMP_POSITION = 35
-RECORD_COUNT_POSITION = 57
 
 CODEC_MASK = 0x07
 LOG_APPEND_TIME_FLAG = 0x08

@@ -8,7 +8,8 @@ Sources: Kafka documentation ("Replication"), KIP-101, KIP-207, KIP-320.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Final, Protocol
 
 from odradek.log.config import LogConfig
@@ -20,6 +21,7 @@ from odradek.log.transaction_index import AbortedTransaction
 from odradek.log.validation import Origin
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.replication.cluster_metadata import PartitionMetadata
+from odradek.replication.offset_lookup import find_offset
 from odradek.replication.topic_names import is_internal
 
 logger = logging.getLogger(__name__)
@@ -27,25 +29,6 @@ logger = logging.getLogger(__name__)
 READ_UNCOMMITTED: Final = 0
 READ_COMMITTED: Final = 1
 NO_EPOCH: Final = -1
-
-LATEST_TIMESTAMP: Final = -1
-EARLIEST_TIMESTAMP: Final = -2
-MAX_TIMESTAMP: Final = -3
-EARLIEST_LOCAL_TIMESTAMP: Final = -4
-LATEST_TIERED_TIMESTAMP: Final = -5
-EARLIEST_PENDING_UPLOAD_TIMESTAMP: Final = -6
-
-SPECIAL_TIMESTAMPS: Final = {
-    LATEST_TIMESTAMP: 0,
-    EARLIEST_TIMESTAMP: 0,
-    MAX_TIMESTAMP: 7,
-    EARLIEST_LOCAL_TIMESTAMP: 8,
-    LATEST_TIERED_TIMESTAMP: 9,
-    EARLIEST_PENDING_UPLOAD_TIMESTAMP: 11,
-}
-"""The ListOffsets version from which on each negative timestamp has a meaning."""
-
-NOT_FOUND: Final = TimestampOffset(-1, -1, -1)
 
 
 class Watcher(Protocol):
@@ -267,24 +250,26 @@ class Partition:
         At least one; nothing at the end. Raises KafkaError: as `read`.
         """
         log = self.leading_log()
-        try:
-            region = log.read(offset, max_bytes, upper_offset=log.log_end_offset, at_least_one=True)
-            return b"" if region is None else region.read()
-        except OSError as error:
-            failure = LogDirFailure(log.log_directory, f"reading {self!r} failed: {error}")
-            self._on_failure(failure)
-            raise failure from error
-        except LogDirFailure as failure:
-            self._on_failure(failure)
-            raise
+        with self._telling_failures():
+            try:
+                region = log.read(offset, max_bytes, upper_offset=log.log_end_offset, at_least_one=True)
+                return b"" if region is None else region.read()
+            except OSError as error:
+                raise LogDirFailure(log.log_directory, f"reading {self!r} failed: {error}") from error
 
     def aborted_transactions(self, offset: int, region: FileRegion) -> list[AbortedTransaction]:
         """What a read-committed consumer must skip in a region that `read` gave for `offset`.
 
         Raises KafkaError: as `leading_log`, E56.
         """
-        try:
+        with self._telling_failures():
             return self.leading_log().aborted_transactions(offset, region)
+
+    @contextmanager
+    def _telling_failures(self) -> Iterator[None]:
+        """Has the directory taken offline that fails. Appends and reads, the hot paths, do it by hand."""
+        try:
+            yield
         except LogDirFailure as failure:
             self._on_failure(failure)
             raise
@@ -354,32 +339,8 @@ class Partition:
         else:
             upper_offset = log.last_stable_offset if isolation_level else log.high_watermark
         is_lagging = isolation_level is not None and log.high_watermark < self._epoch_start_offset
-        try:
-            if timestamp == LATEST_TIMESTAMP:
-                found: TimestampOffset | None = None
-                if not is_lagging:
-                    return TimestampOffset(upper_offset, -1, self.leader_epoch)
-            elif timestamp in (EARLIEST_TIMESTAMP, EARLIEST_LOCAL_TIMESTAMP):
-                return TimestampOffset(log.log_start_offset, -1, _earliest_epoch(log))
-            elif timestamp in (LATEST_TIERED_TIMESTAMP, EARLIEST_PENDING_UPLOAD_TIMESTAMP):
-                return NOT_FOUND
-            elif timestamp == MAX_TIMESTAMP:
-                found = log.offset_of_max_timestamp()
-            elif timestamp < 0:
-                raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"timestamp {timestamp} has no meaning")
-            else:
-                found = log.offset_for_timestamp(timestamp)
-        except LogDirFailure as failure:
-            self._on_failure(failure)
-            raise
-        if found is not None and found.offset < upper_offset:
-            return found
-        if is_lagging:
-            raise KafkaError(
-                ErrorCode.OFFSET_NOT_AVAILABLE,
-                f"the high watermark {log.high_watermark} has not reached the leader's epoch yet",
-            )
-        return NOT_FOUND
+        with self._telling_failures():
+            return find_offset(log, timestamp, upper_offset, self.leader_epoch, is_lagging=is_lagging)
 
     def delete_records(self, offset: int) -> int:
         """Moves the log's start to `offset`, -1 meaning the high watermark; the low watermark that results (KIP-107).
@@ -392,11 +353,8 @@ class Partition:
                 ErrorCode.INVALID_TOPIC_EXCEPTION, f"records of internal topic {self.topic} cannot be deleted"
             )
         log = self.leading_log()
-        try:
+        with self._telling_failures():
             log.delete_records_before(offset)
-        except LogDirFailure as failure:
-            self._on_failure(failure)
-            raise
         self.wake_watchers()
         return self.low_watermark
 
@@ -459,16 +417,3 @@ class Partition:
                 f"{len(self.isr)} replicas are in sync, {self._min_isr} must be",
             )
         return True
-
-
-def _earliest_epoch(log: PartitionLog) -> int:
-    earliest = log.leader_epochs.earliest()
-    if earliest is None or earliest[1] > log.log_start_offset:
-        return NO_EPOCH
-    return earliest[0]
-
-
-def check_timestamp_supported(timestamp: int, version: int) -> None:
-    """Raises KafkaError E35 for a negative timestamp that has no meaning in a ListOffsets version."""
-    if timestamp < 0 and version < SPECIAL_TIMESTAMPS.get(timestamp, 1 << 15):
-        raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"timestamp {timestamp} has no meaning in version {version}")

@@ -166,7 +166,10 @@ class ProduceMemo:
 
         if not partition.waits_for_sync(info, acks):
             operation = DelayedOperation(settled, lambda: failed(KafkaError(ErrorCode.REQUEST_TIMED_OUT)))
-            return operation.wait(services.reactor, known.timeout_ms, (partition,))
+            answer = operation.wait(services.reactor, known.timeout_ms, (partition,))
+            # Whom the append woke may have found the disk broken.
+            operation.wake()
+            return answer
         if acks == -1:
             return produce.finish_one(services, partition, known.topic, request, info)
         return services.flusher.flush(partition).addCallback(

@@ -57,10 +57,11 @@ async def _patiently(
     world: "World", deadline_s: float, read: Any, connection: ClientConnection, *what: Any
 ) -> Any:
     while True:
+        is_last_try = world.clock.seconds() > deadline_s
         try:
-            return await read(connection, *what, is_last_try=world.clock.seconds() > deadline_s)
+            return await read(connection, *what, is_last_try=is_last_try)
         except (_NotYetError, ConnectionLost, ValueError) as error:
-            if world.clock.seconds() > deadline_s or not isinstance(error, _NotYetError):
+            if is_last_try or not isinstance(error, _NotYetError):
                 world.trace(f"cannot read {what} at the end: {error!r}")
                 return None
         await world.sleep(0.5)
@@ -78,6 +79,8 @@ async def _read_compacted(
 ) -> list[tuple[FinalLog, Isolation]]:
     """With each isolation level, and with no compaction between."""
     logs = await _read_both(connection, partition, is_last_try=is_last_try)
+    if is_last_try:
+        return logs
     again = await _read_log(connection, partition, logs[0][1], is_last_try=is_last_try)
     if again.records != logs[0][0].records:
         raise _NotYetError(f"{partition} changes")

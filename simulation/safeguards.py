@@ -15,7 +15,8 @@ from odradek.log.filesystem import is_disk_full
 from odradek.log.flush import FlushTask
 from odradek.log.log_state import LogState
 from odradek.log.partition_log import PartitionLog
-from odradek.log.producer_state import ProducerEntry, ProducerState
+from odradek.log.producer_entry import ProducerEntry
+from odradek.log.producer_state import ProducerState
 from odradek.log.recovery import _Loader
 from odradek.log.segment import Segment
 from odradek.protocol.errors import ErrorCode, KafkaError
@@ -198,21 +199,21 @@ SAFEGUARDS: Final = (
         "Recovery checks the CRC of every batch.",
         ((verification, "crc32c", _replaced_by(lambda data: _AnyChecksum())),),
         (_K.UNREADABLE, "wrong checksum", _K.LOST_WRITE, _K.ALTERED_RECORD),
-        0,
+        2,
     ),
     Safeguard(
         "cut",
         "Recovery drops the segments behind a bad byte.",
         ((_Loader, "_recover_from", _cut_nothing_behind),),
         (_K.HOLE, _K.UNREADABLE, _K.LOST_WRITE),
-        0,
+        2,
     ),
     Safeguard(
         "producer-state",
         "A loaded log knows its producers, from the snapshot and the batches behind it.",
         ((producer_replay, "rebuild", _no_producers),),
         (_K.DUPLICATE, _K.REORDERED),
-        0,
+        1,
     ),
     Safeguard(
         "sequences",
@@ -222,7 +223,7 @@ SAFEGUARDS: Final = (
             (ProducerState, "check_data", _replaced_by(_nothing)),
         ),
         (_K.DUPLICATE, _K.REORDERED),
-        0,
+        1,
     ),
     Safeguard(
         "fencing",
@@ -248,35 +249,35 @@ SAFEGUARDS: Final = (
         "A coordinator that starts finishes what was decided before.",
         ((transaction_markers, "resume", _replaced_by(_nothing)),),
         (_K.HANGING_TRANSACTION, _K.TORN_TRANSACTION, "gave up on"),
-        0,
+        7,
     ),
     Safeguard(
         "flush-before-acks",
         "With flush.before.acks the high watermark, and with it each answer, waits for the sync.",
         ((Partition, "configure", _synced_at_once),),
         (_K.LOST_WRITE, _K.LOST_TRANSACTION, _K.OFFSET_BACK),
-        0,
+        12,
     ),
     Safeguard(
         "sync-errors",
         "A sync that failed takes the directory offline.",
         ((FlushTask, "run", _failed_syncs_count),),
         (_K.LOST_WRITE, _K.LOST_TRANSACTION, _K.OFFSET_BACK, _K.TWO_VALUES),
-        0,
+        35,
     ),
     Safeguard(
         "write-errors",
         "What the disk refused is not acknowledged.",
         ((Segment, "append", _failed_writes_count),),
         (_K.LOST_WRITE, _K.UNREADABLE, _K.LOST_TRANSACTION),
-        0,
+        2,
     ),
     Safeguard(
         "last-stable-offset",
         "A reader of committed records gets nothing of an open transaction.",
         ((LogState, "last_stable_offset", _replaced_by(property(lambda self: self.high_watermark))),),
         (_K.DIRTY_READ, _K.ABORTED_READ),
-        0,
+        1,
     ),
     Safeguard(
         "aborted-list",
@@ -300,7 +301,7 @@ SAFEGUARDS: Final = (
             (transactional_offsets, "_check", _any_generation),
         ),
         (_K.OFFSET_BACK, _K.COPY_DUPLICATE),
-        0,
+        12,
     ),
 )
 

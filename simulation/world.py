@@ -58,7 +58,6 @@ class World:
         self.broker = BrokerProcess(self, ADDRESS, {"log.dirs": "/data", **(properties or {})})
         self.on_broker_end: Callable[[str], None] = lambda how: None
         self.on_start_failure: Callable[[str], None] = self.fail
-        self.on_trace: Callable[[str], None] | None = None
         self._print_line = print_line
         self._hash = hashlib.blake2b(digest_size=16)
 

@@ -15,6 +15,7 @@ from compat_tests.kill.writers import KAFKA_PYTHON
 
 STUCK_SECONDS = 2.0
 CRC_STARTS_AT = 21
+ABORTED_TRANSACTION_BYTES = 34
 
 
 class Damage(NamedTuple):
@@ -87,6 +88,15 @@ def _cut(suffix: str) -> Callable[[Path, Random], Path]:
     return apply
 
 
+def _cut_transaction_index(partition: Path, random: Random) -> Path:
+    """Cut within an entry: the format has nothing that would tell of whole ones that are gone."""
+    path = random.choice(_files(partition, ".txnindex"))
+    size = path.stat().st_size
+    with open(path, "r+b") as file:
+        file.truncate(random.choice([n for n in range(size) if n % ABORTED_TRANSACTION_BYTES]))
+    return path
+
+
 def _last_snapshot(partition: Path, random: Random) -> Path:
     return _flip(_files(partition, ".snapshot")[-1], random)
 
@@ -118,6 +128,8 @@ DAMAGES = (
     Damage("a bit of an index", _any(".index"), True),
     Damage("an index cut", _cut(".index"), True),
     Damage("a bit of a time index", _any(".timeindex"), True),
+    Damage("a bit of a transaction index", _any(".txnindex"), True),
+    Damage("a transaction index cut", _cut_transaction_index, True),
     Damage("a bit of the last producer snapshot", _last_snapshot, True),
     Damage("no producer snapshots", _no_snapshots, True),
     Damage("leftovers", _leftovers, True),

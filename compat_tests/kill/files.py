@@ -98,7 +98,7 @@ def dump(files: Iterable[Path], *arguments: str) -> dict[Path, list[str]]:
     result = tools.run(
         tools.DUMP_LOG_SEGMENTS, *arguments, "--files", ",".join(map(str, listed)), heap="512m", timeout=120
     )
-    complaints = _complaints(result.stderr)
+    complaints = complaints_in(result.stderr)
     complaints += [line for line in result.stdout.splitlines() if re.search(r"invalid bytes|Could not", line)]
     assert not complaints, "DumpLogSegments complains:\n" + "\n".join(complaints[:20])
     found: dict[Path, list[str]] = defaultdict(list)
@@ -111,7 +111,7 @@ def dump(files: Iterable[Path], *arguments: str) -> dict[Path, list[str]]:
     return found
 
 
-def _complaints(errors: str) -> list[str]:
+def complaints_in(errors: str) -> list[str]:
     """What DumpLogSegments finds wrong. It says of any segment but the first that its first offset follows -1."""
     found = []
     heading = ""

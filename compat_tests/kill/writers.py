@@ -105,9 +105,14 @@ class Writer(ABC):
 
 
 class ConfluentWriter(Writer):
-    """librdkafka with acks=all; idempotent with `once`, otherwise one request at a time so that order is kept."""
+    """librdkafka with acks=all; idempotent with `once`, otherwise with one request at a time.
+
+    Where it is not idempotent and a request is refused, each message of it waits for a time of its own before it is
+    sent again, so that order is lost all the same.
+    """
 
     def _run(self) -> None:
+        self.ledger.in_order = self.ledger.once
         producer = confluent_kafka.Producer(
             {
                 **LIBRDKAFKA,

@@ -43,11 +43,12 @@ def make_log(fs: FileSystem, config: dict[str, str] | None = None, **options: An
 
 
 def put(log: PartitionLog, *records: tuple[bytes | None, bytes | None], now_ms: int = T0, **fields: Any) -> None:
-    """Append one batch."""
+    """Append one batch, and have it on the disk: nothing else is compacted."""
     batch = build_batch([(now_ms, key, value, ()) for key, value in records], **fields)
     origin = fields.get("origin", Origin.CLIENT)
     log.append_as_leader(memoryview(batch), leader_epoch=0, now_ms=now_ms, origin=origin)
     log.update_high_watermark(log.log_end_offset)
+    log.flush(now_ms)
 
 
 def mark(log: PartitionLog, kind: ControlType, producer_id: int, epoch: int = 0, now_ms: int = T0) -> None:
@@ -56,6 +57,7 @@ def mark(log: PartitionLog, kind: ControlType, producer_id: int, epoch: int = 0,
     )
     log.append_as_leader(memoryview(batch), leader_epoch=0, now_ms=now_ms, origin=Origin.COORDINATOR)
     log.update_high_watermark(log.log_end_offset)
+    log.flush(now_ms)
 
 
 def roll(log: PartitionLog, now_ms: int = T0) -> None:

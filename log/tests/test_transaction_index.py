@@ -61,6 +61,15 @@ def test_what_touches_a_range_is_found(fs, seed):
             assert is_complete == any(e.last_stable_offset >= upper_bound for e in entries)
 
 
+def test_how_many_are_left_from_an_offset_on(fs):
+    index, entries = TransactionIndex(fs, PATH), transactions(30)
+    assert index.count_from(0) == 0
+    for entry in entries:
+        index.append(entry)
+    for offset in range(entries[-1].last_offset + 2):
+        assert index.count_from(offset) == sum(entry.last_offset >= offset for entry in entries)
+
+
 def test_a_range_of_nothing(fs):
     assert TransactionIndex(fs, PATH).collect(0, 100) == ([], False)
 

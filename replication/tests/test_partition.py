@@ -9,17 +9,16 @@ from odradek.protocol.batch_builder import build_batch
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.replication.cluster_metadata import PartitionMetadata
 from odradek.replication.metadata_store import run_now
-from odradek.replication.partition import (
+from odradek.replication.offset_lookup import (
     EARLIEST_LOCAL_TIMESTAMP,
     EARLIEST_PENDING_UPLOAD_TIMESTAMP,
     EARLIEST_TIMESTAMP,
     LATEST_TIERED_TIMESTAMP,
     LATEST_TIMESTAMP,
     MAX_TIMESTAMP,
-    READ_COMMITTED,
-    Partition,
     check_timestamp_supported,
 )
+from odradek.replication.partition import READ_COMMITTED, Partition
 from odradek.replication.tests.support import Cluster, memory_logs
 from odradek.replication.tests.test_config_admin import TOPIC, increment
 from odradek.replication.tests.test_topic_admin import create, new

@@ -23,7 +23,7 @@ from odradek.protocol.messages.offset_for_leader_epoch import (
     OffsetForLeaderEpochResponseEpochEndOffset,
     OffsetForLeaderEpochResponseOffsetForLeaderTopicResult,
 )
-from odradek.replication.partition import check_timestamp_supported
+from odradek.replication.offset_lookup import check_timestamp_supported
 
 if TYPE_CHECKING:
     from odradek.server.request import RequestContext

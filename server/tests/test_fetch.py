@@ -335,7 +335,8 @@ def test_a_transaction_index_that_cannot_be_read_takes_the_directory_offline(wor
     def broken(*_):
         raise OSError(errno.EIO, "broken")
 
-    monkeypatch.setattr(world.partition("t").log.segments[0], "transaction_index", SimpleNamespace(collect=broken))
+    index = SimpleNamespace(count_from=lambda offset: 1, collect=broken)
+    monkeypatch.setattr(world.partition("t").log.segments[0], "transaction_index", index)
     assert errors(world.fetch(("t", 0, 0), isolation_level=READ_COMMITTED)) == [E.KAFKA_STORAGE_ERROR]
     assert world.partition("t").log is None
 

@@ -4,8 +4,10 @@ import struct
 from types import SimpleNamespace
 
 import pytest
+from twisted.internet.task import Clock
 
 from odradek.protocol import codec
+from odradek.protocol.errors import ErrorCode
 from odradek.protocol.messages.produce import (
     ProduceRequest,
     ProduceRequestPartitionProduceData,
@@ -13,6 +15,7 @@ from odradek.protocol.messages.produce import (
     ProduceResponse,
 )
 from odradek.protocol.records import build_batch
+from odradek.replication.cluster_metadata import PartitionMetadata
 from odradek.replication.tests.support import Cluster
 from odradek.replication.tests.test_topic_admin import create, new
 from odradek.server.handlers.produce import produce
@@ -71,3 +74,22 @@ def test_the_same_from_memory(services):
     response = codec.decode(ProduceResponse, VERSION, answer[9:])
     [row] = response.responses[0].partition_responses
     assert (row.error_code, row.base_offset) == (0, 1)
+
+
+@pytest.mark.parametrize("is_known", [False, True], ids=["general", "from memory"])
+def test_what_would_have_to_wait_for_replicas_fails_at_once(services, is_known):
+    partition = services.replicas.get("t", 0)
+    services.reactor = Clock()
+    content = struct.pack(">hhihb", 0, VERSION, 7, -1, 0) + codec.encode(request(), VERSION)
+    frame = struct.pack(">i", len(content)) + content
+    memo = ProduceMemo(services)
+    memo.remember(frame, context(), request(), produce(services, context(), request()))
+    partition.apply(PartitionMetadata(1, partition.leader_epoch + 1, (1, 2), (1, 2)), partition.log)
+    produce(services, context(), request())
+    partition.followers[2].log_end_offset = 2
+    BrokenDisk(partition)
+    answers = []
+    waiting = memo.answer(frame) if is_known else produce(services, context(), request())
+    waiting.addCallback(answers.append)
+    [row] = answers[0].responses[0].partition_responses
+    assert row.error_code == ErrorCode.KAFKA_STORAGE_ERROR

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterator
+from itertools import accumulate
 
 from odradek.simulation.checks.evidence import Evidence, Violation, ViolationKind, effective_outcome
 from odradek.simulation.checks.transactions import is_committed
@@ -50,12 +51,13 @@ class _Positions:
     def __init__(self, evidence: Evidence, key: GroupPartition, commits: list[OffsetCommit]) -> None:
         self._evidence = evidence
         self._crashes = _lossy(evidence, key[1][0])
+        self._polled = _polled_to(evidence, key)
         self._where = f"group {key[0]} {name_of(key[1])}"
         self._commits = commits
         acknowledged: dict[int, list[tuple[int, int]]] = defaultdict(list)
         for commit in commits:
             moment = self._acknowledged(commit)
-            if moment is not None:
+            if moment is not None and not self._may_lie_beyond_the_end(commit):
                 era = self._crashes.era(commit.invoked)
                 acknowledged[era].append((moment.order, commit.offset))
         self._orders: dict[int, list[int]] = {}
@@ -98,6 +100,15 @@ class _Positions:
                 ViolationKind.OFFSET_BACK,
                 f"{self._where}: {fetch.client} was told {fetch.offset} although {least} had been acknowledged before",
             )
+
+    def _may_lie_beyond_the_end(self, commit: OffsetCommit) -> bool:
+        """Whether the position is from before a crash that cost the topic its tail; readers begin before it then."""
+        era = self._evidence.crashes(commit.partition[0]).era(commit.invoked)
+        if era == 0:
+            return False
+        orders, reached = self._polled.get(era, ([], []))
+        before = bisect_left(orders, commit.invoked.order)
+        return before == 0 or commit.offset > reached[before - 1]
 
     def _acknowledged(self, commit: OffsetCommit) -> Moment | None:
         """When it was certainly stored for good."""
@@ -144,6 +155,21 @@ def _lossy(evidence: Evidence, topic: str) -> LossyCrashes:
     found = LossyCrashes([])
     for name in (OFFSETS_TOPIC, TRANSACTIONS_TOPIC, topic):
         found = found if len(found) else evidence.crashes(name)
+    return found
+
+
+def _polled_to(evidence: Evidence, key: GroupPartition) -> dict[int, tuple[list[int], list[int]]]:
+    """In each era of the topic, how far a group had read a partition when: orders, and the highest position by then."""
+    group, partition = key
+    crashes = evidence.crashes(partition[0])
+    polls: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    for poll in evidence.polls.get(partition, ()):
+        if poll.group == group and poll.finished is not None:
+            polls[crashes.era(poll.invoked)].append((poll.finished.order, poll.next_offset))
+    found = {}
+    for era, pairs in polls.items():
+        pairs.sort()
+        found[era] = ([order for order, _ in pairs], list(accumulate((offset for _, offset in pairs), max)))
     return found
 
 

@@ -28,9 +28,6 @@ from odradek.simulation.clients.link import RETRIABLE, Link
 from odradek.simulation.clients.produce import NEVER_EXPECTED
 from odradek.simulation.history import History, Isolation, Moment, Partition, Poll, ReadRecord, name_of
 
-_FETCH: Final = 1
-_FIRST_WITH_SESSIONS: Final = 7
-_FIRST_WITH_IDS: Final = 13
 _NOWHERE: Final = -1
 """As the position that a session knows: whatever it knows, the partition is to be named again."""
 _SESSION_ERRORS: Final = frozenset(
@@ -86,8 +83,10 @@ class Fetcher:
         """The records of one fetch. Raises ConnectionLost and OutOfRange."""
         topic_ids = await self._link.topic_ids(list(dict.fromkeys(topic for topic, _ in self.positions)))
         request = self._request(topic_ids, max_wait_ms)
-        started = self._history.moment()
         try:
+            # Connecting may take until after a crash, and what is asked then is asked of the broker's next life.
+            await self._link.connection()
+            started = self._history.moment()
             response = await self._link.ask(request)
         except ConnectionLost:
             # The broker may not have seen the request: the session's epoch is not known any more.

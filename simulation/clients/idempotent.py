@@ -126,7 +126,7 @@ class _Instance:
                 raise GaveUp(self._name)
             if not is_progress:
                 await self._link.back_off(attempt)
-            await self._link.nap(self._pause_s * self._random.random())
+            await self._link.nap(self._pause_s * self._random.random() + 0.002)
 
     def end(self) -> None:
         """Nothing more will be learnt of what is not settled."""

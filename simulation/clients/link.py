@@ -130,6 +130,8 @@ class Link:
         healthy_since_s: float | None = None
         for attempt in count():
             try:
+                # What is made notes when it is asked, which is not before there is a connection.
+                await self.connection()
                 response = await self.ask(make())
             except ConnectionLost:
                 await self.back_off(attempt)

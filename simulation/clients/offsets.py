@@ -28,9 +28,7 @@ from odradek.simulation.history import Isolation, OffsetCommit, Outcome, Partiti
 
 LATEST: Final = -1
 EARLIEST: Final = -2
-_LIST_OFFSETS: Final = 2
 _OFFSET_FETCH: Final = 9
-_OFFSET_COMMIT: Final = 8
 _FIRST_STABLE: Final = 7
 _FIRST_WITH_ISOLATION: Final = 2
 

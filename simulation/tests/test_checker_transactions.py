@@ -321,6 +321,23 @@ def test_an_offset_may_go_back_in_a_power_loss(story):
     assert story.found() == set()
 
 
+def test_a_position_from_before_a_power_loss_may_be_committed_after_it(story):
+    story.crash()
+    story.commit_offset(2)
+    story.commit_offset(1)
+    assert story.found() == set()
+
+
+def test_a_position_that_was_read_since_the_power_loss_counts(story):
+    story.crash()
+    story.send("x y", 0)
+    story.poll(0, "x y", group="g")
+    story.commit_offset(2)
+    story.commit_offset(1)
+    story.end("x y")
+    assert story.found() == {"OFFSET_BACK"}
+
+
 def test_an_offset_of_an_aborted_transaction(story):
     txn = story.begin()
     story.commit_offset(2, txn=txn)

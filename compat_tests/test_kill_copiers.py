@@ -1,0 +1,199 @@
+"""Read, process, write, and be killed: the output equals the input exactly.
+
+Kafka's TransactionalMessageCopier (the Java client) and a copier on librdkafka each copy a topic partition by
+partition, records and offsets in one transaction. Meanwhile the broker and they themselves are killed at random; some
+are only stopped and go on when another has taken over their transactional id.
+"""
+
+import os
+import random
+import secrets
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import confluent_kafka
+import pytest
+
+from compat_tests import processes
+from compat_tests.apache_kafka import tools
+from compat_tests.clients import load
+from compat_tests.clients.common import wait_until
+from compat_tests.kill.load import read_whole
+from compat_tests.kill.writers import LIBRDKAFKA
+
+pytestmark = pytest.mark.usefixtures("kafka_jars")
+
+INPUT = "input"
+PARTITIONS = 2
+RECORDS = 3000
+TRANSACTION_SIZE = 10
+EVENTS = int(os.environ.get("ODRADEK_KILL_ROUNDS", "10"))
+FINISH_SECONDS = 60
+
+
+class Copier:
+    """A copier process that is started again until it has ended well.
+
+    `ready` is what the process prints once it has fenced all others with its transactional id.
+    """
+
+    def __init__(self, name: str, command: list[str], work: Path, ready: str) -> None:
+        self.name = name
+        self.is_done = False
+        self.starts = 0
+        self._command = command
+        self._work = work
+        self._ready = ready
+        self._process: subprocess.Popen[bytes] | None = None
+        self._stopped: list[subprocess.Popen[bytes]] = []
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=name)
+
+    def __repr__(self) -> str:
+        return self.name
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def kill(self) -> None:
+        if (process := self._process) is not None:
+            process.kill()
+
+    def stop_for_a_while(self) -> None:
+        """The process stands still as in a long pause of its machine, and another takes its place.
+
+        Not before it has fenced its predecessors: it would fence its successor when it wakes.
+        """
+        if (process := self._process) is not None and self._ready in self.output():
+            process.send_signal(signal.SIGSTOP)
+            self._stopped.append(process)
+            self._process = None
+
+    def wake(self) -> None:
+        """Those that stood still go on: as zombies, which must not be able to commit anything.
+
+        Not before their successor has fenced them: TransactionalMessageCopier asks for the committed offset first,
+        so what a predecessor commits in between it copies again.
+        """
+        if self._process is not None and self._ready in self.output():
+            for process in self._stopped:
+                process.send_signal(signal.SIGCONT)
+
+    def close(self) -> None:
+        self._closing.set()
+        self._thread.join()
+
+    def output(self) -> str:
+        """What the latest process has printed."""
+        path = self._work / f"{self.name}.{self.starts}.out"
+        return path.read_text(errors="replace") if path.exists() else ""
+
+    def _run(self) -> None:
+        while not self.is_done and not self._closing.is_set():
+            self.starts += 1
+            with open(self._work / f"{self.name}.{self.starts}.out", "wb") as output:
+                process = processes.start(
+                    self._command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT
+                )
+            self._process = process
+            while self._process is process and process.poll() is None and not self._closing.is_set():
+                time.sleep(0.02)
+            self.is_done = process.poll() == 0
+        for each in (*self._stopped, process):
+            each.kill()
+            each.wait()
+
+
+def copiers(bootstrap: str, work: Path) -> list[Copier]:
+    made = []
+    for kind in ("java", "librdkafka"):
+        for partition in range(PARTITIONS):
+            name = f"{kind}-{partition}"
+            arguments = ["--broker-list", bootstrap, "--input-topic", INPUT, "--input-partition", str(partition)]
+            arguments += ["--output-topic", f"output-{kind}", "--consumer-group", name, "--transactional-id", name]
+            arguments += ["--transaction-size", str(TRANSACTION_SIZE)]
+            if kind == "java":
+                more = ["--enable-random-aborts", "--use-group-metadata", "--transaction-timeout", "20000"]
+                command = tools.command(tools.TRANSACTIONAL_MESSAGE_COPIER, [*arguments, *more])
+            else:
+                command = [sys.executable, "-m", "compat_tests.kill.copier", *arguments]
+            made.append(Copier(name, command, work, "ProcessLoop" if kind == "java" else "initialised"))
+    return made
+
+
+def write_input(bootstrap: str) -> dict[int, list[bytes]]:
+    producer = confluent_kafka.Producer({**LIBRDKAFKA, "bootstrap.servers": bootstrap, "enable.idempotence": True})
+    written = {p: [b"%d" % n for n in range(RECORDS)] for p in range(PARTITIONS)}
+    for partition, values in written.items():
+        for value in values:
+            producer.produce(INPUT, value, value, partition)
+            producer.poll(0)
+    assert producer.flush(30) == 0
+    return written
+
+
+def unfinished(running: list[Copier]) -> list[Copier]:
+    return [copier for copier in running if not copier.is_done]
+
+
+def disturb(broker: Any, running: list[Copier], chance: random.Random) -> None:
+    """Kills the broker or a copier, or has one stand still, until all is copied or it has been done often enough."""
+    for _ in range(EVENTS):
+        time.sleep(chance.uniform(0.3, 1.5))  # what happens meanwhile is what the test is about
+        if not (left := unfinished(running)):
+            return
+        for copier in running:
+            copier.wake()
+        what = chance.random()
+        if what < 0.5:
+            broker.restart(clean=False)
+        elif what < 0.8:
+            chance.choice(left).kill()
+        else:
+            chance.choice(left).stop_for_a_while()
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("transaction_version", [2, 1])
+def test_the_output_equals_the_input(
+    start_broker: Callable[..., Any], backend: str, tmp_path: Path, transaction_version: int
+) -> None:
+    seed = os.environ.get("ODRADEK_KILL_SEED") or secrets.token_hex(4)
+    own = {"listeners": f"PLAINTEXT://127.0.0.1:{processes.lasting_port()}"} if backend == "odradek" else {}
+    broker = start_broker({"log.roll.ms": "3000", **own}, directory=tmp_path / "broker")
+    bootstrap = broker.bootstrap_servers
+    with load("kafka_python").Admin(bootstrap) as admin:
+        for topic in (INPUT, "output-java", "output-librdkafka"):
+            admin.create_topic(topic, PARTITIONS)
+        if transaction_version != 2:
+            set_transaction_version(admin._admin, transaction_version)
+    written = write_input(bootstrap)
+    running = copiers(bootstrap, tmp_path)
+    try:
+        for copier in running:
+            copier.start()
+        disturb(broker, running, random.Random(seed))
+        wait_until(
+            lambda: all(c.is_done for c in running), FINISH_SECONDS, lambda: [c.name for c in running if not c.is_done]
+        )
+        for kind in ("java", "librdkafka"):
+            log = read_whole(bootstrap, f"output-{kind}", PARTITIONS, "read_committed")
+            copied = {partition: [record.value for record in records] for partition, records in log.items()}
+            assert copied == written, kind
+    finally:
+        for copier in running:
+            copier.close()
+        print(f"seed: ODRADEK_KILL_SEED={seed}\nstarts: {[(c.name, c.starts) for c in running]}")
+        for copier in running:
+            print(f"{copier.name} ends:\n", "\n".join(copier.output().splitlines()[-8:]))
+        print("the broker's log ends:\n", "\n".join(broker.log_text().splitlines()[-40:]))
+
+
+def set_transaction_version(admin: Any, version: int) -> None:
+    admin.update_features({"transaction.version": ("SAFE_DOWNGRADE", version)})

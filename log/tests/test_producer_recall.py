@@ -1,0 +1,79 @@
+"""What a producer had in flight when the broker ended is known again after the start."""
+
+import pytest
+
+from odradek.log import producer_recall
+from odradek.log.filesystem import MemoryFileSystem
+from odradek.log.tests.support import NOW_MS, append, config, idempotent, open_log
+from odradek.protocol.errors import ErrorCode, KafkaError
+
+LARGE = config(internal_segment_bytes=100_000, index_interval_bytes=100)
+SMALL = config(internal_segment_bytes=400, index_interval_bytes=100)
+
+
+def restart(log, fs, cfg, *, is_clean, now_ms=NOW_MS):
+    if is_clean:
+        log.close(NOW_MS)
+    return open_log(fs, cfg, is_clean=is_clean, now_ms=now_ms)
+
+
+def known(log, producer_id=7):
+    return [mark.last_offset for mark in log.producer_state.producers[producer_id].batches]
+
+
+@pytest.mark.parametrize("is_clean", [True, False])
+@pytest.mark.parametrize("cfg", [LARGE, SMALL])
+def test_all_that_may_be_in_flight_is_a_duplicate_after_a_start(cfg, is_clean):
+    fs = MemoryFileSystem()
+    log = open_log(fs, cfg)
+    written = {}
+    for number in range(9):
+        written[number * 2] = append(log, idempotent(number * 2, 2)).first_offset
+        append(log, idempotent(number, producer_id=8))
+        append(log, [b"of nobody"])
+    end = log.log_end_offset
+    log = restart(log, fs, cfg, is_clean=is_clean)
+    for sequence in (8, 10, 12, 14, 16):
+        assert append(log, idempotent(sequence, 2)).first_offset == written[sequence]
+    assert log.log_end_offset == end
+    with pytest.raises(KafkaError) as error:
+        append(log, idempotent(6, 2))
+    assert error.value.code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert append(log, idempotent(18, 2)).first_offset == end
+
+
+@pytest.mark.parametrize("is_clean", [True, False])
+def test_batches_of_an_epoch_before_are_not_of_this_one(is_clean):
+    fs = MemoryFileSystem()
+    log = open_log(fs, LARGE)
+    for sequence in range(4):
+        append(log, idempotent(sequence))
+    for sequence in range(2):
+        append(log, idempotent(sequence, epoch=1))
+    log = restart(log, fs, LARGE, is_clean=is_clean)
+    assert known(log) == [4, 5]
+
+
+def test_far_batches_are_looked_for_further_from_the_end(monkeypatch):
+    monkeypatch.setattr(producer_recall, "_FIRST_WINDOW_BYTES", 300)
+    fs = MemoryFileSystem()
+    log = open_log(fs, LARGE)
+    for number in range(60):
+        append(log, idempotent(number) if number < 6 else [b"of nobody"])
+    log = restart(log, fs, LARGE, is_clean=True)
+    assert known(log) == [1, 2, 3, 4, 5]
+
+
+def test_what_is_too_far_or_too_old_is_left(monkeypatch):
+    monkeypatch.setattr(producer_recall, "_FIRST_WINDOW_BYTES", 300)
+    monkeypatch.setattr(producer_recall, "_MOST_BATCHES", 3)
+    fs = MemoryFileSystem()
+    log = open_log(fs, LARGE)
+    for number in range(60):
+        append(log, idempotent(number) if number < 6 else [b"of nobody"])
+    log = restart(log, fs, LARGE, is_clean=True)
+    assert known(log) == [5]
+    monkeypatch.undo()
+    later = NOW_MS + producer_recall.REPEATED_WITHIN_MS + 1
+    log = restart(log, fs, LARGE, is_clean=True, now_ms=later)
+    assert known(log) == [5]

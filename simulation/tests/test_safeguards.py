@@ -1,0 +1,29 @@
+"""The checker bites: without any one safeguard of the broker it finds what that keeps away."""
+
+from pathlib import Path
+
+import pytest
+
+from odradek.simulation.clients.workload import make_clients
+from odradek.simulation.run import run_seed
+from odradek.simulation.safeguards import SAFEGUARDS, finding, run_without
+
+MOST_SEEDS = 40
+"""A seed stands for another run whenever the broker or a client draws one number more; then the next will do."""
+
+
+@pytest.mark.parametrize("safeguard", SAFEGUARDS, ids=lambda safeguard: safeguard.name)
+def test_without_it_something_is_found(safeguard):
+    for seed in range(safeguard.seed, safeguard.seed + MOST_SEEDS):
+        if finding(safeguard, run_without(safeguard, seed)) is not None:
+            assert run_seed(seed, make_clients, looks_inside=False).failures == []
+            return
+    pytest.fail(f"nothing found without {safeguard.name} in {MOST_SEEDS} seeds from {safeguard.seed} on")
+
+
+def test_the_list_in_the_documentation_is_this_one():
+    page = (Path(__file__).resolve().parents[2] / "docs" / "simulation.md").read_text()
+    rows = [row.split("|")[1].strip(" `") for row in page.splitlines() if row.startswith("| `")]
+    assert rows == [safeguard.name for safeguard in SAFEGUARDS]
+    for safeguard in SAFEGUARDS:
+        assert f"| `{safeguard.name}` | {safeguard.what} | {safeguard.seed} |" in page
