@@ -85,7 +85,16 @@ SPARK_KAFKA = JarSet(
     (Module("org.apache.spark", f"spark-sql-kafka-0-10_{SCALA_VERSION}", SPARK_VERSION, IN_PYSPARK),),
 )
 
-ALL = (KAFKA, SPARK_KAFKA)
+POSTGRESQL = JarSet("postgresql-42.7.7", (Module("org.postgresql", "postgresql", "42.7.7"),))
+DELTA = JarSet(
+    "delta-spark-4.0.0", (Module("io.delta", f"delta-spark_{SCALA_VERSION}", "4.0.0", IN_PYSPARK),)
+)
+ICEBERG = JarSet(
+    "iceberg-spark-1.10.0",
+    (Module("org.apache.iceberg", f"iceberg-spark-runtime-4.0_{SCALA_VERSION}", "1.10.0", IN_PYSPARK),),
+)
+
+ALL = (KAFKA, SPARK_KAFKA, POSTGRESQL, DELTA, ICEBERG)
 
 
 def cache_directory() -> Path:
@@ -138,6 +147,21 @@ def kafka_classpath() -> str:
 def spark_connector_jars() -> list[Path]:
     """Spark's Kafka connector and what it needs beyond Spark's own jars (for `spark.jars`)."""
     return ensure(SPARK_KAFKA)
+
+
+def postgresql_jars() -> list[Path]:
+    """PostgreSQL's JDBC driver."""
+    return ensure(POSTGRESQL)
+
+
+def delta_jars() -> list[Path]:
+    """Delta's tables for Spark."""
+    return ensure(DELTA)
+
+
+def iceberg_jars() -> list[Path]:
+    """Iceberg's tables for Spark."""
+    return ensure(ICEBERG)
 
 
 def ensure(jar_set: JarSet) -> list[Path]:
