@@ -1,0 +1,112 @@
+"""Sinks: what writes the rows of a batch. A module for each connector, imported when a pipeline has it.
+
+Each module has `make(pipeline, units, spark, dead_letters) -> BatchSink`.
+"""
+
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING, Protocol
+
+from odradek.spark_it.guarantees import Units
+from odradek.spark_it.lock import marker
+from odradek.spark_it.settings import PYTHON
+from odradek.spark_it.spec import Pipeline
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+    from odradek.spark_it.dead_letters import DeadLetterWriter
+
+MODULES = {
+    "topic": "odradek.spark_it.sinks.topic",
+    "files": "odradek.spark_it.sinks.files",
+    "delta": "odradek.spark_it.sinks.lakehouse",
+    "iceberg": "odradek.spark_it.sinks.lakehouse",
+    "jdbc": "odradek.spark_it.sinks.jdbc",
+    "console": "odradek.spark_it.sinks.console",
+    PYTHON: "odradek.spark_it.sinks.python_sink",
+}
+
+
+class SinkError(Exception):
+    """What keeps a sink from writing; `str()` says what, and what to do.
+
+    A batch that failed with `is_retriable` is written again after a while; anything else stops the pipeline.
+    """
+
+    def __init__(self, message: str, *, is_retriable: bool = False) -> None:
+        super().__init__(message)
+        self.is_retriable = is_retriable
+
+
+@dataclass(frozen=True)
+class Range:
+    """Records `start` up to but not including `end` of a partition."""
+
+    topic: str
+    partition: int
+    start: int
+    end: int
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What is written at once. It has the same number and the same content when it is repeated.
+
+    With offset units `ranges[i]` is what partition i of rows and dead letters (`spark_partition_id()`) is made of.
+    `spark` is the session that the frames belong to; a statement of another one does not see them.
+    """
+
+    id: int
+    generation: int
+    spark: "SparkSession"
+    ranges: tuple[Range, ...] | None = None
+
+    @property
+    def marker(self) -> int:
+        """The number that says this batch and all before it are written; 0 says that none is."""
+        return marker(self.generation, self.id)
+
+
+@dataclass(frozen=True)
+class Written:
+    """Rows that the batch has put into the sink, and dead letters that the sink has written: those it was given, and
+    those that it made of rows which the target refused. What was there before, since the batch is repeated, counts."""
+
+    rows: int
+    dead_letters: int = 0
+
+
+class BatchSink(Protocol):
+    """A sink of one run of a pipeline. Methods are called one at a time, on the driver.
+
+    With `takes_dead_letters` it writes dead letters itself, in the transaction of the rows. Otherwise they are in the
+    topic before `write` is called, which gets None for them.
+    """
+
+    takes_dead_letters: bool
+
+    def prepare(self, schema: "StructType") -> None:
+        """Makes sure, before the first batch of a run, that the target is there and takes such rows.
+
+        Raises SinkError.
+        """
+
+    def write(self, rows: "DataFrame", dead: "DataFrame | None", batch: Batch) -> Written:
+        """Writes a batch; called with one that is written already, it writes nothing twice.
+
+        Raises SinkError, and deadletter.BadRecordError for a row that the target refuses where none may be bad.
+        """
+
+    def close(self) -> None:
+        """Lets go of what the sink holds; nothing is written after it."""
+
+
+def sink_of(
+    pipeline: Pipeline, units: Units | None, spark: "SparkSession", dead_letters: "DeadLetterWriter | None"
+) -> BatchSink:
+    """The sink of a pipeline. `dead_letters` is None where it has no dead-letter topic. Raises SinkError."""
+    connector = pipeline.sink.connector.partition(":")[0]
+    made: BatchSink = import_module(MODULES[connector]).make(pipeline, units, spark, dead_letters)
+    return made

@@ -1,0 +1,70 @@
+"""Sources: streaming frames of what comes in, and how a record becomes a row. A module for each connector, imported
+when a pipeline has it.
+
+Each module has `make(name, source, pipeline) -> Stream`, where `source` has the keys of `[source.NAME]`.
+"""
+
+from collections.abc import Mapping
+from importlib import import_module
+from typing import TYPE_CHECKING, Protocol
+
+from odradek.spark_it.checkpoint import TopicPartition
+from odradek.spark_it.settings import PYTHON
+from odradek.spark_it.source_settings import Source
+from odradek.spark_it.spec import Pipeline
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+MODULES = {
+    "topic": "odradek.spark_it.sources.topic",
+    "files": "odradek.spark_it.sources.files",
+    "jdbc": "odradek.spark_it.sources.jdbc",
+    "generator": "odradek.spark_it.sources.generator",
+    PYTHON: "odradek.spark_it.sources.python_source",
+}
+
+DECODED = """
+    row STRUCT<what SQL sees>: null for a bad record
+    error STRUCT<stage STRING, class_name STRING, exception_class_name STRING, message STRING>: null for a good one
+    origin STRUCT<topic STRING, partition INT, offset BIGINT>: null unless it comes from a topic
+    key BINARY, value BINARY, headers ARRAY<STRUCT<key STRING, value BINARY>>: the record as it came; of a row that
+      comes from elsewhere the value is its text or its JSON
+"""
+"""The columns of a decoded frame, and no others."""
+
+ERROR_TYPE = "struct<stage:string,class_name:string,exception_class_name:string,message:string>"
+ORIGIN_TYPE = "struct<topic:string,partition:int,offset:bigint>"
+HEADERS_TYPE = "array<struct<key:string,value:binary>>"
+
+
+class SourceError(Exception):
+    """What keeps a source from being read; `str()` says what, and what to do."""
+
+
+class Stream(Protocol):
+    """A source of one run of a pipeline."""
+
+    def schema(self, spark: "SparkSession") -> "StructType":
+        """What SQL sees; only a source whose columns the file does not say asks the outside for them.
+
+        Raises SourceError, and formats.FormatError for a schema that cannot be read.
+        """
+
+    def raw(self, spark: "SparkSession", start: Mapping[TopicPartition, int] | None) -> "DataFrame":
+        """A streaming frame as the source gives it. A topic begins at `start`, unless there is a checkpoint.
+
+        Raises SourceError.
+        """
+
+    def decoded(self, raw: "DataFrame") -> "DataFrame":
+        """The frame with the columns of DECODED, row by row, of a streaming frame as of one of a batch."""
+
+
+def stream_of(name: str, pipeline: Pipeline) -> Stream:
+    """The source of a pipeline by its name."""
+    source: Source = pipeline.sources[name]
+    connector = source.connector.partition(":")[0]
+    made: Stream = import_module(MODULES[connector]).make(name, source, pipeline)
+    return made
