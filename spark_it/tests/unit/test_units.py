@@ -1,0 +1,379 @@
+"""Units against a broker: written once, whatever attempts there are and in which order they act."""
+
+import itertools
+import threading
+
+import pytest
+from confluent_kafka import TopicPartition
+
+from odradek.spark_it.cluster import Cluster
+from odradek.spark_it.lock import marker
+from odradek.spark_it.sinks import SinkError
+from odradek.spark_it.units import (
+    BatchUnit,
+    Clients,
+    FencedError,
+    Marker,
+    MarkerError,
+    OffsetUnit,
+    Records,
+    renew,
+    write,
+)
+from spark_it.tests.records import messages, values
+from spark_it.tests.unit.support import SOURCE, TOPIC, pipeline
+
+GENERATION = 29_000_000
+MARKERS = "markers"
+
+
+class Bench:
+    """A source, a target, and a group of their own on a broker."""
+
+    def __init__(self, broker, topics, name):
+        self.servers = broker.bootstrap_servers
+        self.name = name
+        self.source = topics.create(f"{name}-source", 2)
+        self.target = topics.create(f"{name}-target", 2)
+        self.dead = topics.create(f"{name}-dead")
+        self.markers = topics.create(f"{name}-markers", 2)
+        self.clients = Clients(self.servers)
+
+    def offset_unit(self, start, end, *, batch=0, partition=0, is_first=True, generation=GENERATION):
+        return OffsetUnit(
+            transactional_id=f"{self.name}-{self.source}-{partition}",
+            group=self.name,
+            topic=self.source,
+            partition=partition,
+            end=end,
+            generation=generation,
+            batch=batch,
+            is_first=is_first,
+            resets="reset --to committed helps",
+            start=start,
+        )
+
+    def batch_unit(self, batch, *, part=0, is_first=None, generation=GENERATION):
+        return BatchUnit(
+            transactional_id=f"{self.name}-p{part}",
+            group=f"{self.name}.batches",
+            topic=self.markers,
+            partition=part,
+            end=marker(generation, batch),
+            generation=generation,
+            batch=batch,
+            is_first=batch == 0 if is_first is None else is_first,
+            resets="reset --to earliest helps",
+        )
+
+    def units(self, kind, batch=0):
+        """The unit of batch 0 and the one after, of one kind."""
+        if kind == "offsets":
+            return self.offset_unit(100 * batch, 100 * (batch + 1), batch=batch, is_first=batch == 0)
+        return self.batch_unit(batch)
+
+    def records(self, *numbers, headers=None):
+        texts = [str(number).encode() for number in numbers]
+        return Records(self.target, texts, [b"row " + text for text in texts], headers)
+
+    def written(self, **options):
+        return values(self.servers, self.target, **options)
+
+    def marker(self, unit):
+        consumer = self.clients.consumer(unit.group)
+        try:
+            [found] = consumer.committed([TopicPartition(unit.topic, unit.partition)], 30)
+        finally:
+            consumer.close()
+        return None if found.offset < 0 else Marker.read(found.offset, found.metadata)
+
+    def cluster(self):
+        return Cluster(pipeline(f'bootstrap.servers = "{self.servers}"\n' + SOURCE + TOPIC).settings)
+
+
+@pytest.fixture
+def bench(broker, topics, unique):
+    return Bench(broker, topics, unique)
+
+
+def rows(*numbers):
+    return sorted(b"row %d" % number for number in numbers)
+
+
+KINDS = pytest.mark.parametrize("kind", ["offsets", "batches"])
+
+
+@KINDS
+@pytest.mark.side_by_side
+def test_a_unit_is_written_with_its_marker_and_only_once(bench, kind):
+    unit = bench.units(kind)
+    headers = [[("a", b"1"), ("a", None)], None]
+    dead = Records(bench.dead, [None], [b"not good"], [[("why", b"bad")]], is_dead=True)
+    given = [bench.records(1, 2, headers=headers), dead, bench.records(3)]
+    assert write(unit, given, bench.clients) == (3, 1, True)
+    assert bench.marker(unit)[:3] == (unit.end, GENERATION, 0)
+    assert write(unit, given, bench.clients) == (3, 1, False)
+    assert bench.written() == rows(1, 2, 3)
+    assert {message.key(): message.headers() for message in messages(bench.servers, bench.target)} == {
+        b"1": [("a", b"1"), ("a", None)],
+        b"2": None,
+        b"3": None,
+    }
+    [dead] = messages(bench.servers, bench.dead)
+    assert (dead.key(), dead.value(), dead.headers()) == (None, b"not good", [("why", b"bad")])
+    following = bench.units(kind, batch=1)
+    assert write(following, [bench.records(4)], bench.clients) == (1, 0, True)
+    assert write(following, [bench.records(4)], bench.clients) == (1, 0, False)
+    assert bench.written() == rows(1, 2, 3, 4)
+    assert bench.marker(following)[:3] == (following.end, GENERATION, 1)
+
+
+@KINDS
+@pytest.mark.side_by_side
+def test_an_attempt_that_wakes_late_is_refused(bench, kind):
+    unit = bench.units(kind)
+    has_written, may_go_on = threading.Event(), threading.Event()
+    said = []
+
+    def slowly():
+        yield bench.records(*range(50))
+        has_written.set()
+        assert may_go_on.wait(60)
+        yield bench.records(*range(50, 100))
+
+    def late():
+        try:
+            write(unit, slowly(), bench.clients)
+        except SinkError as error:
+            said.append(error)
+
+    zombie = threading.Thread(target=late)
+    zombie.start()
+    assert has_written.wait(60)
+    assert write(unit, [bench.records(*range(100))], bench.clients).is_new
+    following = bench.units(kind, batch=1)
+    assert write(following, [bench.records(100)], bench.clients).is_new
+    may_go_on.set()
+    zombie.join(60)
+    [error] = said
+    assert isinstance(error, FencedError) and not error.is_retriable
+    assert "another attempt has taken over" in str(error)
+    assert bench.written() == rows(*range(101))
+    assert bench.marker(unit).offset == following.end
+
+
+@pytest.mark.side_by_side
+def test_fencing_comes_before_the_marker_is_read(bench):
+    """Between reading and fencing another attempt could commit."""
+    unit = bench.units("offsets")
+    asked = []
+
+    class Watched(Clients):
+        def consumer(self, group):
+            watched = super().consumer(group)
+
+            class Consumer:
+                def committed(self, *arguments):
+                    asked.append("read")
+                    return watched.committed(*arguments)
+
+                def __getattr__(self, name):
+                    return getattr(watched, name)
+
+            return Consumer()
+
+        def producer(self, transactional_id):
+            watched = super().producer(transactional_id)
+
+            class Producer:
+                def init_transactions(self, *arguments):
+                    asked.append("fence")
+                    watched.init_transactions(*arguments)
+
+                def __getattr__(self, name):
+                    return getattr(watched, name)
+
+            return Producer()
+
+    assert write(unit, [bench.records(1)], Watched(bench.servers)).is_new
+    assert [what for what, _ in itertools.groupby(asked)] == ["fence", "read"]
+
+
+@KINDS
+def test_rows_that_cannot_be_made_leave_nothing(bench, kind):
+    unit = bench.units(kind)
+
+    def broken():
+        yield bench.records(1, 2)
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        write(unit, broken(), bench.clients)
+    assert bench.marker(unit) is None
+    # Were the transaction open, a reader of committed records would wait for it.
+    assert bench.written() == []
+    assert write(unit, [bench.records(1, 2)], bench.clients).is_new
+    assert bench.written() == rows(1, 2)
+    assert len(bench.written(isolation_level="read_uncommitted")) in (2, 4)
+
+
+def test_more_records_than_the_queue_holds(bench):
+    small = Clients(bench.servers, {"queue.buffering.max.messages": "100", "linger.ms": "1"})
+    numbers = range(1000)
+    unit = bench.units("offsets")
+    headers = [[("n", b"1")]] * 1000
+    given = [bench.records(*numbers), bench.records(*numbers, headers=headers)]
+    assert write(unit, given, small) == (2000, 0, True)
+    assert bench.written() == sorted([*rows(*numbers), *rows(*numbers)])
+
+
+def test_a_unit_without_records_moves_its_marker(bench):
+    unit = bench.offset_unit(0, 7)
+    assert write(unit, [], bench.clients) == (0, 0, True)
+    assert bench.marker(unit).offset == 7
+    assert bench.cluster().committed(bench.name, [(bench.source, 0)]) == {(bench.source, 0): 7}
+
+
+@KINDS
+def test_a_marker_that_is_gone(bench, kind):
+    unit = bench.units(kind, batch=1)
+    with pytest.raises(MarkerError, match=r"is gone, expired or deleted.*; reset --to \w+ helps") as refused:
+        write(unit, [bench.records(1)], bench.clients)
+    assert not refused.value.is_retriable
+    assert bench.written(isolation_level="read_uncommitted") == []
+
+
+def test_a_checkpoint_that_is_older_than_what_is_written(bench):
+    for batch in range(3):
+        unit = bench.offset_unit(100 * batch, 100 * batch + 100, batch=batch, is_first=False)
+        unit = unit if batch else bench.offset_unit(0, 100)
+        assert write(unit, [bench.records(batch)], bench.clients).is_new
+    again = bench.offset_unit(100, 250, batch=1, is_first=False)
+    assert write(again, [bench.records(7)], bench.clients) == (1, 0, False)
+    straddling = bench.offset_unit(250, 400, batch=2, is_first=False)
+    with pytest.raises(MarkerError, match=r"is 300, and batch 2 goes from 250 to 400: the checkpoint is older.*"):
+        write(straddling, [bench.records(8)], bench.clients)
+    assert bench.written() == rows(0, 1, 2)
+
+
+@pytest.mark.parametrize("moved_to", [50, 100, 150, 300])
+def test_an_offset_that_somebody_else_has_moved(bench, moved_to):
+    """As far as it is not where the batch begins, it does not say that anything is written."""
+    assert write(bench.offset_unit(0, 100), [bench.records(0)], bench.clients).is_new
+    bench.cluster().commit(bench.name, {(bench.source, 0): moved_to})
+    unit = bench.offset_unit(100, 200, batch=1, is_first=False)
+    if moved_to == 100:
+        assert write(unit, [bench.records(1)], bench.clients).is_new
+        return
+    with pytest.raises(MarkerError, match=f"is {moved_to}, and batch 1 goes from 100 to 200: somebody else"):
+        write(unit, [bench.records(1)], bench.clients)
+    assert bench.written() == rows(0)
+
+
+def test_what_an_earlier_generation_has_written_is_not_taken_for_this_one(bench):
+    assert write(bench.offset_unit(0, 500), [bench.records(0)], bench.clients).is_new
+    reset = bench.offset_unit(0, 300, generation=GENERATION + 1)
+    with pytest.raises(MarkerError, match="an earlier state of the pipeline"):
+        write(reset, [bench.records(0)], bench.clients)
+    bench.cluster().commit(bench.name, {(bench.source, 0): 0})
+    assert write(reset, [bench.records(0)], bench.clients).is_new
+    assert bench.written() == rows(0, 0)
+
+
+def test_batches_of_other_generations(bench):
+    for batch in (0, 1):
+        assert write(bench.batch_unit(batch), [bench.records(batch)], bench.clients).is_new
+    with pytest.raises(MarkerError, match="is of a later batch: the checkpoint is older"):
+        write(bench.batch_unit(0), [bench.records(0)], bench.clients)
+    later = GENERATION + 1
+    with pytest.raises(MarkerError, match="is gone"):
+        write(bench.batch_unit(1, generation=later), [bench.records(3)], bench.clients)
+    assert write(bench.batch_unit(0, generation=later), [bench.records(2)], bench.clients).is_new
+    with pytest.raises(MarkerError, match="is of a later batch"):
+        write(bench.batch_unit(2), [bench.records(3)], bench.clients)
+    assert bench.written() == rows(0, 1, 2)
+
+
+@KINDS
+def test_a_marker_renewed_says_the_same(bench, kind):
+    unit = bench.units(kind)
+    renew(unit, bench.clients)
+    assert bench.marker(unit) is None
+    write(unit, [bench.records(1)], bench.clients)
+    before = bench.marker(unit)
+    renew(unit, bench.clients)
+    after = bench.marker(unit)
+    assert after[:3] == before[:3] and after.at_ms > before.at_ms
+    assert not write(unit, [bench.records(1)], bench.clients).is_new
+    bench.cluster().commit(unit.group, {(unit.topic, unit.partition): unit.end})
+    renew(unit, bench.clients)
+    after = bench.marker(unit)
+    assert after[:3] == (unit.end, None, None) and after.at_ms > before.at_ms
+
+
+def test_renewing_does_not_take_back_what_is_committed_meanwhile(bench):
+    first, second = bench.offset_unit(0, 100), bench.offset_unit(100, 200, batch=1)
+    write(first, [bench.records(1)], bench.clients)
+
+    class Late(Clients):
+        """Between the marker that was read and its commit, an attempt at the next batch."""
+
+        def consumer(self, group):
+            inner = super().consumer(group)
+
+            class Consumer:
+                def consumer_group_metadata(self):
+                    write(second, [bench.records(2)], bench.clients)
+                    return inner.consumer_group_metadata()
+
+                def __getattr__(self, name):
+                    return getattr(inner, name)
+
+            return Consumer()
+
+    with pytest.raises(FencedError):
+        renew(first, Late(bench.servers))
+    assert bench.marker(first).offset == 200
+
+
+@pytest.mark.parametrize("metadata", ["", "x", "1:2", "1:2:3:4", "1:-2:3", None, "a:b:c"])
+def test_metadata_of_others(metadata):
+    assert Marker.read(5, metadata) == Marker(5)
+
+
+@pytest.mark.parametrize("said", [Marker(5, 1, 2, 3), Marker(5, None, None, 3), Marker(5)])
+def test_metadata(said):
+    assert Marker.read(5, said.metadata) == said
+
+
+def test_a_broker_that_is_down(bench):
+    nobody = Clients("127.0.0.1:1", timeout_s=0.5)
+    with pytest.raises(SinkError, match=r"cannot write .* at 127\.0\.0\.1:1: ") as failed:
+        write(bench.units("offsets"), [], nobody)
+    assert failed.value.is_retriable and not isinstance(failed.value, FencedError)
+
+
+@pytest.mark.side_by_side
+def test_a_topic_that_goes_away_can_be_tried_again(bench):
+    clients = Clients(bench.servers, {"message.timeout.ms": "2000", "allow.auto.create.topics": "false"})
+    unit = bench.units("offsets")
+    gone = Records("no-such-topic." + bench.name, [None], [b"x"])
+    with pytest.raises(SinkError, match="cannot write") as failed:
+        write(unit, [gone], clients)
+    assert failed.value.is_retriable
+    assert bench.marker(unit) is None
+    assert write(unit, [bench.records(1)], bench.clients).is_new
+
+
+def test_a_record_that_is_too_large_is_not_tried_again(bench):
+    unit = bench.units("offsets")
+    with pytest.raises(SinkError, match="too large") as failed:
+        write(unit, [bench.records(1), Records(bench.target, [None], [bytes(2_000_000)])], bench.clients)
+    assert not failed.value.is_retriable
+    assert bench.written() == []
+
+
+def test_settings_that_librdkafka_refuses(bench):
+    with pytest.raises(SinkError, match=r"producer\.override or admin\.override cannot be: .*no\.such") as failed:
+        write(bench.units("offsets"), [], Clients(bench.servers, {"no.such.thing": "1"}))
+    assert not failed.value.is_retriable

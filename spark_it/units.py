@@ -1,0 +1,387 @@
+"""What the topic sink writes in one transaction: its records, and a marker that says they are written. No Spark here.
+
+A unit has the same records on every attempt, and a transactional id of its own. An attempt
+
+1. fences: `init_transactions` ends what an earlier attempt has open, and from then on refuses whatever that one does;
+2. reads the marker, an offset of a group, and leaves everything as it is when the records are there;
+3. otherwise writes records, dead letters and marker in one transaction.
+
+The order is what makes it safe. After 1, of all that hold the transactional id only this attempt can commit, until a
+later one fences it, and then it cannot. So nobody commits between 2 and the commit of 3: an attempt that sleeps and
+wakes late is refused. A producer is used for one attempt only: a kept one would often be fenced by then, which shows
+only when the records of the attempt are spent; making one costs a tenth of a second.
+"""
+
+import contextlib
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, NamedTuple, TypeVar
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+
+from odradek.spark_it.sinks import SinkError
+
+T = TypeVar("T")
+
+Headers = Sequence[tuple[str, bytes | None]]
+
+_NOT_YET = (
+    KafkaError.NOT_COORDINATOR,
+    KafkaError.COORDINATOR_NOT_AVAILABLE,
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+    KafkaError.UNSTABLE_OFFSET_COMMIT,
+    KafkaError._WAIT_COORD,
+)
+"""What a coordinator says that will answer in a moment."""
+_FENCED = (
+    KafkaError._FENCED,
+    KafkaError.PRODUCER_FENCED,
+    KafkaError.INVALID_PRODUCER_EPOCH,
+    KafkaError.INVALID_PRODUCER_ID_MAPPING,
+)
+_BETWEEN_TRIES_S = 0.05
+_ABORT_S = 10.0
+
+
+class FencedError(SinkError):
+    """The attempt was overtaken. What it wrote is aborted; whether its unit is written, the marker says."""
+
+
+class MarkerError(SinkError):
+    """A marker that says neither that the unit is written nor that it is not."""
+
+
+class Marker(NamedTuple):
+    """What a group's offset says: `offset`, and in its metadata the generation and batch of who wrote it, and when.
+
+    An offset that somebody else committed, such as a reset, has only itself.
+    """
+
+    offset: int
+    generation: int | None = None
+    batch: int | None = None
+    at_ms: int | None = None
+
+    @property
+    def metadata(self) -> str:
+        return ":".join("" if part is None else str(part) for part in self[1:])
+
+    @classmethod
+    def read(cls, offset: int, metadata: str | None) -> "Marker":
+        """The opposite of `metadata`; what is not ours is as if it were not there."""
+        parts = (metadata or "").split(":")
+        if len(parts) != 3 or not all(part == "" or part.isdecimal() for part in parts):
+            return cls(offset)
+        return cls(offset, *(int(part) if part else None for part in parts))
+
+
+@dataclass(frozen=True)
+class Unit:
+    """One unit of a batch. `topic` and `partition` are where `group` has the marker; `end` is what it is afterwards.
+
+    With `is_first` there may be no marker yet. `resets` says what helps if the marker is none of those expected.
+    """
+
+    transactional_id: str
+    group: str
+    topic: str
+    partition: int
+    end: int
+    generation: int
+    batch: int
+    is_first: bool
+    resets: str
+
+    def is_written(self, marker: Marker | None) -> bool:
+        """Whether an earlier attempt has written the unit. Raises MarkerError."""
+        raise NotImplementedError
+
+    def _wrong(self, what: str) -> MarkerError:
+        where = f"the offset of group {self.group} for {self.topic}-{self.partition}"
+        return MarkerError(f"{where} {what}; {self.resets}")
+
+
+@dataclass(frozen=True)
+class OffsetUnit(Unit):
+    """Rows that come of the records `start` to `end` of a source partition; the marker is how far the group has read.
+
+    It is ahead of the checkpoint by more than this batch when an older copy of the checkpoint was put in place.
+    """
+
+    start: int
+
+    def is_written(self, marker: Marker | None) -> bool:
+        if marker is None:
+            if self.is_first:
+                return False
+            raise self._wrong("is gone, expired or deleted, so it is not known whether the batch is written")
+        if marker.offset == self.start:
+            return False
+        is_ours = marker.generation == self.generation and marker.batch is not None and marker.batch >= self.batch
+        if is_ours and marker.offset >= self.end:
+            return True
+        between = f"is {marker.offset}, and batch {self.batch} goes from {self.start} to {self.end}"
+        if is_ours and self.start < marker.offset:
+            raise self._wrong(f"{between}: the checkpoint is older than what is written")
+        raise self._wrong(f"{between}: somebody else has moved it, or an earlier state of the pipeline")
+
+
+@dataclass(frozen=True)
+class BatchUnit(Unit):
+    """A part of a batch; the marker is the batch's number (`lock.marker`), as the offset of an empty topic."""
+
+    def is_written(self, marker: Marker | None) -> bool:
+        if marker is not None and marker.offset == self.end:
+            return True
+        if marker is not None and marker.offset > self.end:
+            raise self._wrong("is of a later batch: the checkpoint is older than what is written")
+        # An earlier generation has larger numbers of batches, and smaller markers.
+        if self.is_first or (marker is not None and marker.offset >> 32 == self.end >> 32):
+            return False
+        raise self._wrong("is gone, expired or deleted, so it is not known whether the batch is written")
+
+
+class Records(NamedTuple):
+    """Records for one topic, as columns of the same length."""
+
+    topic: str
+    keys: Sequence[bytes | None]
+    values: Sequence[bytes | None]
+    headers: Sequence[Headers | None] | None = None
+    is_dead: bool = False
+
+
+class Outcome(NamedTuple):
+    """What the unit holds, and whether it was this attempt that wrote it."""
+
+    rows: int
+    dead_letters: int
+    is_new: bool
+
+
+@dataclass(frozen=True)
+class Clients:
+    """Makes the clients of an attempt; it travels to where the attempt runs. Configurations are librdkafka's.
+
+    `timeout_s` is how long to wait for an answer, `commit_timeout_s` until all is delivered and committed.
+    """
+
+    bootstrap_servers: str
+    producer_configuration: Mapping[str, str] = field(default_factory=dict)
+    consumer_configuration: Mapping[str, str] = field(default_factory=dict)
+    timeout_s: float = 30.0
+    commit_timeout_s: float = 120.0
+
+    def producer(self, transactional_id: str) -> Producer:
+        """A producer of transactions. Raises KafkaException for a configuration that cannot be."""
+        return Producer(
+            {
+                "bootstrap.servers": self.bootstrap_servers,
+                "client.id": transactional_id,
+                "log_level": 0,
+                # Large requests: nobody waits for a single record.
+                "linger.ms": 50,
+                "batch.num.messages": 20_000,
+                "queue.buffering.max.messages": 200_000,
+                "queue.buffering.max.kbytes": 262_144,
+                # A failed delivery fails the transaction, so no report is needed for each record.
+                "delivery.report.only.error": True,
+                # Where Kafka's own clients put a key.
+                "partitioner": "murmur2_random",
+                "message.timeout.ms": 60_000,
+                "transaction.timeout.ms": 600_000,
+                **self.producer_configuration,
+                "transactional.id": transactional_id,
+            }
+        )
+
+    def consumer(self, group: str) -> Consumer:
+        """A consumer that joins no group and only reads its offsets."""
+        return Consumer(
+            {
+                "bootstrap.servers": self.bootstrap_servers,
+                "log_level": 0,
+                **self.consumer_configuration,
+                "group.id": group,
+                "enable.auto.commit": False,
+                # Offsets of a transaction that is not over are waited for.
+                "isolation.level": "read_committed",
+            }
+        )
+
+
+def write(unit: Unit, records: Iterable[Records], clients: Clients) -> Outcome:
+    """Writes a unit unless it is written. Takes all records either way, to count them.
+
+    Raises SinkError: FencedError, MarkerError, or one that says what Kafka refused.
+    """
+    with _attempt(unit, clients) as attempt:
+        if unit.is_written(attempt.marker()):
+            return _counted(records, is_new=False)
+        marker = Marker(unit.end, unit.generation, unit.batch, _now_ms())
+        return attempt.commit(records, marker)
+
+
+def renew(unit: Unit, clients: Clients) -> None:
+    """Commits a unit's marker once more as it is, so that it does not expire. Nothing happens if there is none.
+
+    It is an attempt like any other: merely committing what was read a moment ago could take back what another attempt
+    has committed meanwhile. Raises SinkError.
+    """
+    with _attempt(unit, clients) as attempt:
+        marker = attempt.marker()
+        if marker is not None:
+            attempt.commit((), marker._replace(at_ms=_now_ms()))
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+class _Attempt:
+    """An attempt at a unit; nobody else can commit it once `fence` is done."""
+
+    def __init__(self, unit: Unit, clients: Clients, producer: Producer, consumer: Consumer) -> None:
+        self._unit = unit
+        self._clients = clients
+        self._producer = producer
+        self._consumer = consumer
+
+    def fence(self) -> None:
+        self._asked(lambda: self._producer.init_transactions(self._clients.timeout_s))
+
+    def marker(self) -> Marker | None:
+        unit, timeout_s = self._unit, self._clients.timeout_s
+        wanted = [TopicPartition(unit.topic, unit.partition)]
+        [found] = self._asked(lambda: self._consumer.committed(wanted, timeout_s))
+        if found.error is not None:
+            raise KafkaException(found.error)
+        return None if found.offset < 0 else Marker.read(found.offset, found.metadata)
+
+    def commit(self, records: Iterable[Records], marker: Marker) -> Outcome:
+        unit, producer = self._unit, self._producer
+        producer.begin_transaction()
+        outcome = _counted(map(self._produced, records), is_new=True)
+        offset = TopicPartition(unit.topic, unit.partition, marker.offset, marker.metadata)
+        group = self._consumer.consumer_group_metadata()
+        producer.send_offsets_to_transaction([offset], group, self._clients.commit_timeout_s)
+        producer.commit_transaction(self._clients.commit_timeout_s)
+        return outcome
+
+    def _produced(self, records: Records) -> Records:
+        # A call for each record and nothing else: this loop is what a topic sink's speed comes down to.
+        produce, topic = self._producer.produce, records.topic
+        if records.headers is None:
+            for key, value in zip(records.keys, records.values, strict=True):
+                try:
+                    produce(topic, value, key)
+                except BufferError:
+                    self._when_there_is_room(partial(produce, topic, value, key))
+            return records
+        for key, value, headers in zip(records.keys, records.values, records.headers, strict=True):
+            named: Any = None if headers is None else list(headers)
+            try:
+                produce(topic, value, key, headers=named)
+            except BufferError:
+                self._when_there_is_room(partial(produce, topic, value, key, headers=named))
+        return records
+
+    def _when_there_is_room(self, produce: Callable[[], None]) -> None:
+        """The queue is full. Deliveries make room, and one that fails ends the transaction, so this ends."""
+        while True:
+            self._producer.poll(_BETWEEN_TRIES_S)
+            with contextlib.suppress(BufferError):
+                return produce()
+
+    def _asked(self, ask: Callable[[], T]) -> T:
+        """Asks again while the coordinator is not ready."""
+        give_up_at = time.monotonic() + self._clients.timeout_s
+        while True:
+            try:
+                return ask()
+            except KafkaException as error:
+                if _kafka_error(error).code() not in _NOT_YET or time.monotonic() > give_up_at:
+                    raise
+            time.sleep(_BETWEEN_TRIES_S)
+
+    def abort(self, why: BaseException) -> SinkError | None:
+        """Aborts what is open, if anything is, and says what `why` comes to; None if Kafka has nothing to do with it.
+
+        A transaction that is not aborted here is aborted when the next attempt fences.
+        """
+        error = why if isinstance(why, KafkaException) else None
+        try:
+            self._producer.abort_transaction(_ABORT_S)
+        except KafkaException as failed:
+            # The reason for which a producer is of no more use shows only here, if it showed on produce first.
+            if error is not None and _kafka_error(failed).fatal():
+                error = failed
+            self._producer.purge()
+        return None if error is None else self._said(_kafka_error(error))
+
+    def _said(self, error: KafkaError) -> SinkError:
+        what = f"cannot write {self._unit.transactional_id} at {self._clients.bootstrap_servers}"
+        if error.code() in _FENCED:
+            return FencedError(
+                f"{what}: another attempt has taken over, or it took longer than transaction.timeout.ms "
+                f"({error.str()}); see that the pipeline runs once only, or set producer.override.transaction.timeout.ms"
+            )
+        return SinkError(f"{what}: {error.str()}", is_retriable=_is_passing(error))
+
+
+@contextlib.contextmanager
+def _attempt(unit: Unit, clients: Clients) -> Iterator[_Attempt]:
+    """An attempt that has fenced. Errors of Kafka leave as SinkError, and no transaction is left open."""
+    try:
+        # The consumer connects while the producer fences.
+        producer, consumer = clients.producer(unit.transactional_id), clients.consumer(unit.group)
+    except KafkaException as error:
+        what = _kafka_error(error).str()
+        raise SinkError(f"producer.override or admin.override cannot be: {what}") from None
+    attempt = _Attempt(unit, clients, producer, consumer)
+    try:
+        attempt.fence()
+        yield attempt
+    except BaseException as why:
+        failure = attempt.abort(why)
+        if failure is not None:
+            raise failure from None
+        raise
+    finally:
+        consumer.close()
+
+
+def _counted(records: Iterable[Records], *, is_new: bool) -> Outcome:
+    rows = dead_letters = 0
+    for some in records:
+        if some.is_dead:
+            dead_letters += len(some.values)
+        else:
+            rows += len(some.values)
+    return Outcome(rows, dead_letters, is_new)
+
+
+def _kafka_error(error: KafkaException) -> KafkaError:
+    found: KafkaError = error.args[0]
+    return found
+
+
+_LASTING = (
+    KafkaError.TOPIC_AUTHORIZATION_FAILED,
+    KafkaError.GROUP_AUTHORIZATION_FAILED,
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+    KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    KafkaError.MSG_SIZE_TOO_LARGE,
+    KafkaError.INVALID_RECORD,
+    KafkaError.INVALID_TRANSACTION_TIMEOUT,
+    KafkaError._INVALID_ARG,
+    KafkaError.UNSUPPORTED_VERSION,
+)
+
+
+def _is_passing(error: KafkaError) -> bool:
+    """Whether it may go by itself: a broker that is away, a leader that moves. A new attempt has a new producer, so an
+    error that is fatal to one says nothing of the next."""
+    return error.code() not in _LASTING
