@@ -1,0 +1,162 @@
+"""Format avro: plain Avro with one schema for all records, or Confluent's framing with schemas in a registry.
+
+A record is read with the schema that it was written with and becomes what `value.schema` says; without that, what the
+newest schema of the subject says. What is written has `value.schema`, or a schema made of the columns.
+"""
+
+import json
+import re
+from collections.abc import Callable
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import Column
+from pyspark.sql import types as t
+
+from odradek.spark_it.formats import FormatError, Side
+from odradek.spark_it.formats.avro_codec import RecordError, decoder, encoder
+from odradek.spark_it.formats.avro_types import misfits, parsed, schema_of, spark_type
+from odradek.spark_it.formats.columns import UnavailableError, decoded, encoded, or_fail
+from odradek.spark_it.formats.registry import Address, RegistryError, framed, registry_at, unframed
+from odradek.spark_it.settings import PartFormat
+from odradek.spark_it.spec import Pipeline
+
+
+class AvroFormat:
+    """One side of a topic's records in Avro. `schema_text` is JSON, None to take the registry's or the columns'."""
+
+    name = "avro"
+
+    def __init__(self, schema_text: str | None, address: Address | None, subject: str | None, record_name: str) -> None:
+        self._schema_text = schema_text
+        self._address = address
+        self._subject = subject
+        self._record_name = record_name
+        self._written: dict[str, int] = {}
+
+    def schema(self) -> t.DataType:
+        """The type of what is decoded. Raises FormatError, also where the registry does not have it."""
+        text = self._wanted()
+        return spark_type(parsed(text, "the schema"), "the schema")
+
+    def decode(self, column: Column) -> Column:
+        """STRUCT<value: schema(), error: STRING> of a BINARY column."""
+        if self._address is None:
+            maker: Callable[[], Callable[[bytes], Any]] = partial(decoder, self._wanted())
+        else:
+            maker = partial(framed_decoder, self._address, self._wanted())
+        return decoded(column, self.schema(), maker)
+
+    def encode(self, column: Column, data_type: t.DataType) -> Column:
+        """BINARY of a column; a value that the schema does not take fails the batch."""
+        return or_fail(self.encode_or_error(column, data_type), "cannot be written as Avro")
+
+    def encode_or_error(self, column: Column, data_type: t.DataType) -> Column:
+        """STRUCT<value: BINARY, error: STRING> of a column. The schema is registered. Raises FormatError."""
+        text = self._schema_text
+        if text is None:
+            text = json.dumps(schema_of(data_type, self._record_name))
+        schema = parsed(text, "the schema")
+        wrong = [*misfits(data_type, schema, "the row")]
+        if wrong:
+            raise FormatError(f"the columns do not fit the Avro schema: {'; '.join(wrong)}")
+        if self._address is None:
+            return encoded(column, data_type, partial(encoder, text))
+        return encoded(column, data_type, partial(framed_encoder, text, self._registered(text)))
+
+    def _wanted(self) -> str:
+        if self._schema_text is not None:
+            return self._schema_text
+        if self._address is None:
+            raise FormatError("format avro needs a schema or schema.registry.url")
+        subject = self._of_subject()
+        try:
+            found = registry_at(self._address).latest(subject)
+        except (RegistryError, UnavailableError) as error:
+            raise FormatError(str(error)) from None
+        if found is None:
+            raise FormatError(
+                f"schema registry {self._address.url} has no subject {subject}; register its schema, or give one"
+            )
+        self._schema_text = found.schema
+        return found.schema
+
+    def _registered(self, text: str) -> int:
+        assert self._address is not None
+        if text not in self._written:
+            try:
+                self._written[text] = registry_at(self._address).register(self._of_subject(), text)
+            except (RegistryError, UnavailableError) as error:
+                raise FormatError(str(error)) from None
+        return self._written[text]
+
+    def _of_subject(self) -> str:
+        if self._subject is None:
+            raise FormatError("with several topics it has to be said which subject or which schema is meant")
+        return self._subject
+
+
+@lru_cache(maxsize=64)
+def framed_decoder(address: Address, reader: str) -> Callable[[bytes], Any]:
+    """What decodes records of any schema of a registry, as schema `reader` wants them."""
+    registry = registry_at(address)
+    decoders: dict[int, Callable[[bytes], Any]] = {}
+
+    def decode(data: bytes) -> Any:
+        schema_id, record = unframed(data)
+        known = decoders.get(schema_id)
+        if known is None:
+            known = decoders[schema_id] = of_id(schema_id)
+        return known(record)
+
+    def of_id(schema_id: int) -> Callable[[bytes], Any]:
+        try:
+            writer = registry.schema(schema_id)
+        except RegistryError as error:
+            # A refused request is no fault of the record.
+            if error.status in (401, 403):
+                raise UnavailableError(str(error)) from None
+            raise
+        if writer is None:
+            raise RecordError(f"the registry has no schema {schema_id}")
+        try:
+            parsed(writer, f"schema {schema_id} of the registry")
+        except FormatError as error:
+            raise RecordError(str(error)) from None
+        return decoder(writer, reader)
+
+    return decode
+
+
+@lru_cache(maxsize=64)
+def framed_encoder(schema: str, schema_id: int) -> Callable[[Any], bytes]:
+    """What encodes values with a schema and its id before them."""
+    encode = encoder(schema)
+    return lambda value: framed(schema_id, encode(value))
+
+
+def make(part: PartFormat, pipeline: Pipeline, topic: str | None, side: Side) -> AvroFormat:
+    """The format of one side of a topic. Raises FormatError for a schema that is none."""
+    text = None if part.schema is None else _schema_text(part.schema, pipeline)
+    if text is not None:
+        what = part.schema if part.schema is not None and part.schema.endswith(".avsc") else f"{side}.schema"
+        spark_type(parsed(text, what), what)
+    address = None
+    if part.registry_url is not None:
+        address = Address(part.registry_url, part.registry_user_info)
+        for url in part.registry_url.split(","):
+            if not re.match(r"https?://[^/]", url.strip()):
+                raise FormatError(f"schema.registry.url = {part.registry_url}: write http://host:port")
+    subject = part.subject or (None if topic is None else f"{topic}-{side}")
+    record_name = re.sub(r"\W|^(?=\d)", "_", f"{topic or pipeline.name}_{side}", flags=re.ASCII)
+    return AvroFormat(text, address, subject, record_name)
+
+
+def _schema_text(schema: str, pipeline: Pipeline) -> str:
+    if not schema.endswith(".avsc"):
+        return schema
+    try:
+        return Path(pipeline.located(schema)).read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise FormatError(f"cannot read {schema}: {getattr(error, 'strerror', None) or 'not UTF-8'}") from None

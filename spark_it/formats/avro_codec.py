@@ -1,0 +1,322 @@
+"""Avro records to plain values and back, each schema compiled once. Knows nothing of frames, and of Spark but `Row`.
+
+Values are as Spark's arrow reader takes them: instants as microseconds since 1970, dates as days, decimals as Decimal.
+fastavro reads and writes without logical types; they are made here, over their whole range and with their limits.
+"""
+
+import io
+import json
+from collections.abc import Callable, Mapping
+from decimal import Decimal, localcontext
+from functools import lru_cache
+from typing import Any
+
+import fastavro
+
+from odradek.spark_it.formats.avro_types import Named, Schema, as_parsed, branches, kind_of, logical_of, widest
+
+Change = Callable[[Any], Any]
+
+_INT64 = 1 << 63
+_MICROS_OF = {"millis": 1000, "micros": 1}
+_EPOCH_ORDINAL = 719_163
+
+
+class RecordError(ValueError):
+    """A record or a value that its schema does not fit; `str()` says why."""
+
+
+@lru_cache(maxsize=256)
+def decoder(writer: str, reader: str | None = None) -> Callable[[bytes], Any]:
+    """What decodes a record written with schema `writer`, as `reader` wants it: JSON texts, which `parsed` takes.
+
+    It raises for a record that is not of the schema, whatever it holds; bytes that are left over are an error too.
+    """
+    written = as_parsed(json.loads(writer))
+    wanted = written if reader is None or json.loads(reader) == json.loads(writer) else as_parsed(json.loads(reader))
+    plain_written = as_parsed(_without_logical(written))
+    plain_wanted = None if wanted is written else as_parsed(_without_logical(wanted))
+    clash = None if wanted is written else _clash(written, wanted, Named(), Named(), "value")
+    change = _reading(wanted, Named(), has_defaults=wanted is not written)
+    read = fastavro.schemaless_reader
+
+    def decode(data: bytes) -> Any:
+        if clash is not None:
+            raise RecordError(clash)
+        source = io.BytesIO(data)
+        try:
+            value = read(source, plain_written, plain_wanted)
+        except EOFError:
+            raise RecordError("the record ends too early") from None
+        except UnicodeDecodeError as error:
+            raise RecordError(f"a string is not UTF-8: {error.reason}") from None
+        except IndexError:
+            raise RecordError("a union or enum has a branch that the schema has not") from None
+        if source.tell() != len(data):
+            raise RecordError(f"{len(data) - source.tell()} bytes are left over after the record")
+        return value if change is None else change(value)
+
+    return decode
+
+
+@lru_cache(maxsize=64)
+def encoder(schema: str) -> Callable[[Any], bytes]:
+    """What encodes a Row or another value with a schema. It raises for a value that the schema does not take."""
+    parsed = as_parsed(json.loads(schema))
+    plain = as_parsed(_without_logical(parsed))
+    change = _writing(parsed, Named(), "value")
+    write = fastavro.schemaless_writer
+
+    def encode(value: Any) -> bytes:
+        target = io.BytesIO()
+        write(target, plain, change(value))
+        return target.getvalue()
+
+    return encode
+
+
+def _without_logical(schema: Schema) -> Schema:
+    if isinstance(schema, list):
+        return [_without_logical(one) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    kept = {key: value for key, value in schema.items() if key not in ("logicalType", "__named_schemas")}
+    kept.pop("__fastavro_parsed", None)
+    for key in ("items", "values"):
+        if key in kept:
+            kept[key] = _without_logical(kept[key])
+    if "fields" in kept:
+        kept["fields"] = [{**field, "type": _without_logical(field["type"])} for field in kept["fields"]]
+    return kept
+
+
+def _clash(written: Schema, wanted: Schema, of_written: Named, of_wanted: Named, what: str) -> str | None:
+    """What one logical type makes unreadable as another, in which the same bytes say something else."""
+    written, wanted = of_written.resolved(written), of_wanted.resolved(wanted)
+    if isinstance(written, list) or isinstance(wanted, list):
+        one = widest(branches(written)[1]) if isinstance(written, list) else written
+        other = widest(branches(wanted)[1]) if isinstance(wanted, list) else wanted
+        return None if one is None or other is None else _clash(one, other, of_written, of_wanted, what)
+    before, now = _shown(written), _shown(wanted)
+    if before is not None and now is not None and before != now:
+        return f"{what} was written as {before}, and the schema has {now}"
+    if not isinstance(written, dict) or not isinstance(wanted, dict):
+        return None
+    pairs = [(written[key], wanted[key], what) for key in ("items", "values") if key in written and key in wanted]
+    if "fields" in written and "fields" in wanted:
+        there = {field["name"]: field["type"] for field in written["fields"]}
+        for field in wanted["fields"]:
+            name = next((one for one in (field["name"], *field.get("aliases", ())) if one in there), None)
+            if name is not None:
+                pairs.append((there[name], field["type"], f"{what}.{field['name']}"))
+    found = (_clash(one, other, of_written, of_wanted, where) for one, other, where in pairs)
+    return next((said for said in found if said is not None), None)
+
+
+def _shown(schema: Schema) -> str | None:
+    logical = logical_of(schema)
+    if logical == "decimal" and isinstance(schema, dict):
+        return f"decimal with scale {schema.get('scale', 0)}"
+    return logical
+
+
+# Reading
+
+
+def _reading(schema: Schema, named: Named, *, has_defaults: bool) -> Change | None:
+    """What makes of fastavro's value that of `decoder`; None if nothing has to be changed."""
+    schema = named.resolved(schema)
+    kind, logical = kind_of(schema), logical_of(schema)
+    if isinstance(schema, list):
+        wide = widest(branches(schema)[1])
+        if wide == "double":
+            return _or_none(float)
+        return None if wide is None else _or_none(_reading(wide, named, has_defaults=has_defaults))
+    if logical == "decimal" and isinstance(schema, dict):
+        return _decimal_of(schema["precision"], schema.get("scale", 0))
+    if logical is not None and "timestamp" in logical:
+        return _micros_of(_MICROS_OF[logical.rpartition("-")[2]])
+    if kind in ("bytes", "fixed") and has_defaults:
+        return _as_bytes
+    if isinstance(schema, dict) and kind in ("record", "error"):
+        fields = {
+            one["name"]: change
+            for one in schema["fields"]
+            if (change := _reading(one["type"], named, has_defaults=has_defaults)) is not None
+        }
+        return _of_fields(fields) if fields else None
+    if isinstance(schema, dict) and kind == "array":
+        of = _reading(schema["items"], named, has_defaults=has_defaults)
+        return None if of is None else _of_items(of)
+    if isinstance(schema, dict) and kind == "map":
+        of = _reading(schema["values"], named, has_defaults=has_defaults)
+        return None if of is None else _of_entries(of)
+    return None
+
+
+def _or_none(change: Change | None) -> Change | None:
+    return None if change is None else lambda value: None if value is None else change(value)
+
+
+def _of_fields(fields: Mapping[str, Change]) -> Change:
+    changes = tuple(fields.items())
+
+    def change(value: dict[str, Any]) -> dict[str, Any]:
+        for name, of in changes:
+            value[name] = of(value[name])
+        return value
+
+    # A default of a record is the same object each time.
+    return lambda value: change(dict(value))
+
+
+def _of_items(of: Change) -> Change:
+    return lambda values: [of(value) for value in values]
+
+
+def _of_entries(of: Change) -> Change:
+    return lambda values: {key: of(value) for key, value in values.items()}
+
+
+def _as_bytes(value: bytes | str) -> bytes:
+    """Defaults of bytes are strings in a schema, each letter a byte."""
+    return value.encode("latin-1") if isinstance(value, str) else value
+
+
+def _decimal_of(precision: int, scale: int) -> Change:
+    limit = 10**precision
+
+    def change(value: bytes | str) -> Decimal:
+        number = int.from_bytes(_as_bytes(value), "big", signed=True)
+        if not -limit < number < limit:
+            raise RecordError(f"a decimal has more than the {precision} digits of the schema")
+        return Decimal(number).scaleb(-scale) if precision <= 28 else _scaled(number, scale)
+
+    return change
+
+
+def _scaled(number: int, scale: int) -> Decimal:
+    with localcontext(prec=40):
+        return Decimal(number).scaleb(-scale)
+
+
+def _micros_of(factor: int) -> Change:
+    def change(value: int) -> int:
+        micros = value * factor
+        if not -_INT64 <= micros < _INT64:
+            raise RecordError(f"{value} ms is no instant that Spark has")
+        return micros
+
+    return change
+
+
+# Writing
+
+_RANGES = {"int": 1 << 31, "long": 1 << 63}
+
+
+def _writing(schema: Schema, named: Named, what: str) -> Change:
+    """What makes of a value of Spark's one that fastavro writes without logical types."""
+    schema = named.resolved(schema)
+    kind, logical = kind_of(schema), logical_of(schema)
+    if isinstance(schema, list):
+        can_be_null, others = branches(schema)
+        wide = widest(others)
+        if wide is None:
+            raise RecordError(f"{what}: a union of {', '.join(map(kind_of, schema))} cannot be written")
+        of = _writing(wide, named, what)
+        return (lambda value: None if value is None else of(value)) if can_be_null else of
+    change = _writing_plain(schema, kind, logical, named, what)
+
+    def not_null(value: Any) -> Any:
+        if value is None:
+            raise RecordError(f"{what} is null, and the schema does not allow it")
+        return change(value)
+
+    return not_null
+
+
+def _writing_plain(schema: Schema, kind: str, logical: str | None, named: Named, what: str) -> Change:
+    if isinstance(schema, dict):
+        if logical == "decimal":
+            return _unscaled(schema, what)
+        match kind:
+            case "record" | "error":
+                fields = [
+                    (one["name"], _writing(one["type"], named, f"{what}.{one['name']}")) for one in schema["fields"]
+                ]
+                return _record_of(fields, {one["name"] for one in schema["fields"] if "default" in one})
+            case "array":
+                item = _writing(schema["items"], named, f"{what}[]")
+                return lambda values: [item(value) for value in values]
+            case "map":
+                entry = _writing(schema["values"], named, f"{what}{{}}")
+                return lambda values: {key: entry(value) for key, value in values.items()}
+            case "enum":
+                return _one_of(frozenset(schema["symbols"]), what)
+            case "fixed":
+                return _of_size(schema["size"], what)
+    if logical == "date":
+        return lambda value: value if isinstance(value, int) else value.toordinal() - _EPOCH_ORDINAL
+    if logical is not None:
+        factor = _MICROS_OF[logical.rpartition("-")[2]]
+        return lambda value: value // factor
+    if kind in _RANGES:
+        return _within(_RANGES[kind], kind, what)
+    if kind in ("float", "double"):
+        return float
+    if kind == "bytes":
+        return bytes
+    return lambda value: value
+
+
+def _record_of(fields: list[tuple[str, Change]], with_default: set[str]) -> Change:
+    def change(value: Any) -> dict[str, Any]:
+        given = value if isinstance(value, Mapping) else dict(zip(value.__fields__, value, strict=True))
+        return {name: of(given.get(name)) for name, of in fields if name in given or name not in with_default}
+
+    return change
+
+
+def _unscaled(schema: Mapping[str, Any], what: str) -> Change:
+    scale, limit = schema.get("scale", 0), 10 ** schema["precision"]
+
+    def change(value: Decimal) -> bytes:
+        with localcontext(prec=80):
+            moved = value.scaleb(scale)
+            number = int(moved)
+        if number != moved or not -limit < number < limit:
+            raise RecordError(f"{what} is {value}, which decimal({schema['precision']},{scale}) does not hold")
+        size = schema["size"] if "size" in schema else (number + (number < 0)).bit_length() // 8 + 1
+        if (number + (number < 0)).bit_length() // 8 + 1 > size:
+            raise RecordError(f"{what} is {value}, which {size} bytes do not hold")
+        return number.to_bytes(size, "big", signed=True)
+
+    return change
+
+
+def _one_of(symbols: frozenset[str], what: str) -> Change:
+    def change(value: str) -> str:
+        if value not in symbols:
+            raise RecordError(f"{what} is {value}, which is not in the enum")
+        return value
+
+    return change
+
+
+def _of_size(size: int, what: str) -> Change:
+    def change(value: bytes) -> bytes:
+        if len(value) != size:
+            raise RecordError(f"{what} has {len(value)} bytes, and the schema has {size}")
+        return bytes(value)
+
+    return change
+
+
+def _within(limit: int, kind: str, what: str) -> Change:
+    def change(value: int) -> int:
+        if not -limit <= value < limit:
+            raise RecordError(f"{what} is {value}, which is no {kind}")
+        return value
+
+    return change

@@ -1,0 +1,167 @@
+"""Columns that Python makes of bytes, and bytes that it makes of columns, for formats that Spark does not have itself.
+
+Instants travel between Spark and Python as microseconds since 1970, which loses nothing and knows no time zone.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pandas as pd  # type: ignore[import-untyped]
+from pyspark.sql import Column
+from pyspark.sql import functions as f
+from pyspark.sql import types as t
+from pyspark.sql.pandas.functions import pandas_udf
+
+Decoder = Callable[[bytes], Any]
+"""A record as Spark's arrow reader takes it: dict, list, int and so on. Raises anything but UnavailableError."""
+
+Encoder = Callable[[Any], bytes]
+"""Bytes of a Row or a single value. Raises anything but UnavailableError."""
+
+_pandas_udf: Any = pandas_udf  # its types want to be told the kind of function, which Spark does not
+_MESSAGE_LENGTH = 1000
+
+
+class UnavailableError(Exception):
+    """What is needed to decode or encode any record cannot be had now: no record is to blame. `str()` says what."""
+
+
+def decoded(column: Column, data_type: t.DataType, maker: Callable[[], Decoder]) -> Column:
+    """STRUCT<value: data_type, error: STRING> of bytes. `maker` is called in the workers, for each batch of rows."""
+
+    def decode(values: pd.Series) -> pd.DataFrame:
+        decoder = maker()
+        rows: list[Any] = [None] * len(values)
+        errors: list[str | None] = [None] * len(values)
+        for index, data in enumerate(values):
+            if data is not None:
+                try:
+                    rows[index] = decoder(data)
+                except UnavailableError:
+                    raise
+                except Exception as error:
+                    errors[index] = reason(error)
+        return pd.DataFrame({"value": pd.Series(rows, dtype=object), "error": pd.Series(errors, dtype=object)})
+
+    result = t.StructType([t.StructField("value", _lowered_type(data_type)), t.StructField("error", t.StringType())])
+    # A deterministic function may be called a second time, in a filter on what it has returned.
+    made: Column = _pandas_udf(decode, result).asNondeterministic()(column)
+    if not _has_time(data_type):
+        return made
+    return f.transform(f.array(made), lambda one: _with_restored(one, data_type)).getItem(0)
+
+
+def _with_restored(one: Column, data_type: t.DataType) -> Column:
+    return f.struct(_restored(one.getField("value"), data_type).alias("value"), one.getField("error").alias("error"))
+
+
+def encoded(column: Column, data_type: t.DataType, maker: Callable[[], Encoder]) -> Column:
+    """STRUCT<value: BINARY, error: STRING> of a column of this type."""
+
+    def encode(value: Any) -> tuple[bytes | None, str | None]:
+        if value is None:
+            return None, None
+        try:
+            return maker()(value), None
+        except UnavailableError:
+            raise
+        except Exception as error:
+            return None, reason(error)
+
+    result = t.StructType([t.StructField("value", t.BinaryType()), t.StructField("error", t.StringType())])
+    return f.udf(encode, result, useArrow=False).asNondeterministic()(_lowered(column, data_type))
+
+
+def or_fail(result: Column, what: str) -> Column:
+    """The value of `encoded`, or a failure of the batch that says what could not be written."""
+
+    def value(one: Column) -> Column:
+        failure = f.raise_error(f.concat(f.lit(f"{what}: "), one.getField("error"))).cast("binary")
+        return f.when(one.getField("error").isNotNull(), failure).otherwise(one.getField("value"))
+
+    return f.transform(f.array(result), value).getItem(0)
+
+
+def reason(error: Exception) -> str:
+    """What an exception says, in one line; its kind where it says nothing."""
+    text = " ".join(str(error).split())
+    if not text or isinstance(error, KeyError | IndexError | AttributeError):
+        text = f"{type(error).__name__} {text}".rstrip()
+    return text[:_MESSAGE_LENGTH]
+
+
+def _has_time(data_type: t.DataType) -> bool:
+    return any(isinstance(one, t.TimestampType | t.TimestampNTZType) for one in leaves(data_type))
+
+
+def leaves(data_type: t.DataType) -> Iterator[t.DataType]:
+    """The types that a type is made of which are made of no others."""
+    match data_type:
+        case t.StructType():
+            for field in data_type.fields:
+                yield from leaves(field.dataType)
+        case t.ArrayType():
+            yield from leaves(data_type.elementType)
+        case t.MapType():
+            yield from leaves(data_type.keyType)
+            yield from leaves(data_type.valueType)
+        case _:
+            yield data_type
+
+
+def _lowered_type(data_type: t.DataType) -> t.DataType:
+    match data_type:
+        case t.TimestampType() | t.TimestampNTZType():
+            return t.LongType()
+        case t.StructType():
+            return t.StructType([t.StructField(one.name, _lowered_type(one.dataType)) for one in data_type.fields])
+        case t.ArrayType():
+            return t.ArrayType(_lowered_type(data_type.elementType))
+        case t.MapType():
+            return t.MapType(_lowered_type(data_type.keyType), _lowered_type(data_type.valueType))
+        case _:
+            return data_type
+
+
+def _restored(column: Column, data_type: t.DataType) -> Column:
+    def instant(one: Column, kind: t.DataType) -> Column:
+        if isinstance(kind, t.TimestampType):
+            return f.timestamp_micros(one)
+        seconds = (one / f.lit(1_000_000).cast("decimal(7,0)")).cast("decimal(18,6)")
+        return f.expr("TIMESTAMP_NTZ'1970-01-01'") + f.make_dt_interval(secs=seconds)
+
+    return _mapped(column, data_type, instant)
+
+
+def _lowered(column: Column, data_type: t.DataType) -> Column:
+    def micros(one: Column, kind: t.DataType) -> Column:
+        if isinstance(kind, t.TimestampType):
+            return f.unix_micros(one)
+        seconds = f.date_diff(one.cast("date"), f.lit("1970-01-01").cast("date")).cast("bigint") * 86_400
+        seconds += f.hour(one) * 3600 + f.minute(one) * 60
+        # A number with the microseconds of the minute as its fraction.
+        within = f.extract(f.lit("SECOND"), one).cast("decimal(8,6)") * 1_000_000
+        return seconds * 1_000_000 + within.cast("bigint")
+
+    return _mapped(column, data_type, micros)
+
+
+def _mapped(column: Column, data_type: t.DataType, change: Callable[[Column, t.DataType], Column]) -> Column:
+    """The column with its instants changed, however deep they are."""
+    if not _has_time(data_type):
+        return column
+    match data_type:
+        case t.StructType():
+            fields = [
+                _mapped(column.getField(one.name), one.dataType, change).alias(one.name) for one in data_type.fields
+            ]
+            return f.when(column.isNotNull(), f.struct(*fields))
+        case t.ArrayType():
+            return f.transform(column, lambda one: _mapped(one, data_type.elementType, change))
+        case t.MapType():
+            changed = f.transform_values(column, lambda _, one: _mapped(one, data_type.valueType, change))
+            if not _has_time(data_type.keyType):
+                return changed
+            return f.transform_keys(changed, lambda one, _: _mapped(one, data_type.keyType, change))
+        case _:
+            return change(column, data_type)

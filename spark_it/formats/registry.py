@@ -1,0 +1,174 @@
+"""A schema registry that speaks Confluent's REST interface, and its framing: a zero byte, 4 bytes of id, the record.
+
+Source: docs.confluent.io, "Schema Registry API Reference" and "Wire format".
+"""
+
+import base64
+import json
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from odradek.spark_it.formats.columns import UnavailableError
+
+MAGIC = 0
+HEADER_BYTES = 5
+NOT_FOUND = 404
+_CONTENT_TYPE = "application/vnd.schemaregistry.v1+json"
+_TIMEOUT_S = 10.0
+_TRIES = 5
+_FIRST_WAIT_S = 0.2
+_UNKNOWN_FOR_S = 30.0
+_MOST_UNKNOWN = 10_000
+
+
+class RegistryError(Exception):
+    """What the registry refused; `status` is that of HTTP. `str()` has the address and what it said."""
+
+    def __init__(self, message: str, status: int) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class Address(NamedTuple):
+    """Where a registry is, several addresses of it with a comma between, and `user:password` if it wants it."""
+
+    url: str
+    user_info: str | None = None
+
+    def __repr__(self) -> str:
+        return f"Address({self.url})"
+
+
+class Registered(NamedTuple):
+    """A schema of a registry, as JSON."""
+
+    id: int
+    schema: str
+
+
+def framed(schema_id: int, record: bytes) -> bytes:
+    """A record with its schema's id before it."""
+    return MAGIC.to_bytes(1, "big") + schema_id.to_bytes(4, "big") + record
+
+
+def unframed(data: bytes) -> tuple[int, bytes]:
+    """The id of a record's schema, and the record. Raises ValueError."""
+    if len(data) < HEADER_BYTES:
+        raise ValueError(f"{len(data)} bytes are too few for a record with the id of its schema")
+    if data[0] != MAGIC:
+        raise ValueError(f"the first byte is {data[0]} and not 0: the record has no id of a schema")
+    return int.from_bytes(data[1:HEADER_BYTES], "big"), data[HEADER_BYTES:]
+
+
+class Registry:
+    """Schemas by id, kept for good, as they never change; subjects. Each method raises RegistryError
+    where the registry answers with no, UnavailableError where it does not answer."""
+
+    def __init__(
+        self,
+        address: Address,
+        wait: Callable[[float], None] = time.sleep,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._urls = [url.strip().rstrip("/") for url in address.url.split(",") if url.strip()]
+        self._headers = {"Accept": f"{_CONTENT_TYPE}, application/json", "Content-Type": _CONTENT_TYPE}
+        if address.user_info is not None:
+            token = base64.b64encode(address.user_info.encode()).decode()
+            self._headers["Authorization"] = f"Basic {token}"
+        self._wait, self._now = wait, now
+        self._schemas: dict[int, str] = {}
+        self._unknown_until: dict[int, float] = {}
+
+    def schema(self, schema_id: int) -> str | None:
+        """The Avro schema of an id; None if the registry has none, which is asked again after some time."""
+        found = self._schemas.get(schema_id)
+        if found is not None:
+            return found
+        if self._unknown_until.get(schema_id, 0.0) > self._now():
+            return None
+        try:
+            answer = self._ask("GET", f"/schemas/ids/{schema_id}")
+        except RegistryError as error:
+            if error.status != NOT_FOUND:
+                raise
+            if len(self._unknown_until) >= _MOST_UNKNOWN:
+                self._unknown_until.clear()
+            self._unknown_until[schema_id] = self._now() + _UNKNOWN_FOR_S
+            return None
+        return self._schemas.setdefault(schema_id, self._avro(answer, f"schema {schema_id}"))
+
+    def latest(self, subject: str) -> Registered | None:
+        """The newest schema of a subject; None if there is no such subject."""
+        try:
+            answer = self._ask("GET", f"/subjects/{_quoted(subject)}/versions/latest")
+        except RegistryError as error:
+            if error.status == NOT_FOUND:
+                return None
+            raise
+        return Registered(int(answer["id"]), self._avro(answer, f"subject {subject}"))
+
+    def register(self, subject: str, schema: str) -> int:
+        """The id of a schema under a subject, to which it is added if it is not there."""
+        return int(self._ask("POST", f"/subjects/{_quoted(subject)}/versions", {"schema": schema})["id"])
+
+    def _avro(self, answer: dict[str, Any], what: str) -> str:
+        kind = answer.get("schemaType", "AVRO")
+        if kind != "AVRO":
+            raise RegistryError(f"{what} is {kind} and not AVRO", 200)
+        if answer.get("references"):
+            raise RegistryError(f"{what} refers to other subjects, which is not supported", 200)
+        return str(answer["schema"])
+
+    def _ask(self, method: str, path: str, body: object = None) -> dict[str, Any]:
+        wait_s, why = _FIRST_WAIT_S, ""
+        for left in reversed(range(_TRIES)):
+            for url in self._urls:
+                try:
+                    return self._once(method, f"{url}{path}", body)
+                except RegistryError as error:
+                    if error.status < 500 and error.status not in (408, 429):
+                        raise
+                    why = str(error)
+                except (OSError, ValueError, urllib.error.URLError) as error:
+                    said = error.reason if isinstance(error, urllib.error.URLError) else error
+                    why = f"schema registry {url}: {said}"
+            if left:
+                self._wait(wait_s)
+                wait_s *= 2
+        raise UnavailableError(why)
+
+    def _once(self, method: str, url: str, body: object) -> dict[str, Any]:
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(url, data, self._headers, method=method)
+        try:
+            with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer:
+                read = json.loads(answer.read())
+        except urllib.error.HTTPError as error:
+            with error:
+                raise RegistryError(f"schema registry {url}: {_said(error)}", error.code) from None
+        if not isinstance(read, dict):
+            raise ValueError(f"the answer to {url} is no object")
+        return read
+
+
+def _quoted(subject: str) -> str:
+    return urllib.parse.quote(subject, safe="")
+
+
+def _said(error: urllib.error.HTTPError) -> str:
+    text = error.read(10_000).decode("utf-8", "replace")
+    try:
+        return f"{error.code} {json.loads(text)['message']}"
+    except (ValueError, TypeError, KeyError):
+        return f"{error.code} {error.reason}"
+
+
+@lru_cache(maxsize=16)
+def registry_at(address: Address) -> Registry:
+    """The registry of this process at an address, so that schemas are fetched once."""
+    return Registry(address)

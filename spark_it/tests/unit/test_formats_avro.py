@@ -1,0 +1,296 @@
+import io
+import json
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+
+import fastavro
+import pytest
+from pyspark.sql import Row
+from pyspark.sql import types as t
+
+from odradek.spark_it.formats import FormatError, format_of
+from odradek.spark_it.formats.avro_codec import decoder, encoder
+from odradek.spark_it.formats.avro_types import misfits, parsed, schema_of, spark_type
+from spark_it.tests.unit.support import CONSOLE, pipeline
+
+NOON = datetime(2026, 1, 1, 12, 0, 0, 123456, tzinfo=UTC)
+NOON_MICROS = 1_767_268_800_123_456
+
+# (schema, Spark's type, value as fastavro's own logical types have it, value that we decode)
+VALUES = [
+    ("boolean", "boolean", True, True),
+    ("int", "int", -(2**31), -(2**31)),
+    ("long", "bigint", 2**63 - 1, 2**63 - 1),
+    ("float", "float", 0.5, 0.5),
+    ("double", "double", 1e300, 1e300),
+    ("bytes", "binary", b"\x00\xff", b"\x00\xff"),
+    ("string", "string", "Grüße", "Grüße"),
+    ({"type": "fixed", "name": "F", "size": 2}, "binary", b"ab", b"ab"),
+    ({"type": "enum", "name": "E", "symbols": ["A", "B"]}, "string", "B", "B"),
+    ({"type": "array", "items": ["null", "int"]}, "array<int>", [1, None], [1, None]),
+    ({"type": "map", "values": "long"}, "map<string,bigint>", {"k": 7}, {"k": 7}),
+    (["null", "string"], "string", None, None),
+    (["string", "null"], "string", "x", "x"),
+    (["int", "null", "long"], "bigint", 5, 5),
+    (["float", "double"], "double", 0.5, 0.5),
+    ({"type": "int", "logicalType": "date"}, "date", date(1969, 12, 31), -1),
+    ({"type": "long", "logicalType": "timestamp-micros"}, "timestamp", NOON, NOON_MICROS),
+    ({"type": "long", "logicalType": "timestamp-millis"}, "timestamp", NOON, NOON_MICROS - 456),
+    (
+        {"type": "long", "logicalType": "local-timestamp-micros"},
+        "timestamp_ntz",
+        NOON.replace(tzinfo=None),
+        NOON_MICROS,
+    ),
+    (
+        {"type": "bytes", "logicalType": "decimal", "precision": 12, "scale": 2},
+        "decimal(12,2)",
+        Decimal("-128.00"),
+        Decimal("-128.00"),
+    ),
+    (
+        {"type": "fixed", "name": "D", "size": 16, "logicalType": "decimal", "precision": 38, "scale": 10},
+        "decimal(38,10)",
+        Decimal("1234567890123456789012345678.0123456789"),
+        Decimal("1234567890123456789012345678.0123456789"),
+    ),
+    ({"type": "string", "logicalType": "no-such-type"}, "string", "x", "x"),
+    ({"type": "string", "logicalType": "uuid"}, "string", None, "c0ffee00-0000-4000-8000-000000000000"),
+    ({"type": "int", "logicalType": "time-millis"}, "int", None, 86_399_999),
+    ({"type": "long", "logicalType": "time-micros"}, "bigint", None, 86_399_999_999),
+]
+
+
+def record(of, **more):
+    return {"type": "record", "name": "R", "fields": [{"name": "a", "type": of, **more}]}
+
+
+def by_fastavro(schema, value):
+    target = io.BytesIO()
+    with_digits = fastavro.parse_schema(schema)
+    fastavro.schemaless_writer(target, with_digits, value)
+    return target.getvalue()
+
+
+@pytest.mark.parametrize(("schema", "of_spark", "given", "value"), VALUES)
+def test_a_value_of_each_type_is_read_and_written(schema, of_spark, given, value):
+    schema = record(schema)
+    text = json.dumps(schema)
+    of_row = spark_type(parsed(text, "S"), "S")
+    assert of_row.simpleString() == f"struct<a:{of_spark}>"
+    ours = encoder(text)(Row(a=value))
+    assert decoder(text)(ours) == {"a": value}
+    if given is not None or value is None:
+        assert decoder(text)(by_fastavro(schema, {"a": given})) == {"a": value}
+        assert ours == by_fastavro(schema, {"a": given})
+    assert not [*misfits(of_row, parsed(text, "S"), "row")]
+
+
+def test_records_within_records_and_types_that_are_used_again_by_name():
+    point = {"type": "record", "name": "P", "namespace": "geo", "fields": [{"name": "x", "type": "int"}]}
+    schema = record({"type": "array", "items": point})
+    schema["fields"].append({"name": "b", "type": ["null", "geo.P"]})
+    text = json.dumps(schema)
+    assert spark_type(parsed(text, "S"), "S").simpleString() == "struct<a:array<struct<x:int>>,b:struct<x:int>>"
+    data = encoder(text)(Row(a=[Row(x=1), Row(x=2)], b=Row(x=3)))
+    assert decoder(text)(data) == {"a": [{"x": 1}, {"x": 2}], "b": {"x": 3}}
+
+
+GOOD = json.dumps(record("string"))
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (b"", "ends too early"),
+        (b"\x06ab", "ends too early"),
+        (b"\x04ab!", "1 bytes are left over"),
+        (b"\x04\xff\xfe", "not UTF-8"),
+        (b"\x03", "ends too early|negative"),
+        (b"\xff" * 20, "."),
+    ],
+)
+def test_bytes_that_are_no_record(data, said):
+    with pytest.raises(Exception, match=said):
+        decoder(GOOD)(data)
+
+
+def test_values_that_no_type_of_spark_holds_are_errors_and_not_other_values():
+    decimal = json.dumps(record({"type": "bytes", "logicalType": "decimal", "precision": 2, "scale": 0}))
+    with pytest.raises(ValueError, match="more than the 2 digits"):
+        decoder(decimal)(by_fastavro(record("bytes"), {"a": b"\x64"}))
+    millis = json.dumps(record({"type": "long", "logicalType": "timestamp-millis"}))
+    with pytest.raises(ValueError, match="no instant"):
+        decoder(millis)(by_fastavro(record("long"), {"a": 2**62}))
+    enum = json.dumps(record({"type": "enum", "name": "E", "symbols": ["A"]}))
+    with pytest.raises(ValueError, match="has not"):
+        decoder(enum)(by_fastavro(record("int"), {"a": 1}))
+
+
+def test_a_date_far_away_is_read_as_its_day():
+    days = json.dumps(record({"type": "int", "logicalType": "date"}))
+    assert decoder(days)(by_fastavro(record("int"), {"a": 2**31 - 1})) == {"a": 2**31 - 1}
+
+
+def test_a_record_of_an_older_schema_becomes_what_the_newer_says():
+    old = {"type": "record", "name": "R", "fields": [{"name": "n", "type": "int"}, {"name": "gone", "type": "string"}]}
+    new = {
+        "type": "record",
+        "name": "R",
+        "fields": [
+            {"name": "amount", "type": "long", "aliases": ["n"]},
+            {"name": "note", "type": "string", "default": "none"},
+            {"name": "mark", "type": "bytes", "default": "\u00ff"},
+            {
+                "name": "price",
+                "type": {"type": "bytes", "logicalType": "decimal", "precision": 4, "scale": 2},
+                "default": "\u0001\u0000",
+            },
+            {"name": "at", "type": {"type": "long", "logicalType": "timestamp-millis"}, "default": 5},
+            {"name": "in", "type": record({"type": "long", "logicalType": "timestamp-millis"}) | {"name": "I"},
+             "default": {"a": 7}},
+        ],
+    }  # fmt: skip
+    read = decoder(json.dumps(old), json.dumps(new))
+    wanted = {
+        "amount": 5, "note": "none", "mark": b"\xff", "price": Decimal("2.56"), "at": 5000, "in": {"a": 7000},
+    }  # fmt: skip
+    for _ in range(2):  # a default is not changed by being read
+        assert read(by_fastavro(old, {"n": 5, "gone": "x"})) == wanted
+
+
+def test_a_record_that_cannot_become_what_the_schema_says_is_bad():
+    read = decoder(json.dumps(record("string")), json.dumps(record("int")))
+    with pytest.raises(Exception, match="mismatch"):
+        read(by_fastavro(record("string"), {"a": "x"}))
+
+
+@pytest.mark.parametrize(
+    ("written", "wanted"),
+    [
+        ({"type": "long", "logicalType": "timestamp-millis"}, {"type": "long", "logicalType": "timestamp-micros"}),
+        (
+            {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2},
+            ["null", {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 3}],
+        ),
+    ],
+)
+def test_bytes_that_would_say_something_else_are_not_read(written, wanted):
+    read = decoder(json.dumps(record(written)), json.dumps(record(wanted)))
+    with pytest.raises(ValueError, match="was written as"):
+        read(by_fastavro(record(written["type"]), {"a": 1 if written["type"] == "long" else b"\x01"}))
+
+
+@pytest.mark.parametrize(
+    ("schema", "said"),
+    [
+        ("{", "is no Avro schema"),
+        ('{"type": "record"}', "is no Avro schema"),
+        ('{"type": "record", "name": "R", "fields": [{"name": "a", "type": "Unknown"}]}', "type Unknown is not known"),
+        (json.dumps(record("null")), "S.a is null: Spark has no such type"),
+        (json.dumps(record(["int", "string"])), "S.a is a union of int, string"),
+        (json.dumps(record(["null", "R"])), "S.a is a R, which contains itself"),
+        (
+            json.dumps(record({"type": "bytes", "logicalType": "decimal", "precision": 39})),
+            "S.a is a decimal of 39 digits: Spark has 38",
+        ),
+        ("7", "is no Avro schema"),
+    ],
+)
+def test_schemas_that_are_none_or_have_no_counterpart(schema, said):
+    with pytest.raises(FormatError, match=said):
+        spark_type(parsed(schema, "S"), "S")
+
+
+@pytest.mark.parametrize(
+    ("schema", "value", "said"),
+    [
+        ("string", None, "value.a is null"),
+        ("int", 2**31, "is no int"),
+        ({"type": "enum", "name": "E", "symbols": ["A"]}, "C", "value.a is C, which is not in the enum"),
+        ({"type": "fixed", "name": "F", "size": 2}, b"abc", "has 3 bytes, and the schema has 2"),
+        ({"type": "bytes", "logicalType": "decimal", "precision": 3, "scale": 1}, Decimal("100.0"), "does not hold"),
+        ({"type": "bytes", "logicalType": "decimal", "precision": 3, "scale": 1}, Decimal("1.25"), "does not hold"),
+        (
+            {"type": "fixed", "name": "D", "size": 1, "logicalType": "decimal", "precision": 2, "scale": 0},
+            Decimal("-129"),
+            "hold",
+        ),
+        ({"type": "array", "items": "int"}, [None], r"value.a\[\] is null"),
+    ],
+)
+def test_values_that_a_schema_does_not_take(schema, value, said):
+    with pytest.raises(ValueError, match=said):
+        encoder(json.dumps(record(schema)))(Row(a=value))
+
+
+def test_a_column_that_is_not_there_gets_its_default():
+    schema = json.dumps(record("int", default=3))
+    assert decoder(schema)(encoder(schema)(Row(other=1))) == {"a": 3}
+
+
+def test_a_schema_is_made_of_columns():
+    columns = t.StructType(
+        [
+            t.StructField("n", t.LongType()),
+            t.StructField("price", t.DecimalType(12, 2)),
+            t.StructField("at", t.TimestampType()),
+            t.StructField("day", t.DateType()),
+            t.StructField("tags", t.ArrayType(t.StringType())),
+            t.StructField("counts", t.MapType(t.StringType(), t.IntegerType())),
+            t.StructField("in", t.StructType([t.StructField("x", t.DoubleType())])),
+        ]
+    )
+    text = json.dumps(schema_of(columns, "orders_value"))
+    assert spark_type(parsed(text, "S"), "S") == columns
+    nothing = Row(**{field.name: None for field in columns.fields})
+    assert decoder(text)(encoder(text)(nothing)) == nothing.asDict()
+    with pytest.raises(FormatError, match="R_iv: interval day to second has no counterpart"):
+        schema_of(t.StructType([t.StructField("iv", t.DayTimeIntervalType())]), "R")
+    with pytest.raises(FormatError, match=r"column count\(1\) has a name"):
+        schema_of(t.StructType([t.StructField("count(1)", t.LongType())]), "R")
+
+
+def test_columns_that_do_not_fit_a_schema():
+    schema = record("int")
+    schema["fields"].append({"name": "b", "type": "string", "default": ""})
+    of_row = t.StructType([t.StructField("c", t.StringType()), t.StructField("b", t.LongType())])
+    assert [*misfits(of_row, parsed(json.dumps(schema), "S"), "the row")] == [
+        "the row: there is no column a, for which the schema has no default",
+        "the row.b: bigint cannot be written as string",
+        "the row: the schema has no field c",
+    ]
+
+
+def source(*keys):
+    return 'name = "p"\n[source.s]\nconnector = "topic"\ntopics = "in"\n' + "\n".join(keys) + "\n" + CONSOLE
+
+
+def of_value(one):
+    settings = one.sources["s"]
+    return format_of(settings.part("value"), one, "in", "value")
+
+
+def test_a_schema_in_a_file(tmp_path):
+    (tmp_path / "r.avsc").write_text(json.dumps(record("long")))
+    one = pipeline(source('value.format = "avro"', 'value.schema = "r.avsc"'), folder=tmp_path)
+    assert of_value(one).schema().simpleString() == "struct<a:bigint>"
+    (tmp_path / "r.avsc").write_text(json.dumps(record("null")))
+    with pytest.raises(FormatError, match=r"r.avsc.a is null"):
+        of_value(one)
+    (tmp_path / "r.avsc").unlink()
+    with pytest.raises(FormatError, match=r"cannot read r.avsc: No such file"):
+        of_value(one)
+
+
+def test_an_address_of_a_registry_that_is_none():
+    one = pipeline(source('value.format = "avro"', 'schema.registry.url = "localhost:8081"'))
+    with pytest.raises(FormatError, match="write http://host:port"):
+        of_value(one)
+
+
+def test_a_timestamp_is_written_in_whole_milliseconds_before_1970_too():
+    schema = record({"type": "long", "logicalType": "timestamp-millis"})
+    before = datetime(1970, 1, 1, tzinfo=UTC) - timedelta(microseconds=1)
+    data = encoder(json.dumps(schema))(Row(a=-1))
+    assert fastavro.schemaless_reader(io.BytesIO(data), schema, None)["a"] <= before

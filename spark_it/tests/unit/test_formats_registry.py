@@ -1,0 +1,142 @@
+import json
+
+import pytest
+from pyspark.sql import Row
+
+from odradek.spark_it.formats import FormatError
+from odradek.spark_it.formats.avro import AvroFormat, framed_decoder, framed_encoder
+from odradek.spark_it.formats.columns import UnavailableError
+from odradek.spark_it.formats.registry import Address, Registered, Registry, RegistryError, framed, unframed
+from spark_it.tests.fake_registry import serving
+from spark_it.tests.unit.test_formats_avro import by_fastavro, record
+
+LONG = json.dumps(record("long"))
+INT = json.dumps(record("int"))
+STRING = json.dumps(record("string"))
+
+
+@pytest.fixture
+def served():
+    with serving() as registry:
+        yield registry
+
+
+def client(served, **options):
+    return Registry(Address(served.url, **options), wait=lambda _: None)
+
+
+def test_framing():
+    # Confluent's documentation: byte 0 is 0, bytes 1 to 4 the id, the most significant first.
+    assert framed(258, b"x") == b"\x00\x00\x00\x01\x02x"
+    assert unframed(b"\x00\x00\x00\x01\x02x") == (258, b"x")
+    with pytest.raises(ValueError, match="4 bytes are too few"):
+        unframed(b"\x00\x00\x00\x01")
+    with pytest.raises(ValueError, match="the first byte is 123 and not 0"):
+        unframed(b'{"a": 1}')
+
+
+def test_a_schema_is_fetched_once(served):
+    schema_id = served.add(LONG)
+    registry = client(served)
+    assert [registry.schema(schema_id) for _ in range(3)] == [LONG] * 3
+    assert served.asked == [("GET", f"/schemas/ids/{schema_id}")]
+
+
+def test_an_id_that_is_not_there_is_asked_for_again_only_later(served):
+    now = [0.0]
+    registry = Registry(Address(served.url), wait=lambda _: None, now=lambda: now[0])
+    assert registry.schema(1) is None and registry.schema(1) is None
+    assert len(served.asked) == 1
+    served.add(LONG)
+    now[0] = 31.0
+    assert registry.schema(1) == LONG
+
+
+def test_subjects(served):
+    registry = client(served)
+    assert registry.latest("a/b-value") is None
+    assert registry.register("a/b-value", LONG) == registry.register("a/b-value", LONG) == 1
+    assert registry.register("a/b-value", STRING) == 2
+    assert registry.latest("a/b-value") == Registered(2, STRING)
+    assert served.asked[0] == ("GET", "/subjects/a%2Fb-value/versions/latest")
+
+
+def test_a_registry_that_does_not_answer_is_asked_again(served):
+    schema_id = served.add(LONG)
+    served.fails = [500, 503, 429]
+    assert client(served).schema(schema_id) == LONG
+    served.fails = [500] * 50
+    with pytest.raises(UnavailableError, match="500 not now"):
+        client(served).schema(schema_id)
+    assert len(served.asked) == 4 + 5
+
+
+def test_a_registry_that_is_not_there():
+    with serving() as gone:
+        address = gone.url
+    with pytest.raises(UnavailableError, match="Connection refused"):
+        Registry(Address(address), wait=lambda _: None).schema(1)
+
+
+def test_the_next_of_several_addresses_is_taken(served):
+    schema_id = served.add(LONG)
+    with serving() as gone:
+        address = gone.url
+    assert Registry(Address(f"{address}, {served.url}/")).schema(schema_id) == LONG
+
+
+def test_user_and_password():
+    with serving(user_info="me:secret:x") as served:
+        served.add(LONG)
+        assert client(served, user_info="me:secret:x").schema(1) == LONG
+        with pytest.raises(RegistryError, match="401 Unauthorized") as refused:
+            client(served).schema(1)
+        assert refused.value.status == 401
+        wrong = Address(served.url, "me:wrong")
+        assert "wrong" not in repr(wrong)
+        # Not a fault of the record: it must not become a dead letter.
+        with pytest.raises(UnavailableError, match="401"):
+            framed_decoder(wrong, LONG)(framed(1, b"\x02"))
+
+
+def test_schemas_that_are_not_avro_or_not_whole(served):
+    served.add("syntax", schemaType="PROTOBUF")
+    served.add(STRING, references=[{"name": "x", "subject": "x", "version": 1}])
+    with pytest.raises(RegistryError, match="schema 1 is PROTOBUF"):
+        client(served).schema(1)
+    with pytest.raises(RegistryError, match="refers to other subjects"):
+        client(served).schema(2)
+
+
+def test_records_of_several_writers_are_read_as_one(served):
+    old, new = served.add(INT), served.add(LONG)
+    read = framed_decoder(Address(served.url), LONG)
+    assert read(framed(old, by_fastavro(record("int"), {"a": 1}))) == {"a": 1}
+    assert read(framed(new, by_fastavro(record("long"), {"a": 2**40}))) == {"a": 2**40}
+    assert read(framed(old, by_fastavro(record("int"), {"a": 3}))) == {"a": 3}
+    with pytest.raises(ValueError, match="the registry has no schema 99"):
+        read(framed(99, b"\x02"))
+    unreadable = served.add(json.dumps({"type": "record"}))
+    with pytest.raises(ValueError, match="is no Avro schema"):
+        read(framed(unreadable, b"\x02"))
+    assert len(served.asked) == 4
+
+
+def test_what_is_written_is_read(served):
+    write = framed_encoder(LONG, served.add(LONG))
+    assert framed_decoder(Address(served.url), LONG)(write(Row(a=5))) == {"a": 5}
+
+
+def made(served, schema=None, subject="orders-value"):
+    return AvroFormat(schema, Address(served.url), subject, "orders_value")
+
+
+def test_what_is_read_without_a_schema_is_what_the_newest_of_the_subject_says(served):
+    with pytest.raises(FormatError, match="has no subject orders-value; register"):
+        made(served).schema()
+    served.add(INT, "orders-value")
+    served.add(STRING, "orders-value")
+    assert made(served).schema().simpleString() == "struct<a:string>"
+    with pytest.raises(FormatError, match="which subject or which schema"):
+        made(served, subject=None).schema()
+    assert made(served, LONG, None).schema().simpleString() == "struct<a:bigint>"
