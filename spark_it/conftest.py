@@ -16,6 +16,7 @@ from compat_tests.apache_kafka.broker import ApacheKafkaBroker
 from odradek.testing import OdradekBroker
 from spark_it.data import Topics
 from spark_it.kafka import KafkaFrames
+from spark_it.tests.postgres import PostgreSQL, PostgreSQLError
 
 BROKERS: dict[str, type[Any]] = {"odradek": OdradekBroker, "kafka": ApacheKafkaBroker}
 TEST_TIMEOUT_S = 150
@@ -46,18 +47,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """A local Spark with the Kafka connector, small enough to share two cores with a broker."""
+    """A local Spark with all connectors, small enough to share two cores with a broker."""
     try:
-        connector = jars.spark_connector_jars()
+        connectors = [*jars.spark_connector_jars(), *jars.postgresql_jars(), *jars.delta_jars(), *jars.iceberg_jars()]
         java_home = str(Path(jars.java()).resolve().parent.parent)
     except jars.JarsError as error:
-        pytest.exit(f"The Spark tests need the jars of Spark's Kafka connector. {error}", returncode=1)
+        pytest.exit(f"The Spark tests need the jars of Spark's connectors. {error}", returncode=1)
     work = tmp_path_factory.mktemp("spark")
     before = dict(os.environ)
     os.environ |= {
         "JAVA_HOME": java_home,
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
+        # Workers are to import the package that is tested.
+        "PYTHONPATH": os.pathsep.join(filter(None, [str(Path(__file__).parent.parent), before.get("PYTHONPATH")])),
         "SPARK_LOCAL_IP": "127.0.0.1",
         "SPARK_LOCAL_DIRS": str(work / "local"),
     }
@@ -65,7 +68,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     for name in ("SPARK_HOME", "SPARK_CONF_DIR", "SPARK_DIST_CLASSPATH", "PYSPARK_SUBMIT_ARGS"):
         os.environ.pop(name, None)
     settings = {
-        "spark.jars": ",".join(map(str, connector)),
+        "spark.jars": ",".join(map(str, connectors)),
         "spark.driver.memory": "1g",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
@@ -76,6 +79,9 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         "spark.sql.adaptive.enabled": "false",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.warehouse.dir": str(work / "warehouse"),
+        "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+        "spark.databricks.delta.snapshotPartitions": "2",
         "spark.sql.streaming.forceDeleteTempCheckpointLocation": "true",
     }
     builder = SparkSession.builder.master("local[2]").appName("spark_it")
@@ -139,6 +145,17 @@ def own_kafka(spark: SparkSession, tmp_path: Path) -> Iterator[Callable[[Any], K
     """Spark's reader and writer on a broker of the test's own."""
     with ExitStack() as stack:
         yield lambda broker: stack.enter_context(KafkaFrames(spark, broker.bootstrap_servers, tmp_path))
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgreSQL]:
+    """One database for all tests that share it; they keep apart by the names of tables."""
+    try:
+        server = PostgreSQL()
+    except PostgreSQLError as error:
+        pytest.exit(str(error), returncode=1)
+    with server:
+        yield server
 
 
 _numbers = itertools.count()

@@ -1,0 +1,245 @@
+"""Database tables, exactly once: Spark's tasks write a batch to a staging table, then the driver takes it over in one
+transaction with the number of the batch.
+
+Rows that the table does not take (SQLSTATE 22 and 23, not a lost connection) are found by halves: a half without any
+is taken over at once. They go to the dead letters after the good ones are in the transaction and before it commits.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import NamedTuple
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
+
+from odradek.spark_it.dead_letters import DeadLetterWriter
+from odradek.spark_it.deadletter import BadRecordError, Failure, Stage, error_headers
+from odradek.spark_it.dialects import Dialect, dialect_of
+from odradek.spark_it.guarantees import Units
+from odradek.spark_it.jdbc import Connection, Database, DatabaseError, NoDriverError
+from odradek.spark_it.sink_settings import JdbcSink
+from odradek.spark_it.sinks import Batch, SinkError, Written
+from odradek.spark_it.sinks.jdbc_marker import Markers
+from odradek.spark_it.sinks.jdbc_staging import ROW, Segment, Staging, drop_left_over, unstorable
+from odradek.spark_it.sinks.jdbc_target import Preparation, Target
+from odradek.spark_it.spec import Pipeline
+
+_DEAD_TYPE = "key binary, value binary, headers array<struct<key: string, value: binary>>"
+
+
+class _BadRow(NamedTuple):
+    row: str
+    error: DatabaseError
+
+
+def make(
+    pipeline: Pipeline, units: Units | None, spark: SparkSession, dead_letters: DeadLetterWriter | None
+) -> "JdbcTable":
+    """The sink of a pipeline. Raises SinkError."""
+    sink = pipeline.sink
+    assert isinstance(sink, JdbcSink)
+    return JdbcTable(pipeline, sink, spark, dead_letters)
+
+
+class _StagingRefusedError(Exception):
+    """Rows that the database takes nowhere, so that it is not known yet which they are."""
+
+    def __init__(self, error: DatabaseError) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+class JdbcTable:
+    """A `BatchSink`."""
+
+    takes_dead_letters = False
+
+    def __init__(
+        self, pipeline: Pipeline, sink: JdbcSink, spark: SparkSession, dead_letters: DeadLetterWriter | None
+    ) -> None:
+        self._name = pipeline.name
+        self._tolerates = pipeline.errors.tolerance == "all"
+        self._has_headers = pipeline.errors.deadletterqueue_context_headers_enable
+        self._sink = sink
+        self._spark = spark
+        self._dead_letters = dead_letters
+        self._dialect: Dialect = dialect_of(sink.connection_url)
+        try:
+            self._database = Database(spark, sink.connection_url, sink.connection_user, sink.connection_password)
+        except NoDriverError as error:
+            raise SinkError(str(error)) from None
+        self._markers = Markers(self._name, sink.table_name_format, self._dialect)
+        self._target: Target | None = None
+
+    def prepare(self, schema: StructType) -> None:
+        with self._explained(), self._database.connect() as connection:
+            drop_left_over(connection, self._name, self._sink.table_name_format)
+            preparation = Preparation(self._sink, self._database, self._dialect, connection, self._name)
+            self._target = preparation.target(schema)
+            self._markers.prepare(connection)
+
+    def write(self, rows: DataFrame, dead: DataFrame | None, batch: Batch) -> Written:
+        if self._target is None:
+            self.prepare(rows.schema)
+        with self._explained(), self._database.connect() as connection:
+            written = self._markers.written(connection, batch)
+            if written is not None:
+                return written
+            try:
+                return self._attempt(connection, rows, batch, [])
+            except _StagingRefusedError as refused:
+                storable, bad = self._storable(rows, refused.error)
+            return self._attempt(connection, storable, batch, bad)
+
+    def _attempt(self, connection: Connection, rows: DataFrame, batch: Batch, bad: list[_BadRow]) -> Written:
+        """Writes the rows; `bad` are those of the batch that are known to be bad already."""
+        table = self._sink.table_name_format
+        staging = Staging(self._database, self._dialect, self._name, table, rows.schema)
+        with staging.created(connection):
+            try:
+                staging.fill(rows, self._sink.batch_size)
+            except DatabaseError as error:
+                if self._dialect.is_bad_row(error):
+                    raise _StagingRefusedError(error) from None
+                raise
+            return self._take_over(connection, staging, batch, bad)
+
+    def _storable(self, rows: DataFrame, error: DatabaseError) -> tuple[DataFrame, list[_BadRow]]:
+        """The rows that the staging table takes, and the others."""
+        condition = self._dialect.unstorable(rows.schema)
+        bad = [] if condition is None else [_BadRow(row, error) for row in unstorable(rows, condition)]
+        if condition is None or not bad:
+            raise error
+        self._bear(bad[0])
+        return rows.where(~condition), bad
+
+    def _take_over(self, connection: Connection, staging: Staging, batch: Batch, bad: list[_BadRow]) -> Written:
+        """Everything in one transaction; only if the table refuses a row, in another that looks for it."""
+        try:
+            with self._transaction(connection, batch) as is_first:
+                if not is_first:
+                    return self._written_by_another(connection, batch)
+                segments = staging.segments(connection)
+                self._insert(connection, staging, segments)
+                return self._finish(connection, batch, segments, bad)
+        except DatabaseError as error:
+            if not self._dialect.is_bad_row(error):
+                raise
+        staging.index(connection)
+        with self._transaction(connection, batch) as is_first:
+            if not is_first:
+                return self._written_by_another(connection, batch)
+            segments = staging.segments(connection)
+            refused = self._insert_by_halves(connection, staging, segments)
+            found = staging.as_json(batch.spark, connection, [number for number, _ in refused])
+            bad = [*bad, *(_BadRow(found[number], error) for number, error in refused)]
+            if refused:
+                self._bear(bad[-len(refused)])
+            return self._finish(connection, batch, segments, bad, len(refused))
+
+    @contextmanager
+    def _transaction(self, connection: Connection, batch: Batch) -> Iterator[bool]:
+        """A transaction that has the batch's number; whether the batch is not yet written."""
+        with connection.transaction():
+            for statement in self._dialect.begin(str(batch.spark.conf.get("spark.sql.session.timeZone"))):
+                connection.execute(statement)
+            yield self._markers.take(connection, batch)
+
+    def _written_by_another(self, connection: Connection, batch: Batch) -> Written:
+        written = self._markers.written(connection, batch)
+        if written is None:
+            raise SinkError(f"the row of this pipeline in {self._markers.table} cannot be changed", is_retriable=True)
+        return written
+
+    def _insert(self, connection: Connection, staging: Staging, segments: Sequence[Segment]) -> None:
+        assert self._target is not None
+        where = staging.where(connection, segments)
+        connection.execute(self._target.statement(staging.name, connection.quoted(ROW), where))
+
+    def _insert_by_halves(
+        self, connection: Connection, staging: Staging, segments: Sequence[Segment]
+    ) -> list[tuple[int, DatabaseError]]:
+        """Takes over what can be; returns the numbers of the others, in their order. Stops at the first if none may be
+        bad. Earlier rows go first, so that of two with the same key the later one is refused, or wins an upsert."""
+        refused: list[tuple[int, DatabaseError]] = []
+        waiting = [list(segments)]
+        while waiting and (self._tolerates or not refused):
+            part = waiting.pop()
+            try:
+                with connection.savepoint():
+                    self._insert(connection, staging, part)
+            except DatabaseError as error:
+                if not self._dialect.is_bad_row(error):
+                    raise
+                if sum(map(len, part)) == 1:
+                    refused.append((part[0].first, error))
+                else:
+                    waiting += reversed(_halves(part))
+        return refused
+
+    def _bear(self, bad: _BadRow) -> None:
+        """Raises BadRecordError if no row may be bad."""
+        if not self._tolerates or self._dead_letters is None:
+            failure = self._failure(bad.error)
+            raise BadRecordError(None, failure._replace(message=f"{failure.message}, in row {bad.row}"))
+
+    def _failure(self, error: DatabaseError) -> Failure:
+        return Failure(Stage.TASK_PUT, f"jdbc {self._sink.table_name_format}", error.class_name, str(error))
+
+    def _finish(
+        self,
+        connection: Connection,
+        batch: Batch,
+        segments: Sequence[Segment],
+        bad: Sequence[_BadRow],
+        staged_bad: int = 0,
+    ) -> Written:
+        """The last of the transaction: dead letters are in their topic when it commits, or a crash would lose them."""
+        written = Written(sum(map(len, segments)) - staged_bad, len(bad))
+        self._markers.note(connection, written)
+        if bad:
+            assert self._dead_letters is not None
+            self._dead_letters.write(batch.spark.createDataFrame(list(map(self._dead_letter, bad)), _DEAD_TYPE))
+        return written
+
+    def _dead_letter(self, bad: _BadRow) -> tuple[None, bytes, list[tuple[str, bytes | None]]]:
+        headers: list[tuple[str, bytes | None]] = []
+        if self._has_headers:
+            headers = error_headers(None, self._failure(bad.error), connector_name=self._name, task_id=0)
+        return None, bad.row.encode(), headers
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        """Turns what the database says into what to do about it."""
+        where = f"database {self._database.shown_url}"
+        try:
+            yield
+        except DatabaseError as error:
+            if error.state.startswith("08"):
+                text = f"{where} cannot be reached: {error}; start it, or correct connection.url"
+            elif error.state.startswith("28"):
+                text = f"{where} lets nobody in with these connection.user and connection.password: {error}"
+            else:
+                text = f"{where}, table {self._sink.table_name_format}: {error}"
+            raise SinkError(text, is_retriable=self._dialect.is_transient(error)) from None
+        except SinkError as error:
+            raise SinkError(f"{where}: {error}", is_retriable=error.is_retriable) from None
+
+    def close(self) -> None:
+        """Nothing is held between batches."""
+
+
+def _halves(segments: Sequence[Segment]) -> list[list[Segment]]:
+    """Two parts with as many rows each, or one more in the first."""
+    left: list[Segment] = []
+    wanted = (sum(map(len, segments)) + 1) // 2
+    for at, segment in enumerate(segments):
+        if len(segment) < wanted:
+            left.append(segment)
+            wanted -= len(segment)
+            continue
+        middle = segment.first + wanted
+        left.append(Segment(segment.first, middle - 1))
+        right = [Segment(middle, segment.last)] if middle <= segment.last else []
+        return [left, [*right, *segments[at + 1 :]]]
+    return [left, []]

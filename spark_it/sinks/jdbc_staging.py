@@ -1,0 +1,166 @@
+"""The staging table of a database sink: where Spark's tasks put the rows of a batch before they are taken over.
+
+Each attempt at a batch has a table of its own, so that a task or a driver that wakes late writes to none that counts.
+Every row has a number, from Spark's `monotonically_increasing_id()`: the rows of a partition have consecutive ones.
+So a row that is there twice, since a task was run once more after it had committed, is noticed, as is a table that
+lost its rows because the database crashed: its first row, which the driver puts there, is gone too.
+"""
+
+import contextlib
+import hashlib
+import re
+import secrets
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import NamedTuple
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as f
+from pyspark.sql.types import StructType
+
+from odradek.spark_it.dialects import Dialect, quoted
+from odradek.spark_it.jdbc import Connection, Database, DatabaseError, database_error, parts_of
+from odradek.spark_it.sinks import SinkError
+
+ROW = "odradek_row"
+_ROWS_OF_A_PARTITION = 1 << 33
+_FIRST = -2 * _ROWS_OF_A_PARTITION
+"""The number of the row that says the table still has what it had."""
+_READ_AT_ONCE = 1000
+
+
+class Segment(NamedTuple):
+    """Rows `first` up to and including `last`, all of which are there."""
+
+    first: int
+    last: int
+
+    def __len__(self) -> int:
+        return self.last - self.first + 1
+
+
+def beside(table: str, name: str) -> str:
+    """The name of a table in the schema of another."""
+    parts = parts_of(table)
+    return ".".join([*parts[:-1], name])
+
+
+def prefix_of(pipeline: str, table: str) -> str:
+    """How the names of all staging tables of a pipeline begin."""
+    readable = re.sub(r"[^a-z0-9]+", "_", pipeline.lower())[:16]
+    return f"odradek_{readable}_{hashlib.sha256(repr((pipeline, table)).encode()).hexdigest()[:10]}_"
+
+
+def drop_left_over(connection: Connection, pipeline: str, table: str) -> None:
+    """Drops the staging tables that attempts which died have left."""
+    with contextlib.suppress(DatabaseError):  # one that cannot be dropped is only in nobody's way
+        for schema, name in connection.tables_beginning(prefix_of(pipeline, table)):
+            in_schema = f"{connection.quoted(schema)}." if schema else ""
+            connection.execute(f"DROP TABLE {in_schema}{connection.quoted(name)}")
+
+
+class Staging:
+    """One staging table: columns c0, c1 ... for those of the frame. Methods raise DatabaseError."""
+
+    def __init__(self, database: Database, dialect: Dialect, pipeline: str, table: str, schema: StructType) -> None:
+        self.name = beside(table, prefix_of(pipeline, table) + secrets.token_hex(4))
+        self._database = database
+        self._dialect = dialect
+        self._schema = schema
+
+    @contextmanager
+    def created(self, connection: Connection) -> Iterator[None]:
+        """Has the table, with its first row, while the block runs. Raises SinkError for a type without a place."""
+        columns = []
+        for at, field in enumerate(self._schema.fields):
+            try:
+                columns.append(f"{self.column(connection, at)} {self._database.column_type(field.dataType)}")
+            except ValueError as error:
+                raise SinkError(f"column {field.name}: {error}; cast it in SQL, or to_json it") from None
+        row = connection.quoted(ROW)
+        connection.execute(f"{self._dialect.create_staging} {self.name} ({', '.join(columns)}, {row} BIGINT NOT NULL)")
+        try:
+            connection.execute(f"INSERT INTO {self.name} ({row}) VALUES ({_FIRST})")
+            yield
+        finally:
+            with contextlib.suppress(DatabaseError):
+                connection.execute(f"DROP TABLE {self.name}")
+
+    def column(self, connection: Connection, at: int) -> str:
+        """The quoted name of the column for the frame's column `at`."""
+        return connection.quoted(f"c{at}")
+
+    def fill(self, rows: DataFrame, batch_size: int) -> None:
+        """Writes the rows of a batch by Spark's tasks; what is wrong with none of the database goes on as it is."""
+        named = rows.toDF(*(f"c{at}" for at in range(len(rows.columns))))
+        numbered = named.withColumn(ROW, f.monotonically_increasing_id())
+        if self._dialect.writers is not None:
+            numbered = numbered.coalesce(self._dialect.writers)
+        writer = numbered.write.format("jdbc").mode("append").options(**self._options())
+        try:
+            writer.option("dbtable", self.name).option("batchsize", batch_size).save()
+        except Exception as error:
+            said = database_error(error)
+            if said is None:
+                raise
+            raise said from None
+
+    def _options(self) -> dict[str, str]:
+        return {**self._database.options(), **self._dialect.options}
+
+    def segments(self, connection: Connection) -> list[Segment]:
+        """The rows that are there. Raises SinkError when they are not those that Spark wrote."""
+        row = connection.quoted(ROW)
+        partition = f"FLOOR({row} / {_ROWS_OF_A_PARTITION})"
+        query = f"SELECT {partition}, MIN({row}), MAX({row}), COUNT(*) FROM {self.name} GROUP BY {partition}"
+        segments, has_first = [], False
+        for _, first, last, count in connection.rows(query):
+            segment = Segment(int(first), int(last))
+            if segment.first == _FIRST:
+                has_first = True
+                continue
+            if int(count) != len(segment) or segment.first % _ROWS_OF_A_PARTITION:
+                raise SinkError(
+                    f"the staging table has {count} rows of a partition with {len(segment)}: Spark ran a task once "
+                    "more that had written already; spark.speculation should be false",
+                    is_retriable=True,
+                )
+            segments.append(segment)
+        if not has_first:
+            raise SinkError("the database has lost the staging table's rows, as in a crash", is_retriable=True)
+        return sorted(segments)
+
+    def index(self, connection: Connection) -> None:
+        """Makes it quick to take over a few rows of many."""
+        connection.execute(f"CREATE INDEX {parts_of(self.name)[-1]}_i ON {self.name} ({connection.quoted(ROW)})")
+
+    def where(self, connection: Connection, segments: Iterable[Segment]) -> str:
+        """The condition for rows of the segments."""
+        row = connection.quoted(ROW)
+        return " OR ".join(f"{row} BETWEEN {first} AND {last}" for first, last in segments) or "1 = 0"
+
+    def as_json(self, spark: SparkSession, connection: Connection, numbers: Sequence[int]) -> dict[int, str]:
+        """Rows by number, as JSON with the frame's names and types."""
+        found = {}
+        for at in range(0, len(numbers), _READ_AT_ONCE):
+            wanted = ", ".join(map(str, numbers[at : at + _READ_AT_ONCE]))
+            query = f"SELECT * FROM {self.name} WHERE {connection.quoted(ROW)} IN ({wanted})"
+            reader = spark.read.format("jdbc").options(**self._database.options()).option("query", query)
+            read = reader.option("preferTimestampNTZ", True).load()
+            columns = [
+                f.col(f"c{at}").cast(field.dataType).alias(field.name) for at, field in enumerate(self._schema.fields)
+            ]
+            for row in read.select(ROW, json_of(columns)).collect():
+                found[int(row[0])] = str(row[1])
+        return found
+
+
+def json_of(columns: Sequence[Column]) -> Column:
+    """A row as JSON, with what is null."""
+    return f.to_json(f.struct(*columns), {"ignoreNullFields": "false"})
+
+
+def unstorable(rows: DataFrame, condition: Column) -> list[str]:
+    """The rows of which the condition holds, as JSON."""
+    text = json_of([f.col(quoted(name)) for name in rows.columns])
+    return [str(row[0]) for row in rows.where(condition).select(text).collect()]

@@ -1,0 +1,212 @@
+"""The table that a database sink writes to: whether it takes such rows, and the statement that takes them over."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from pyspark.sql.types import (
+    DataType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
+
+from odradek.properties import nearest
+from odradek.spark_it.dialects import Dialect
+from odradek.spark_it.jdbc import Column, Connection, Database, DatabaseError
+from odradek.spark_it.sink_settings import JdbcSink
+from odradek.spark_it.sinks import SinkError
+from odradek.spark_it.sinks.jdbc_staging import ROW, Staging
+
+_INTEGERS = (-6, 5, 4, -5)
+"""java.sql.Types: TINYINT, SMALLINT, INTEGER, BIGINT."""
+_DATE = 91
+
+
+@dataclass(frozen=True)
+class Target:
+    """A table that takes the rows. `names` are its quoted columns in the frame's order, `values` what goes into them
+    from the staging table; `keys` are those of `names` that tell a row from others, for an upsert only."""
+
+    table: str
+    dialect: Dialect
+    names: tuple[str, ...]
+    values: tuple[str, ...]
+    keys: tuple[str, ...]
+    staged_keys: tuple[str, ...]
+
+    def statement(self, staging: str, row: str, where: str) -> str:
+        """Takes over those rows of a staging table; of rows with the same keys the last one, by their number."""
+        if not self.keys:
+            return f"INSERT INTO {self.table} ({', '.join(self.names)}) {self._select(staging, where)}"
+        rank = f"ROW_NUMBER() OVER (PARTITION BY {', '.join(self.staged_keys)} ORDER BY {row} DESC)"
+        ranked = f"(SELECT odradek_r.*, {rank} AS odradek_rank FROM {staging} odradek_r WHERE {where}) odradek_l"
+        select = self._select(ranked, "odradek_rank = 1")
+        return self.dialect.upsert(self.table, self.names, self.keys, select)
+
+    def _select(self, source: str, where: str) -> str:
+        pairs = zip(self.values, self.names, strict=True)
+        return f"SELECT {', '.join(f'{value} AS {name}' for value, name in pairs)} FROM {source} WHERE {where}"
+
+
+class Preparation:
+    """Makes sure that the table is there and takes rows of a schema, on one connection."""
+
+    def __init__(
+        self, sink: JdbcSink, database: Database, dialect: Dialect, connection: Connection, pipeline: str
+    ) -> None:
+        self._sink = sink
+        self._table = sink.table_name_format
+        self._database = database
+        self._dialect = dialect
+        self._connection = connection
+        self._pipeline = pipeline
+
+    def target(self, schema: StructType) -> Target:
+        """The table, made or with more columns if need be. Raises SinkError, DatabaseError."""
+        if ROW in (name.lower() for name in schema.names):
+            raise SinkError(f"column {ROW}: rows are numbered under that name; call it something else")
+        keys = self._keys(schema)
+        columns = self._columns()
+        if columns is None:
+            self._create(schema, keys)
+            columns = self._columns() or []
+        missing = [field for field in schema.fields if _matching(field.name, columns) is None]
+        if missing and self._sink.auto_evolve:
+            for field in missing:
+                self._connection.execute(f"ALTER TABLE {self._table} ADD {self._declared(field)}")
+            columns = self._columns() or []
+        elif missing:
+            raise SinkError("; ".join(self._no_column(field.name, columns) for field in missing))
+        pairs = [(field, _matching(field.name, columns)) for field in schema.fields]
+        fitting = [(field, column) for field, column in pairs if column is not None]
+        self._nothing_is_lost(fitting)
+        self._nothing_lacks([column for _, column in fitting])
+        staging = Staging(self._database, self._dialect, self._pipeline, self._table, schema)
+        target = self._target(staging, fitting, keys)
+        self._try(staging, target, fitting)
+        return target
+
+    def _keys(self, schema: StructType) -> list[str]:
+        by_name = {name.casefold(): name for name in schema.names}
+        for key in self._sink.pk_fields:
+            if key.casefold() not in by_name:
+                near = nearest(key.casefold(), by_name)
+                hint = f", did you mean {by_name[near]}?" if near else f": {', '.join(schema.names)}"
+                raise SinkError(f"pk.fields: the rows have no column {key}{hint}")
+        return [by_name[key.casefold()] for key in self._sink.pk_fields]
+
+    def _columns(self) -> list[Column] | None:
+        try:
+            return self._connection.columns(f"SELECT * FROM {self._table} WHERE 1 = 0")
+        except DatabaseError as error:
+            if self._dialect.is_missing_table(error):
+                return None
+            raise
+
+    def _declared(self, field: StructField, keys: Sequence[str] = ()) -> str:
+        try:
+            type_name = self._database.column_type(field.dataType)
+        except ValueError as error:
+            raise SinkError(f"column {field.name}: {error}; cast it in SQL, or to_json it") from None
+        return f"{self._connection.quoted(field.name)} {type_name}{' NOT NULL' if field.name in keys else ''}"
+
+    def _create(self, schema: StructType, keys: Sequence[str]) -> None:
+        if not self._sink.auto_create:
+            raise SinkError(f"there is no table {self._table}; create it, or write auto.create = true")
+        parts = [self._declared(field, keys) for field in schema.fields]
+        if keys:
+            parts.append(f"PRIMARY KEY ({', '.join(map(self._connection.quoted, keys))})")
+        self._connection.execute(f"CREATE TABLE {self._table} ({', '.join(parts)})")
+
+    def _no_column(self, name: str, columns: Sequence[Column]) -> str:
+        by_name = {column.name.casefold(): column.name for column in columns}
+        near = nearest(name.casefold(), by_name)
+        hint = f" (there is {by_name[near]})" if near else ""
+        helps = "add it, write auto.evolve = true, or leave it out in SQL"
+        return f"table {self._table} has no column {name}{hint}; {helps}"
+
+    def _nothing_is_lost(self, fitting: Sequence[tuple[StructField, Column]]) -> None:
+        for field, column in fitting:
+            if _loses(field.dataType, column):
+                raise SinkError(
+                    f"column {column.name} of table {self._table} is {column.type_name}, and the pipeline has "
+                    f"{field.dataType.simpleString()}, of which something would be lost; cast it in SQL"
+                )
+
+    def _nothing_lacks(self, given: Sequence[Column]) -> None:
+        names = {column.name for column in given}
+        lacking = [name for name in self._connection.needed_columns(self._table) if name not in names]
+        if lacking:
+            raise SinkError(
+                f"table {self._table} needs a value for {', '.join(lacking)}, which the pipeline does not have; "
+                "select it in SQL, or give the column a default"
+            )
+
+    def _target(self, staging: Staging, fitting: Sequence[tuple[StructField, Column]], keys: Sequence[str]) -> Target:
+        quoted = self._connection.quoted
+        staged = [staging.column(self._connection, at) for at in range(len(fitting))]
+        values = [
+            self._dialect.value(name, isinstance(field.dataType, StringType), column)
+            for name, (field, column) in zip(staged, fitting, strict=True)
+        ]
+        at_keys = [at for at, (field, _) in enumerate(fitting) if field.name in keys]
+        is_upsert = self._sink.insert_mode == "upsert"
+        return Target(
+            self._table,
+            self._dialect,
+            tuple(quoted(column.name) for _, column in fitting),
+            tuple(values),
+            tuple(quoted(fitting[at][1].name) for at in at_keys) if is_upsert else (),
+            tuple(staged[at] for at in at_keys) if is_upsert else (),
+        )
+
+    def _try(self, staging: Staging, target: Target, fitting: Sequence[tuple[StructField, Column]]) -> None:
+        """Takes over no row, so that the database says what does not fit."""
+        row = self._connection.quoted(ROW)
+        with staging.created(self._connection):
+            try:
+                self._connection.execute(target.statement(staging.name, row, "1 = 0"))
+            except DatabaseError as error:
+                misfits = list(self._misfits(staging, target, fitting))
+                if misfits:
+                    raise SinkError("; ".join(misfits)) from None
+                if target.keys and error.state[:2] == "42":
+                    fields = ", ".join(self._sink.pk_fields)
+                    helps = "it needs a primary key or a unique index over just these columns"
+                    raise SinkError(f"table {self._table} cannot be upserted by {fields}: {error}; {helps}") from None
+                raise
+
+    def _misfits(
+        self, staging: Staging, target: Target, fitting: Sequence[tuple[StructField, Column]]
+    ) -> Iterator[str]:
+        for (field, column), name, value in zip(fitting, target.names, target.values, strict=True):
+            statement = f"INSERT INTO {self._table} ({name}) SELECT {value} FROM {staging.name} WHERE 1 = 0"
+            try:
+                self._connection.execute(statement)
+            except DatabaseError as error:
+                if error.state[:2] != "42":
+                    raise
+                yield (
+                    f"column {column.name} of table {self._table} is {column.type_name}, and the pipeline has "
+                    f"{field.dataType.simpleString()}; cast it in SQL"
+                )
+
+
+def _matching(name: str, columns: Sequence[Column]) -> Column | None:
+    """The column of that name; but for its case, if only one is."""
+    alike = [column for column in columns if column.name.casefold() == name.casefold()]
+    exact = [column for column in alike if column.name == name]
+    return exact[0] if exact else alike[0] if len(alike) == 1 else None
+
+
+def _loses(type_: DataType, column: Column) -> bool:
+    """Whether the database would round or cut every value without a word."""
+    has_fraction = isinstance(type_, DoubleType | FloatType) or (isinstance(type_, DecimalType) and type_.scale > 0)
+    if has_fraction and column.type in _INTEGERS:
+        return True
+    return isinstance(type_, TimestampType | TimestampNTZType) and column.type == _DATE

@@ -1,0 +1,21 @@
+"""What a sink's own record of the last batch says of the batch that is to be written."""
+
+from odradek.spark_it.sinks import Batch, SinkError
+
+
+def is_written(recorded: int, batch: Batch, what: str) -> bool:
+    """Whether the batch is the last that the sink has, by the marker it has; `what` names that.
+
+    Raises SinkError if it has a later one: what this batch holds may not be what that one held.
+    """
+    if recorded <= batch.marker:
+        return recorded == batch.marker
+    if recorded >> 32 > batch.generation:
+        raise SinkError(
+            f"{what} is of generation {recorded >> 32}, and this state of the pipeline of {batch.generation}: it was "
+            "reset since, or another copy of it writes there; use that one, or reset"
+        )
+    raise SinkError(
+        f"{what} is batch {(recorded & 0xFFFFFFFF) - 1}, and this is batch {batch.id}: the checkpoint is older than "
+        "what is written; put back the newer one, or reset"
+    )

@@ -1,0 +1,49 @@
+"""Batches for the sinks' tests, without a stream: a sink is given the same batch again, as after a crash."""
+
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+from odradek.spark_it.sinks import Batch, BatchSink, sink_of
+from odradek.spark_it.spec import Pipeline
+from odradek.spark_it.spec_reader import parse
+
+GENERATION = 29_000_000
+
+
+class DeadLetters:
+    """Keeps what would go to the dead-letter topic."""
+
+    def __init__(self) -> None:
+        self.records: list[tuple[bytes | None, bytes, dict[str, bytes | None]]] = []
+
+    def write(self, dead: DataFrame) -> int:
+        found = [
+            (row.key, bytes(row.value), {key: value if value is None else bytes(value) for key, value in row.headers})
+            for row in dead.collect()
+        ]
+        self.records += found
+        return len(found)
+
+
+def pipeline_of(sink: str, folder: Any, *, name: str = "orders", tolerance: str = "all") -> Pipeline:
+    """A pipeline with that `[sink]`; its source is never read."""
+    text = f"""
+name = "{name}"
+[source.orders]
+connector = "generator"
+[sink]
+{sink}
+[errors]
+tolerance = "{tolerance}"
+deadletterqueue.topic.name = "dead"
+"""
+    return parse(text, {}, file="p.toml", folder=folder)
+
+
+def sink_for(pipeline: Pipeline, spark: SparkSession, dead_letters: DeadLetters | None = None) -> BatchSink:
+    return sink_of(pipeline, None, spark, dead_letters or DeadLetters())  # type: ignore[arg-type]
+
+
+def batch(spark: SparkSession, number: int, generation: int = GENERATION) -> Batch:
+    return Batch(number, generation, spark)

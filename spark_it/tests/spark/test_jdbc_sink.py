@@ -1,0 +1,431 @@
+"""The database sink against a real PostgreSQL, whose rows are counted by psycopg."""
+
+import json
+
+import pytest
+from pyspark.sql import functions as f
+
+from odradek.spark_it.deadletter import CLASS_NAME, EXCEPTION_CLASS_NAME, EXCEPTION_MESSAGE, STAGE, BadRecordError
+from odradek.spark_it.dialects import Dialect
+from odradek.spark_it.sinks import SinkError
+from odradek.spark_it.sinks import jdbc as jdbc_sink
+from spark_it.tests.spark.batches import GENERATION, DeadLetters, batch, pipeline_of, sink_for
+
+
+@pytest.fixture
+def table(unique):
+    return unique.replace("-", "_").lower()[-50:]
+
+
+@pytest.fixture
+def sink_to(spark, postgres, tmp_path, table):
+    """A sink for the test's table: sink_to('pk.fields = "id"', dead_letters, name=..., tolerance=...)."""
+
+    def made(keys="", dead_letters=None, session=None, table=table, **options):
+        text = f"""
+connector = "jdbc"
+connection.url = "{postgres.jdbc_url}"
+connection.user = "{postgres.user}"
+connection.password = "{postgres.password}"
+table.name.format = "{table}"
+{keys}"""
+        return sink_for(pipeline_of(text, tmp_path, **options), session or spark, dead_letters)
+
+    return made
+
+
+def numbers(spark, count, start=0):
+    return spark.range(start, start + count, 1, 3).select("id", f.format_string("row %d", "id").alias("text"))
+
+
+UPSERT = 'insert.mode = "upsert"\npk.fields = "id"'
+
+
+def left_over(postgres):
+    return [name for name in postgres.tables() if name.startswith("odradek_")]
+
+
+def test_a_batch_that_is_repeated_is_there_once(spark, postgres, sink_to, table):
+    postgres.execute(f"CREATE TABLE {table} (id BIGINT, text TEXT)")
+    sink = sink_to()
+    rows = numbers(spark, 1000)
+    sink.prepare(rows.schema)
+    for number in (0, 1):
+        part = numbers(spark, 1000, 1000 * number)
+        first = sink.write(part, None, batch(spark, number))
+        assert (first.rows, first.dead_letters) == (1000, 0)
+        assert sink.write(part, None, batch(spark, number)) == first
+    # As after a crash between sink and checkpoint: another session, another sink.
+    other = spark.newSession()
+    again = sink_to(session=other)
+    again.prepare(rows.schema)
+    assert again.write(numbers(other, 1000, 1000), None, batch(other, 1)) == first
+    assert again.write(numbers(other, 500, 2000), None, batch(other, 2)).rows == 500
+    assert postgres.rows(f"SELECT count(*), count(DISTINCT id), max(text) FROM {table}") == [(2500, 2500, "row 999")]
+    assert left_over(postgres) == []
+
+
+def test_others_and_other_generations_write_for_themselves(spark, postgres, sink_to, table):
+    postgres.execute(f"CREATE TABLE {table} (id BIGINT, text TEXT)")
+    rows = numbers(spark, 10)
+    for name, generation in (("orders", 0), ("refunds", 0), ("orders", 1)):
+        sink = sink_to(name=name)
+        sink.prepare(rows.schema)
+        for _ in range(2):
+            assert sink.write(rows, None, batch(spark, 0, GENERATION + generation)).rows == 10
+    assert postgres.value(f"SELECT count(*) FROM {table}") == 30
+
+
+def test_an_older_checkpoint_is_refused(spark, postgres, sink_to, table):
+    postgres.execute(f"CREATE TABLE {table} (id BIGINT, text TEXT)")
+    sink = sink_to()
+    rows = numbers(spark, 10)
+    sink.prepare(rows.schema)
+    sink.write(rows, None, batch(spark, 5))
+    with pytest.raises(SinkError, match=r"is batch 5, and this is batch 3: the checkpoint is older"):
+        sink.write(rows, None, batch(spark, 3))
+    with pytest.raises(SinkError, match=r"generation .*reset") as raised:
+        sink.write(rows, None, batch(spark, 9, GENERATION - 1))
+    assert not raised.value.is_retriable
+    postgres.execute(f"DELETE FROM pipeline_batches WHERE target = '{table}'")
+    with pytest.raises(SinkError, match="is gone, so it is not known what is written"):
+        sink.write(rows, None, batch(spark, 6))
+    assert postgres.value(f"SELECT count(*) FROM {table}") == 10
+
+
+@pytest.mark.parametrize("window", ["segments", "_finish"])
+def test_killed_before_the_transaction_or_within_it(spark, postgres, sink_to, table, monkeypatch, window):
+    postgres.execute(f"CREATE TABLE {table} (id BIGINT, text TEXT)")
+    sink = sink_to()
+    rows = numbers(spark, 100)
+    sink.prepare(rows.schema)
+
+    class KilledError(BaseException):
+        pass
+
+    def dies(*_):
+        raise KilledError
+
+    owner = jdbc_sink.Staging if window == "segments" else jdbc_sink.JdbcTable
+    with monkeypatch.context() as patched:
+        patched.setattr(owner, window, dies)
+        # A dead driver drops nothing.
+        patched.setattr(jdbc_sink.Connection, "execute", _but_drops(jdbc_sink.Connection.execute))
+        with pytest.raises(KilledError):
+            sink.write(rows, None, batch(spark, 0))
+    assert postgres.value(f"SELECT count(*) FROM {table}") == 0
+    assert len(left_over(postgres)) == 1
+    again = sink_to()
+    again.prepare(rows.schema)
+    assert left_over(postgres) == []
+    assert again.write(rows, None, batch(spark, 0)).rows == 100
+    assert postgres.value(f"SELECT count(DISTINCT id) FROM {table}") == 100
+    assert postgres.value(f"SELECT count(*) FROM {table}") == 100
+
+
+def _but_drops(execute):
+    def executed(connection, statement, *parameters):
+        return 0 if statement.startswith("DROP") else execute(connection, statement, *parameters)
+
+    return executed
+
+
+def test_one_that_wakes_late_writes_nothing(spark, postgres, sink_to, table, monkeypatch):
+    """An attempt has staged its rows and sleeps; another one writes the batch; then the first goes on."""
+    postgres.execute(f"CREATE TABLE {table} (id BIGINT, text TEXT)")
+    rows = numbers(spark, 100)
+    late, early = sink_to(), sink_to()
+    late.prepare(rows.schema)
+    early.prepare(rows.schema)
+    take_over = jdbc_sink.JdbcTable._take_over
+
+    def sleeps(sink, *arguments):
+        monkeypatch.setattr(jdbc_sink.JdbcTable, "_take_over", take_over)
+        assert early.write(rows, None, batch(spark, 0)).rows == 100
+        return take_over(sink, *arguments)
+
+    monkeypatch.setattr(jdbc_sink.JdbcTable, "_take_over", sleeps)
+    assert late.write(rows, None, batch(spark, 0)).rows == 100
+    assert postgres.value(f"SELECT count(*) FROM {table}") == 100
+
+
+def test_rows_that_a_task_wrote_twice_or_a_crash_took_are_noticed(spark, postgres, sink_to, table, monkeypatch):
+    postgres.execute(f"CREATE TABLE {table} (id BIGINT, text TEXT)")
+    rows = numbers(spark, 100)
+    sink = sink_to()
+    sink.prepare(rows.schema)
+    fill = jdbc_sink.Staging.fill
+
+    def and_then(statement):
+        def filled(staging, *arguments):
+            fill(staging, *arguments)
+            postgres.execute(statement.format(staging.name))
+
+        return filled
+
+    for statement, message in (
+        ("INSERT INTO {0} SELECT * FROM {0} WHERE odradek_row = 0", "a task once more"),
+        ("TRUNCATE {0}", "has lost"),
+    ):
+        monkeypatch.setattr(jdbc_sink.Staging, "fill", and_then(statement))
+        with pytest.raises(SinkError, match=message) as raised:
+            sink.write(rows, None, batch(spark, 0))
+        assert raised.value.is_retriable
+    assert postgres.value(f"SELECT count(*) FROM {table}") == 0
+    monkeypatch.setattr(jdbc_sink.Staging, "fill", fill)
+    assert sink.write(rows, None, batch(spark, 0)).rows == 100
+
+
+def test_bad_rows_are_found_among_good_ones(spark, postgres, sink_to, table):
+    postgres.execute(
+        f"CREATE TABLE {table} (id BIGINT PRIMARY KEY, text VARCHAR(8) NOT NULL, small SMALLINT CHECK (small >= 0))"
+    )
+    letters = DeadLetters()
+    sink = sink_to(dead_letters=letters)
+    rows = spark.range(0, 600, 1, 3).select(
+        f.when(f.col("id") == 500, 3).otherwise(f.col("id")).alias("id"),
+        f.when(f.col("id") == 100, f.lit(None)).when(f.col("id") == 101, "far too long").otherwise("x").alias("text"),
+        f.when(f.col("id") == 599, 99999).when(f.col("id") == 0, -1).otherwise(f.col("id")).cast("int").alias("small"),
+    )
+    sink.prepare(rows.schema)
+    for _ in range(2):
+        written = sink.write(rows, None, batch(spark, 0))
+        assert (written.rows, written.dead_letters) == (595, 5)
+    assert postgres.rows(f"SELECT count(*), count(DISTINCT id) FROM {table}") == [(595, 595)]
+    assert [json.loads(value) for _, value, _ in letters.records] == [
+        {"id": 0, "text": "x", "small": -1},
+        {"id": 100, "text": None, "small": 100},
+        {"id": 101, "text": "far too long", "small": 101},
+        {"id": 3, "text": "x", "small": 500},
+        {"id": 599, "text": "x", "small": 99999},
+    ]
+    said = [headers for _, _, headers in letters.records]
+    assert {headers[STAGE] for headers in said} == {b"TASK_PUT"}
+    assert {headers[CLASS_NAME] for headers in said} == {f"jdbc {table}".encode()}
+    assert {headers[EXCEPTION_CLASS_NAME] for headers in said} == {b"org.postgresql.util.PSQLException"}
+    for headers, words in zip(said, ("check", "not-null", "too long", "duplicate key", "out of range"), strict=True):
+        assert words in headers[EXCEPTION_MESSAGE].decode()
+    assert left_over(postgres) == []
+
+
+def test_dead_letters_are_there_before_the_rows(spark, postgres, sink_to, table):
+    """A crash after the commit would lose them; one before it repeats the batch."""
+    postgres.execute(f"CREATE TABLE {table} (id BIGINT PRIMARY KEY, text TEXT)")
+
+    class Full(DeadLetters):
+        def write(self, dead):
+            raise SinkError("no broker", is_retriable=True)
+
+    sink = sink_to(dead_letters=Full())
+    rows = numbers(spark, 10).union(numbers(spark, 1))
+    sink.prepare(rows.schema)
+    with pytest.raises(SinkError, match="no broker") as raised:
+        sink.write(rows, None, batch(spark, 0))
+    assert raised.value.is_retriable
+    assert postgres.value(f"SELECT count(*) FROM {table}") == 0
+    assert sink_to().write(rows, None, batch(spark, 0)).rows == 10
+
+
+def test_texts_that_postgresql_stores_nowhere(spark, postgres, sink_to, table):
+    postgres.execute(f"CREATE TABLE {table} (id BIGINT PRIMARY KEY, text TEXT)")
+    letters = DeadLetters()
+    sink = sink_to(dead_letters=letters)
+    rows = spark.createDataFrame([(1, "good"), (2, "a\0b"), (3, None), (1, "twice")], "id long, text string").coalesce(
+        1
+    )
+    sink.prepare(rows.schema)
+    written = sink.write(rows, None, batch(spark, 0))
+    assert (written.rows, written.dead_letters) == (2, 2)
+    assert postgres.rows(f"SELECT id, text FROM {table} ORDER BY id") == [(1, "good"), (3, None)]
+    assert sorted(json.loads(value)["id"] for _, value, _ in letters.records) == [1, 2]
+    strict = sink_to(tolerance="none")
+    with pytest.raises(BadRecordError, match=r"0x00.*in row .*\"id\":2"):
+        strict.write(rows, None, batch(spark, 1))
+
+
+def test_without_tolerance_the_row_is_told(spark, postgres, sink_to, table):
+    postgres.execute(f"CREATE TABLE {table} (id BIGINT, text VARCHAR(6))")
+    sink = sink_to(tolerance="none")
+    rows = numbers(spark, 200)
+    sink.prepare(rows.schema)
+    with pytest.raises(BadRecordError, match=r'too long.*in row \{"id":100,"text":"row 100"\} \(TASK_PUT in jdbc'):
+        sink.write(rows, None, batch(spark, 0))
+    assert postgres.value(f"SELECT count(*) FROM {table}") == 0
+    assert sink.write(numbers(spark, 100), None, batch(spark, 0)).rows == 100
+
+
+@pytest.mark.parametrize("dialect", ["on conflict", "merge"])
+def test_upsert_keeps_the_last(spark, postgres, sink_to, table, dialect, monkeypatch):
+    postgres.execute(f"CREATE TABLE {table} (id BIGINT PRIMARY KEY, text VARCHAR(9), note TEXT DEFAULT 'kept')")
+    letters = DeadLetters()
+    sink = sink_to(UPSERT, letters)
+    if dialect == "merge":
+        monkeypatch.setattr(type(sink._dialect), "upsert", Dialect.upsert)
+    rows = spark.range(0, 1000, 1, 4).select(
+        (f.col("id") % 10).alias("id"), f.format_string("row %d", "id").alias("text")
+    )
+    sink.prepare(rows.schema)
+    for _ in range(2):
+        assert sink.write(rows, None, batch(spark, 0)).rows == 1000
+    expected = [(n, f"row {990 + n}", "kept") for n in range(10)]
+    assert postgres.rows(f"SELECT * FROM {table} ORDER BY id") == expected
+    # The last one is bad, so the one before it is the last.
+    rows = spark.createDataFrame(
+        [(5, "new"), (5, "newer"), (5, "much too long"), (11, "x"), (None, "no key")], "id long, text string"
+    ).coalesce(1)
+    written = sink.write(rows, None, batch(spark, 1))
+    assert (written.rows, written.dead_letters) == (3, 2)
+    expected[5] = (5, "newer", "kept")
+    assert postgres.rows(f"SELECT * FROM {table} ORDER BY id") == [*expected, (11, "x", "kept")]
+    assert [json.loads(value)["text"] for _, value, _ in letters.records] == ["much too long", "no key"]
+
+
+def test_every_type_and_every_name(spark, postgres, sink_to, table):
+    rows = spark.sql(
+        """SELECT 1L AS id, 'ä\\'' AS `a "quoted" name`, true AS flag, 1.5D AS double, CAST(2.25 AS DECIMAL(12,2)) AS dec,
+           TIMESTAMP'2026-03-29 02:30:00Z' AS at, TIMESTAMP_NTZ'2026-03-29 02:30:00' AS wall, DATE'2026-01-02' AS day,
+           BINARY('bytes') AS bytes, CAST(3 AS TINYINT) AS tiny, ARRAY(1, 2) AS many, FLOAT(0.5) AS single"""
+    )
+    sink = sink_to("auto.create = true\n" + UPSERT)
+    sink.prepare(rows.schema)
+    sink.write(rows, None, batch(spark, 0))
+    [found] = postgres.rows(f"SELECT * FROM {table}")
+    assert found[0:4] == (1, "ä'", True, 1.5)
+    assert str(found[4]) == "2.25"
+    assert found[5].timestamp() == 1774751400
+    assert found[6].isoformat() == "2026-03-29T02:30:00"
+    assert (found[7].isoformat(), bytes(found[8]), *found[9:]) == ("2026-01-02", b"bytes", 3, [1, 2], 0.5)
+    described = postgres.rows(
+        f"SELECT column_name, data_type FROM information_schema.columns WHERE table_name = '{table}' ORDER BY 1"
+    )
+    assert ('a "quoted" name', "text") in described
+    assert ("at", "timestamp with time zone") in described
+    assert sink.write(rows, None, batch(spark, 1)).rows == 1
+    assert postgres.value(f"SELECT count(*) FROM {table}") == 1
+
+
+def test_columns_of_the_databases_own_types(spark, postgres, sink_to, table):
+    postgres.execute(
+        f"CREATE TYPE mood_{table} AS ENUM ('sad', 'happy')",
+        f"CREATE TABLE {table} (id UUID PRIMARY KEY, doc JSONB, mood mood_{table}, address INET, at TIMESTAMP,"
+        " number SERIAL, made TIMESTAMPTZ NOT NULL DEFAULT now())",
+    )
+    letters = DeadLetters()
+    sink = sink_to(UPSERT, letters)
+    uuid = "0b0b0b0b-0000-4000-8000-00000000000{}"
+    rows = spark.createDataFrame(
+        [
+            (uuid.format(1), '{"a": 1}', "happy", "10.0.0.1"),
+            (uuid.format(2), "no json", "sad", "10.0.0.1"),
+            (uuid.format(3), "{}", "angry", "10.0.0.1"),
+        ],
+        "id string, doc string, mood string, address string",
+    ).withColumn("at", f.lit("2026-07-01T12:00:00Z").cast("timestamp"))
+    sink.prepare(rows.schema)
+    written = sink.write(rows, None, batch(spark, 0))
+    assert (written.rows, written.dead_letters) == (1, 2)
+    [(doc, mood, at)] = postgres.rows(f"SELECT doc, mood::text, at FROM {table}")
+    # A time without a zone is in the session's, whatever those of Java and the database are.
+    assert (doc, mood, at.isoformat()) == ({"a": 1}, "happy", "2026-07-01T12:00:00")
+
+
+def test_columns_that_do_not_fit(spark, postgres, sink_to, table):
+    postgres.execute(
+        f"CREATE TABLE {table} (id BIGINT, amount INTEGER, day DATE, ordered TIMESTAMP)",
+        f"CREATE TABLE {table}_needy (id BIGINT, who TEXT NOT NULL)",
+    )
+    for select, message in (
+        ("1L id, 'x' AS amount", "column amount of table .* is int4, and the pipeline has string; cast it"),
+        ("1L id, 1.5D AS amount", "column amount of table .* is int4, and the pipeline has double, of which something"),
+        ("1L id, now() AS day", "column day of table .* is date, and the pipeline has timestamp, of which something"),
+        ("1L id, 2 AS amounts", r"has no column amounts \(there is amount\); add it, write auto.evolve = true"),
+        ("1L id, struct(1) AS amount", "column amount: struct<col1:int> has no place"),
+        ("1L id, 2 AS odradek_row", "column odradek_row"),
+    ):
+        with pytest.raises(SinkError, match=message) as raised:
+            sink_to().prepare(spark.sql(f"SELECT {select}").schema)
+        assert not raised.value.is_retriable
+    for keys, name, message in (
+        (UPSERT, table, "cannot be upserted by id: .* it needs a primary key or a unique index"),
+        (UPSERT.replace("id", "ids"), table, "the rows have no column ids, did you mean id"),
+        ("", f"{table}_needy", "needs a value for who, which the pipeline does not have"),
+        ("", f"{table}_nowhere", f"there is no table {table}_nowhere; create it, or write auto.create = true"),
+    ):
+        with pytest.raises(SinkError, match=message):
+            sink_to(keys, table=name).prepare(spark.sql("SELECT 1L AS id").schema)
+    assert left_over(postgres) == []
+
+
+def test_a_table_grows_with_the_pipeline(spark, postgres, sink_to, table):
+    postgres.execute(f"CREATE SCHEMA s_{table}")
+    name = f"s_{table}.grows"
+    first = spark.sql("SELECT 1L AS id")
+    sink_to("auto.create = true", table=name).write(first, None, batch(spark, 0))
+    sink = sink_to("auto.evolve = true", table=name)
+    sink.write(spark.sql("SELECT 2L AS id, 'new' AS note"), None, batch(spark, 1))
+    assert postgres.rows(f"SELECT id, note FROM {name} ORDER BY id") == [(1, None), (2, "new")]
+    assert postgres.rows(f"SELECT pipeline, target, batch FROM s_{table}.pipeline_batches") == [("orders", name, 1)]
+
+
+def test_a_batch_without_rows(spark, postgres, sink_to, table):
+    sink = sink_to("auto.create = true")
+    empty = spark.createDataFrame([], "id long, text string")
+    sink.prepare(empty.schema)
+    for _ in range(2):
+        assert sink.write(empty, None, batch(spark, 0)).rows == 0
+    assert postgres.value(f"SELECT batch FROM pipeline_batches WHERE target = '{table}'") == 0
+
+
+def test_a_database_that_is_not_there(spark, postgres, tmp_path):
+    def said(url, user="shop", password=postgres.password):
+        text = f'connector = "jdbc"\nconnection.url = "{url}"\nconnection.user = "{user}"\ntable.name.format = "t"\n'
+        sink = sink_for(pipeline_of(f'{text}connection.password = "{password}"', tmp_path), spark)
+        with pytest.raises(SinkError) as raised:
+            sink.prepare(spark.range(1).schema)
+        assert postgres.password not in str(raised.value)
+        return str(raised.value), raised.value.is_retriable
+
+    message, is_retriable = said("jdbc:postgresql://127.0.0.1:1/shop?password=secret%20word&x=1")
+    assert is_retriable
+    assert "jdbc:postgresql://127.0.0.1:1/shop?password=[hidden]&x=1 cannot be reached" in message
+    assert "secret" not in message
+    message, is_retriable = said(postgres.jdbc_url, password="wrong")
+    assert not is_retriable
+    assert "lets nobody in with these connection.user and connection.password" in message
+    assert said(postgres.jdbc_url.replace("/shop", "/nowhere"))[1] is False
+    with pytest.raises(SinkError, match="no JDBC driver takes jdbc:nosuch:x: put the driver's jar into the folder"):
+        said("jdbc:nosuch:x")
+
+
+def test_a_database_that_goes_and_comes_back(spark, sink_to, tmp_path):
+    """Down before the batch, and killed while it is staged: the same call succeeds when it is there again."""
+    from spark_it.tests.postgres import PostgreSQL
+
+    with PostgreSQL() as own:
+        text = f'connector = "jdbc"\nconnection.url = "{own.jdbc_url}"\nconnection.user = "{own.user}"\n'
+        text += f'connection.password = "{own.password}"\ntable.name.format = "t"\nauto.create = true'
+        sink = sink_for(pipeline_of(text, tmp_path), spark)
+        rows = numbers(spark, 100)
+        sink.prepare(rows.schema)
+        own.kill()
+        with pytest.raises(SinkError, match="cannot be reached") as raised:
+            sink.write(rows, None, batch(spark, 0))
+        assert raised.value.is_retriable
+        own.start()
+
+        assert sink.write(rows, None, batch(spark, 0)).rows == 100
+        fill = jdbc_sink.Staging.fill
+
+        def and_dies(staging, *arguments):
+            fill(staging, *arguments)
+            own.kill()
+            own.start()
+
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(jdbc_sink.Staging, "fill", and_dies)
+            with pytest.raises(SinkError) as raised:
+                sink.write(rows, None, batch(spark, 1))
+            assert raised.value.is_retriable, str(raised.value)
+        assert own.value("SELECT count(*) FROM t") == 100
+        assert sink.write(numbers(spark, 100, 100), None, batch(spark, 1)).rows == 100
+        assert own.rows("SELECT count(*), count(DISTINCT id) FROM t") == [(200, 200)]
