@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from odradek.spark_it import reference, reset, running, status, validation
+from odradek.spark_it import connections, reference, reset, running, status, validation
 from odradek.spark_it.checkpoint import CheckpointError
 from odradek.spark_it.group import ClusterError
 from odradek.spark_it.guarantees import why_stateful
@@ -64,7 +64,13 @@ def _parser() -> argparse.ArgumentParser:
         made.set_defaults(run=run)
         return made
 
-    command("validate", _validate, "check a pipeline's file and say what the pipeline guarantees")
+    validating = command("validate", _validate, "check a pipeline's file and say what the pipeline guarantees")
+    validating.add_argument("--without-spark", action="store_true", help="leave out what only Spark sees")
+    validating.add_argument("--connect", action="store_true", help="look up topics and tables too")
+    runs = command("run", _run, "run a pipeline until it is asked to stop")
+    runs.add_argument("--available-now", action="store_true", help="take what is there and end")
+    runs.add_argument("--master", metavar="URL", help="Spark's master, in place of the file's")
+    runs.add_argument("--rewind-last", action="store_true", help="repeat the last batch first, as after a crash")
     command("status", _status, "show how far a pipeline is, running or stopped")
     resetting = command("reset", _reset, "begin a stopped pipeline anew at another place")
     resetting.add_argument(
@@ -97,7 +103,32 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _validate(options: argparse.Namespace) -> int:
     pipeline = _load(options.file)
-    return _print(validation.summary(pipeline, validation.validate(pipeline)))
+    guaranteed = validation.validate(pipeline)
+    if not options.without_spark:
+        try:
+            from odradek.spark_it import look
+        except ImportError as error:
+            _say(f"Spark has not looked at it: package {error.name} is missing (pip install 'odradek[spark]')")
+        else:
+            guaranteed = look.validate(pipeline, _say)
+    _print(validation.summary(pipeline, guaranteed))
+    if not options.connect:
+        return 0
+    return _with_cluster(pipeline, lambda cluster: _print(connections.found(pipeline, cluster)))
+
+
+def _run(options: argparse.Namespace) -> int:
+    pipeline = _load(options.file)
+    try:
+        from odradek.spark_it import runner
+    except ImportError as error:
+        raise _FailedError(f"package {error.name} is missing: pip install 'odradek[spark]'") from None
+    chosen = runner.Options(options.available_now, options.master, options.rewind_last)
+    try:
+        runner.run(pipeline, chosen, lambda line: _note(f"{pipeline.name}: {line}"))
+    except runner.FAILURES as error:
+        raise _FailedError(str(error)) from None
+    return 0
 
 
 def _status(options: argparse.Namespace) -> int:
@@ -165,6 +196,11 @@ def _print(lines: Iterable[str]) -> int:
         # The reader, such as head, has had enough; nothing may be flushed to it at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
+
+
+def _note(line: str) -> None:
+    sys.stderr.write(f"{' '.join(line.split())}\n")
+    sys.stderr.flush()
 
 
 def _say(line: str) -> None:

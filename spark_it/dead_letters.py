@@ -1,16 +1,95 @@
-"""Writes dead letters to their topic, at least once: a batch that is repeated writes them again."""
+"""Writes dead letters to their topic, at least once: a batch that is repeated writes them again.
 
+They carry topic, partition and offset of the record, by which copies are known.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import pyarrow as pa
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
+from odradek.spark_it.sinks import SinkError
+from odradek.spark_it.spark_errors import readable
 from odradek.spark_it.spec import Pipeline
+
+_FLUSH_S = 1.0
 
 
 class DeadLetterWriter:
     """Frames with the columns `key`, `value` and `headers` go to the dead-letter topic."""
 
     def __init__(self, pipeline: Pipeline) -> None:
-        self._pipeline = pipeline
+        topic = pipeline.errors.deadletterqueue_topic_name
+        assert topic is not None
+        self.topic = topic
+        self._configuration: dict[str, Any] = {
+            "bootstrap.servers": ",".join(pipeline.settings.bootstrap_servers),
+            "client.id": f"{pipeline.name}.dead-letters",
+            "enable.idempotence": True,
+            "log_level": 0,
+            # How long a topic that is not there may take to come.
+            "topic.metadata.propagation.max.ms": 5000,
+            "message.timeout.ms": 60_000,
+            **pipeline.settings.passed["producer.override."],
+        }
 
     def write(self, dead: DataFrame) -> int:
         """Writes them all and returns how many they are. Raises sinks.SinkError."""
-        raise NotImplementedError
+        topic, configuration = self.topic, self._configuration
+
+        def produce(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            yield pa.RecordBatch.from_pydict({"rows": [produce_all(topic, configuration, batches)]})
+
+        try:
+            counts = dead.select("key", "value", "headers").mapInArrow(produce, "rows bigint").collect()
+        except PySparkException as error:
+            if _UNWRITTEN not in str(error):
+                raise
+            message = f"dead letters cannot be written to topic {topic}: {readable(error).partition(_UNWRITTEN)[2]}"
+            raise SinkError(message, is_retriable=True) from None
+        return sum(row.rows for row in counts)
+
+
+_UNWRITTEN = "odradek dead letters unwritten: "
+
+
+def produce_all(topic: str, configuration: Mapping[str, Any], batches: Iterable[pa.RecordBatch]) -> int:
+    """Produces records and returns how many, when all are acknowledged. Raises RuntimeError. In the workers."""
+    from confluent_kafka import KafkaException, Producer
+
+    producer: Any = None
+    failures: list[Any] = []
+    count = 0
+
+    def delivered(error: Any, _: Any) -> None:
+        if error is not None:
+            failures.append(error)
+
+    try:
+        for batch in batches:
+            for row in batch.to_pylist():
+                producer = producer or Producer(dict(configuration))
+                headers = [(header["key"], header["value"]) for header in row["headers"] or ()]
+                _produce(producer, topic, row["key"], row["value"], headers, delivered)
+                count += 1
+        while producer is not None and producer.flush(_FLUSH_S):
+            pass
+    except KafkaException as error:
+        raise RuntimeError(f"{_UNWRITTEN}{error.args[0].str()}") from None
+    if failures:
+        raise RuntimeError(f"{_UNWRITTEN}{failures[0].str()}")
+    return count
+
+
+def _produce(
+    producer: Any, topic: str, key: bytes | None, value: bytes | None, headers: list[Any], delivered: Any
+) -> None:
+    while True:
+        try:
+            producer.produce(topic, value, key, headers=headers, on_delivery=delivered)
+            producer.poll(0)
+            return
+        except BufferError:
+            producer.poll(_FLUSH_S)

@@ -14,7 +14,7 @@ from odradek.spark_it.source_settings import Source
 from odradek.spark_it.spec import Pipeline
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
 MODULES = {
@@ -26,7 +26,7 @@ MODULES = {
 }
 
 DECODED = """
-    row STRUCT<what SQL sees>: null for a bad record
+    row STRUCT<what SQL sees>: of a bad record it says nothing
     error STRUCT<stage STRING, class_name STRING, exception_class_name STRING, message STRING>: null for a good one
     origin STRUCT<topic STRING, partition INT, offset BIGINT>: null unless it comes from a topic
     key BINARY, value BINARY, headers ARRAY<STRUCT<key STRING, value BINARY>>: the record as it came; of a row that
@@ -68,3 +68,21 @@ def stream_of(name: str, pipeline: Pipeline) -> Stream:
     connector = source.connector.partition(":")[0]
     made: Stream = import_module(MODULES[connector]).make(name, source, pipeline)
     return made
+
+
+def decoded_rows(rows: "DataFrame") -> "DataFrame":
+    """The columns of DECODED for rows of which none is bad, from elsewhere than a topic."""
+    from pyspark.sql import functions as f
+
+    def nothing(data_type: str) -> "Column":
+        return f.lit(None).cast(data_type)
+
+    row = f.struct(*(f.col(f"`{name}`") for name in rows.columns))
+    return rows.select(
+        row.alias("row"),
+        nothing(ERROR_TYPE).alias("error"),
+        nothing(ORIGIN_TYPE).alias("origin"),
+        nothing("binary").alias("key"),
+        f.to_json(row).cast("binary").alias("value"),
+        nothing(HEADERS_TYPE).alias("headers"),
+    )

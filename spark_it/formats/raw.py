@@ -1,0 +1,30 @@
+"""Text and bytes as they are. Text is UTF-8; what is none is replaced as Kafka's StringDeserializer does it."""
+
+from pyspark.sql import Column
+from pyspark.sql import functions as f
+from pyspark.sql.types import BinaryType, DataType, StringType
+
+from odradek.spark_it.formats import Side
+from odradek.spark_it.settings import PartFormat
+from odradek.spark_it.spec import Pipeline
+
+
+def make(part: PartFormat, pipeline: Pipeline, topic: str | None, side: Side) -> "RawFormat":
+    return RawFormat(part.format)
+
+
+class RawFormat:
+    """`name` is string or bytes. No record is bad."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def schema(self) -> DataType:
+        return StringType() if self.name == "string" else BinaryType()
+
+    def decode(self, column: Column) -> Column:
+        value = f.make_valid_utf8(column.cast("string")) if self.name == "string" else column
+        return f.struct(value.alias("value"), f.lit(None).cast("string").alias("error"))
+
+    def encode(self, column: Column) -> Column:
+        return column.cast("string").cast("binary") if self.name == "string" else column.cast("binary")

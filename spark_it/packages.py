@@ -1,0 +1,67 @@
+"""The jars that a pipeline's connectors are in: names for Spark to fetch them by, or what is in a folder."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyspark
+
+from odradek.spark_it.sink_settings import DeltaSink, IcebergSink, JdbcSink, TopicSink
+from odradek.spark_it.source_settings import JdbcSource, TopicSource
+from odradek.spark_it.spec import Pipeline
+
+SCALA = "2.13"
+DELTA = "4.0.0"
+ICEBERG = "1.10.0"
+DRIVERS = {
+    "postgresql": "org.postgresql:postgresql:42.7.7",
+    "sqlite": "org.xerial:sqlite-jdbc:3.50.1.0",
+    "mysql": "com.mysql:mysql-connector-j:9.3.0",
+    "mariadb": "org.mariadb.jdbc:mariadb-java-client:3.5.3",
+    "sqlserver": "com.microsoft.sqlserver:mssql-jdbc:12.10.0.jre11",
+}
+"""JDBC drivers by the word after jdbc: in an address."""
+
+
+class PackagesError(Exception):
+    """Jars that cannot be had; `str()` says what to do."""
+
+
+def of(pipeline: Pipeline) -> list[str]:
+    """Maven coordinates of what the pipeline's connectors need beside Spark, each once.
+
+    Raises PackagesError for a database without a known driver.
+    """
+    return list(dict.fromkeys(_needed(pipeline)))
+
+
+def _needed(pipeline: Pipeline) -> Iterator[str]:
+    spark = pyspark.__version__
+    parts = [pipeline.sink, *pipeline.sources.values()]
+    if any(isinstance(part, TopicSource | TopicSink) for part in parts) or pipeline.errors.deadletterqueue_topic_name:
+        yield f"org.apache.spark:spark-sql-kafka-0-10_{SCALA}:{spark}"
+    for part in parts:
+        if isinstance(part, DeltaSink):
+            yield f"io.delta:delta-spark_{SCALA}:{DELTA}"
+        if isinstance(part, IcebergSink):
+            series = ".".join(spark.split(".")[:2])
+            yield f"org.apache.iceberg:iceberg-spark-runtime-{series}_{SCALA}:{ICEBERG}"
+        if isinstance(part, JdbcSource | JdbcSink):
+            yield _driver(part.connection_url)
+
+
+def _driver(url: str) -> str:
+    kind = url.removeprefix("jdbc:").partition(":")[0]
+    if kind not in DRIVERS:
+        raise PackagesError(
+            f"no driver is known for {kind} databases: put its jar, and those of the other connectors, into a folder "
+            "and name it with plugin.path"
+        )
+    return DRIVERS[kind]
+
+
+def in_folder(pipeline: Pipeline, folder: str) -> list[str]:
+    """Paths of the jars in the folder of plugin.path, in order. Raises PackagesError if there is none."""
+    jars = sorted(str(path) for path in Path(pipeline.located(folder)).glob("**/*.jar"))
+    if not jars:
+        raise PackagesError(f"plugin.path = {folder}: there is no jar in this folder")
+    return jars

@@ -1,0 +1,237 @@
+"""From decoded records to what the sink gets: expectations of sources, transforms, expectations of those.
+
+A part of the way is a frame whose columns are what SQL sees. Records that are bad leave it as dead letters, which keep
+the record as it came; what a transform has made is no record any more, so its dead letters have the row as JSON.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import import_module
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as f
+
+from odradek.spark_it import deadletter
+from odradek.spark_it.deadletter import Stage
+from odradek.spark_it.settings import TransformSettings
+from odradek.spark_it.sources import ERROR_TYPE, HEADERS_TYPE, ORIGIN_TYPE
+from odradek.spark_it.spark_errors import raise_bad_record
+from odradek.spark_it.spec import Expectation, Pipeline
+
+EXPECTATION_EXCEPTION = "org.apache.kafka.connect.errors.DataException"
+_ENGINE = ("error", "origin", "key", "value", "headers")
+_PREFIX = "__odradek_"
+READ = "__odradek_read"
+"""The name of a count: records of a source, good or bad."""
+
+Watch = Callable[[DataFrame, str, Sequence[Column]], DataFrame]
+"""Has columns (counts) of a frame computed by the way, under a name."""
+
+
+def unwatched(frame: DataFrame, name: str, counts: Sequence[Column]) -> DataFrame:
+    """Counts nothing."""
+    return frame
+
+
+@dataclass
+class Parts:
+    """What comes of records. `dead` are frames with `key`, `value` and `headers`. `steps` are frames by name."""
+
+    rows: DataFrame
+    dead: list[DataFrame]
+    steps: dict[str, DataFrame] = field(default_factory=dict)
+
+
+class Plan:
+    """The way of the rows of one pipeline; `parts` may be called for each batch, or once for a stream."""
+
+    def __init__(self, pipeline: Pipeline) -> None:
+        self._pipeline = pipeline
+        self._has_dead_letters = pipeline.errors.deadletterqueue_topic_name is not None
+        self._tolerates = pipeline.errors.tolerance == "all"
+        self._functions = {
+            step.name: function_of(step.python) for step in pipeline.transforms if step.python is not None
+        }
+
+    @property
+    def has_dead_letters(self) -> bool:
+        """Whether anything may become a dead letter on the way."""
+        by_expectation = any(one.settings.action == "dead-letter" for one in self._pipeline.expectations)
+        return self._has_dead_letters and (self._tolerates or by_expectation)
+
+    def parts(self, spark: SparkSession, decoded: Mapping[str, DataFrame], watch: Watch = unwatched) -> Parts:
+        """The whole way, of the decoded frames of all sources. Names of tables are `spark`'s temporary views."""
+        frames: dict[str, DataFrame] = {}
+        dead: list[DataFrame] = []
+        for name, frame in decoded.items():
+            rows, bad = self._source(name, frame, watch)
+            frames[name.casefold()] = rows
+            dead += bad
+            rows.createOrReplaceTempView(name)
+        for step in self._pipeline.transforms:
+            made = self._transform(spark, step, frames)
+            rows, bad = self._expected(step.name, made, watch)
+            frames[step.name.casefold()] = rows
+            dead += bad
+            rows.createOrReplaceTempView(step.name)
+        written = self._pipeline.sink_input
+        assert written is not None  # `checks` has seen to it
+        return Parts(frames[written.casefold()], dead, frames)
+
+    def _source(self, name: str, decoded: DataFrame, watch: Watch) -> tuple[DataFrame, list[DataFrame]]:
+        """Rows and dead letters of a source. Counts are taken where rows pass: each record passes there once."""
+        source = self._pipeline.sources[name]
+        expectations = self._of(name)
+        flat = decoded.select("row.*", *(f.col(one).alias(_PREFIX + one) for one in _ENGINE))
+        watched = watch(flat, name, [_read(), *_counts(expectations, _error().isNull())])
+        rows = self._unless_stopped(_with_broken(watched, expectations), expectations).filter(_error().isNull())
+        dead = []
+        if self.has_dead_letters:
+            bad = self._unless_stopped(_with_broken(flat, expectations), expectations)
+            dead.append(self._dead(bad.filter(_error().isNotNull())))
+        for one in expectations:
+            if one.settings.action == "drop":
+                rows = rows.filter(_holds(one))
+        rows = rows.drop(*(_PREFIX + one for one in _ENGINE))
+        if source.watermark_column is not None and rows.isStreaming:
+            rows = rows.withWatermark(source.watermark_column, f"{source.watermark_ms} milliseconds")
+        return rows, dead
+
+    def _unless_stopped(self, flat: DataFrame, expectations: Sequence[Expectation]) -> DataFrame:
+        """The frame, which stops the pipeline where a record is bad and may not be."""
+        stops = self._stops(expectations)
+        stop = raise_bad_record(f.col(f"{_PREFIX}origin"), _error())
+        return flat if stops is None else flat.filter(f.when(stops, stop).otherwise(True))
+
+    def _stops(self, expectations: Sequence[Expectation]) -> Column | None:
+        """Which bad records stop the pipeline: those that cannot be decoded, without tolerance, and what must hold."""
+        fails = [one.name for one in expectations if one.settings.action == "fail"]
+        by_expectation = _error()["stage"] == Stage.TRANSFORMATION.value
+        if self._tolerates and not fails:
+            return None
+        must_hold = by_expectation & _error()["class_name"].isin(fails)
+        return _error().isNotNull() & (must_hold if self._tolerates else must_hold | ~by_expectation)
+
+    def _transform(self, spark: SparkSession, step: TransformSettings, frames: Mapping[str, DataFrame]) -> DataFrame:
+        if step.sql is not None:
+            return spark.sql(step.sql)
+        inputs = [frames[name.casefold()] for name in self._pipeline.inputs(step)]
+        made = self._functions[step.name](*inputs)
+        if not isinstance(made, DataFrame):
+            raise TypeError(f"{step.python} returned {type(made).__name__}, not a data frame")
+        return made
+
+    def _expected(self, name: str, frame: DataFrame, watch: Watch) -> tuple[DataFrame, list[DataFrame]]:
+        expectations = self._of(name)
+        if not expectations:
+            return frame, []
+        plain, frame = frame, watch(frame, name, _counts(expectations, f.lit(True)))
+        dead: list[DataFrame] = []
+        for one in expectations:
+            if one.settings.action == "fail":
+                stop = raise_bad_record(f.lit(None).cast(ORIGIN_TYPE), _broken(one))
+                frame = frame.filter(f.when(_holds(one), True).otherwise(stop))
+            elif one.settings.action in ("drop", "dead-letter"):
+                if one.settings.action == "dead-letter":
+                    broken = plain.filter(~_holds(one))
+                    plain = plain.filter(_holds(one))
+                    as_json = f.to_json(f.struct(*(f.col(f"`{column}`") for column in plain.columns))).cast("binary")
+                    dead.append(
+                        self._dead(
+                            broken.select(
+                                _broken(one).alias(f"{_PREFIX}error"),
+                                f.lit(None).cast(ORIGIN_TYPE).alias(f"{_PREFIX}origin"),
+                                f.lit(None).cast("binary").alias(f"{_PREFIX}key"),
+                                as_json.alias(f"{_PREFIX}value"),
+                                f.lit(None).cast(HEADERS_TYPE).alias(f"{_PREFIX}headers"),
+                            )
+                        )
+                    )
+                frame = frame.filter(_holds(one))
+        return frame, dead
+
+    def _of(self, table: str) -> list[Expectation]:
+        return [one for one in self._pipeline.expectations if one.table.casefold() == table.casefold()]
+
+    def _dead(self, bad: DataFrame) -> DataFrame:
+        """Dead letters of bad records, with the engine's columns."""
+        origin, error, headers = (f.col(_PREFIX + one) for one in ("origin", "error", "headers"))
+        return bad.select(
+            f.col(f"{_PREFIX}key").alias("key"),
+            f.col(f"{_PREFIX}value").alias("value"),
+            self.dead_headers(headers, origin, error).alias("headers"),
+        )
+
+    def dead_headers(self, headers: Column, origin: Column, error: Column) -> Column:
+        """Headers of a dead letter, as `deadletter.error_headers` has them, by Spark."""
+        empty = f.array().cast(HEADERS_TYPE)
+        kept = f.filter(f.coalesce(headers, empty), lambda one: ~one["key"].startswith(deadletter.PREFIX))
+        if not self._pipeline.errors.deadletterqueue_context_headers_enable:
+            return kept
+        about = [
+            (deadletter.CONNECTOR_NAME, f.lit(self._pipeline.name)),
+            (deadletter.TASK_ID, f.spark_partition_id().cast("string")),
+            (deadletter.STAGE, error["stage"]),
+            (deadletter.CLASS_NAME, error["class_name"]),
+            (deadletter.EXCEPTION_CLASS_NAME, error["exception_class_name"]),
+            (deadletter.EXCEPTION_MESSAGE, error["message"]),
+            (deadletter.EXCEPTION_STACKTRACE, f.lit(None).cast("string")),
+        ]
+        where = [
+            (deadletter.TOPIC, origin["topic"]),
+            (deadletter.PARTITION, origin["partition"].cast("string")),
+            (deadletter.OFFSET, origin["offset"].cast("string")),
+        ]
+        said = f.when(origin.isNull(), empty).otherwise(_headers(where))
+        return f.concat(kept, said, _headers(about))
+
+
+def _headers(texts: Sequence[tuple[str, Column]]) -> Column:
+    pairs = (f.struct(f.lit(name).alias("key"), text.cast("binary").alias("value")) for name, text in texts)
+    return f.array(*pairs).cast(HEADERS_TYPE)
+
+
+def _error() -> Column:
+    return f.col(f"{_PREFIX}error")
+
+
+def _read() -> Column:
+    return f.count(f.lit(1)).alias(READ)
+
+
+def _with_broken(flat: DataFrame, expectations: Sequence[Expectation]) -> DataFrame:
+    """The frame with an error for rows that are not as expected, where that is no small matter."""
+    matter = [one for one in expectations if one.settings.action in ("dead-letter", "fail")]
+    if not matter:
+        return flat
+    found = f.lit(None).cast(ERROR_TYPE)
+    for one in reversed(matter):
+        found = f.when(~_holds(one), _broken(one)).otherwise(found)
+    return flat.withColumn(f"{_PREFIX}error", f.when(_error().isNull(), found).otherwise(_error()))
+
+
+def _holds(expectation: Expectation) -> Column:
+    """Whether a row is as expected; what is unknown is not."""
+    return f.coalesce(f.expr(expectation.settings.sql), f.lit(False))
+
+
+def _broken(expectation: Expectation) -> Column:
+    """The error of a row that is not as expected."""
+    return f.struct(
+        f.lit(Stage.TRANSFORMATION.value).alias("stage"),
+        f.lit(expectation.name).alias("class_name"),
+        f.lit(EXPECTATION_EXCEPTION).alias("exception_class_name"),
+        f.lit(f"{expectation.table} is expected to have {' '.join(expectation.settings.sql.split())}").alias("message"),
+    ).cast(ERROR_TYPE)
+
+
+def _counts(expectations: Sequence[Expectation], of_rows: Column) -> list[Column]:
+    """How many rows each expectation does not hold for."""
+    return [f.count_if(of_rows & f.when(of_rows, ~_holds(one))).alias(one.name) for one in expectations]
+
+
+def function_of(name: str) -> Callable[..., object]:
+    """What module.name stands for. Raises ImportError, and AttributeError if the module has no such name."""
+    module, _, attribute = name.removeprefix("python:").rpartition(".")
+    found: Callable[..., object] = getattr(import_module(module), attribute)
+    return found

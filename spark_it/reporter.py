@@ -1,0 +1,134 @@
+"""What is said and kept after each batch: a line, `progress.json`, metrics, and the group's offsets."""
+
+import json
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, Self
+
+from pyspark.sql.streaming.query import StreamingQuery
+
+from odradek.spark_it.batch import Guarded, Outcome
+from odradek.spark_it.checkpoint import TopicPartition, topic_offsets
+from odradek.spark_it.group import ClusterError, Group
+from odradek.spark_it.lag import PartitionLag
+from odradek.spark_it.metrics import Metrics
+from odradek.spark_it.plan import READ
+from odradek.spark_it.progress import Progress, write_progress
+from odradek.spark_it.spec import Pipeline
+
+NO_BATCH = -1
+
+
+class Reporter:
+    """Follows the progress of one run. `group` is where offsets are committed; None if the sink commits them."""
+
+    def __init__(
+        self, pipeline: Pipeline, group: Group | None, said: Callable[[str], None], *, is_stateful: bool
+    ) -> None:
+        self._pipeline = pipeline
+        self._group = group
+        self._said = said
+        self._is_stateful = is_stateful
+        self._progress = Progress(batch=NO_BATCH, at_ms=_now_ms())
+        self._drops = {(e.table, e.name) for e in pipeline.expectations if e.settings.action == "drop"}
+        self._metrics: Metrics | None = None
+
+    def __enter__(self) -> Self:
+        port = self._pipeline.settings.metrics_port
+        if port is not None:
+            self._metrics = Metrics(self._pipeline.name, port)
+            self._said(f"metrics on http://localhost:{self._metrics.port}/metrics")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._metrics is not None:
+            self._metrics.close()
+
+    def problem(self, message: str) -> None:
+        """Something went wrong, and perhaps goes on."""
+        self._said(message)
+        self._keep(last_error=message, last_error_at_ms=_now_ms())
+
+    def take(self, query: StreamingQuery, guarded: Guarded) -> None:
+        """Takes in the batches that are done since the last time."""
+        last: Any = query.lastProgress
+        if last is None or last.batchId <= self._progress.batch:
+            return
+        for one in query.recentProgress:
+            event = json.loads(one.json)
+            if event["batchId"] > self._progress.batch and "addBatch" in event["durationMs"]:
+                self._done(event, guarded.outcome(event["batchId"]))
+
+    def _done(self, event: Mapping[str, Any], outcome: Outcome | None) -> None:
+        batch = event["batchId"]
+        if outcome is None:
+            return
+        observed = event.get("observedMetrics") or {}
+        reads = [counts[READ] for counts in observed.values() if READ in counts]
+        read = outcome.read if outcome.read is not None else sum(reads) if reads else event["numInputRows"]
+        broken = Counter(outcome.broken)
+        for table, counts in observed.items():
+            broken.update({(table, name): count for name, count in counts.items() if name != READ and count})
+        seconds = max(event["durationMs"].get("triggerExecution", 0), 1) / 1000
+        dropped = sum(count for at, count in broken.items() if at in self._drops)
+        if not self._is_stateful:
+            # What SQL leaves out is dropped too. It makes more rows of a record where it likes.
+            dropped = max(0, read - outcome.written - outcome.dead_lettered)
+        lags = _lags(event)
+        self._commit(lags)
+        now = self._progress
+        self._keep(
+            lags,
+            batch=batch,
+            read=now.read + read,
+            written=now.written + outcome.written,
+            dead_lettered=now.dead_lettered + outcome.dead_lettered,
+            dropped=now.dropped + dropped,
+            rows_per_second=read / seconds,
+        )
+        parts = [f"{outcome.written:,} written"]
+        rest = ((outcome.dead_lettered, "dead letters"), (dropped, "dropped"))
+        parts += [f"{count:,} {what}" for count, what in rest if count]
+        behind = f", lag {sum(lag.lag for lag in lags):,}" if lags else ""
+        self._said(f"batch {batch}: {read:,} read, {', '.join(parts)} in {seconds:.1f} s{behind}")
+        for (table, name), count in sorted(broken.items()):
+            self._said(f"  {count:,} rows of {table} are not as expected: {name}")
+
+    def _commit(self, lags: list[PartitionLag]) -> None:
+        if self._group is None or not lags:
+            return
+        try:
+            self._group.commit(
+                self._pipeline.name, {(lag.topic, lag.partition): lag.position for lag in lags}
+            )
+        except ClusterError as error:
+            # The next batch commits what this one did not; the pipeline itself reads its checkpoint.
+            self.problem(str(error))
+
+    def _keep(self, lags: list[PartitionLag] | None = None, **changed: Any) -> None:
+        self._progress = replace(self._progress, at_ms=_now_ms(), **changed)
+        write_progress(self._pipeline.state_folder, self._progress)
+        if self._metrics is not None:
+            self._metrics.update(self._progress, lags or ())
+
+
+def _lags(event: Mapping[str, Any]) -> list[PartitionLag]:
+    """Where the batch has brought each partition, of what Spark says of its topic sources."""
+    lags = []
+    for source in event["sources"]:
+        ends, latest = _offsets(source.get("endOffset")), _offsets(source.get("latestOffset"))
+        lags += [PartitionLag(*at, end, end, 0, latest.get(at, end)) for at, end in sorted(ends.items())]
+    return lags
+
+
+def _offsets(said: Any) -> dict[TopicPartition, int]:
+    try:
+        return topic_offsets(json.dumps(said))
+    except (ValueError, TypeError):
+        return {}  # of a source that is no topic
+
+
+def _now_ms() -> int:
+    return int(time.time() * 1000)

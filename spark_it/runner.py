@@ -1,0 +1,216 @@
+"""Runs a pipeline: checks, one streaming query with foreachBatch, and what is said and kept after each batch."""
+
+import contextlib
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from odradek.spark_it import checkpoint, running, session, spark_errors, validation
+from odradek.spark_it.analysis import Analysis, output_mode
+from odradek.spark_it.batch import Guarded, Outcome, RawBatches, StoppedError, StreamBatches, Writer
+from odradek.spark_it.cluster import Cluster
+from odradek.spark_it.dead_letters import DeadLetterWriter
+from odradek.spark_it.deadletter import BadRecordError
+from odradek.spark_it.group import ClusterError
+from odradek.spark_it.guarantees import Units
+from odradek.spark_it.lock import checkpoint_folder, read_lock
+from odradek.spark_it.packages import PackagesError
+from odradek.spark_it.plan import Plan
+from odradek.spark_it.reporter import Reporter
+from odradek.spark_it.session import SessionError
+from odradek.spark_it.settings import AVAILABLE_NOW
+from odradek.spark_it.sinks import SinkError, sink_of
+from odradek.spark_it.source_settings import TopicSource
+from odradek.spark_it.sources import SourceError, stream_of
+from odradek.spark_it.spec import Pipeline
+from odradek.spark_it.start import Begin, RefusedError, begin, check_topics
+
+LOG = "spark.log"
+_POLL_S = 0.2
+_BOUNDARY_S = 30.0
+
+
+class RunError(Exception):
+    """Why a pipeline stopped; `str()` is a line."""
+
+
+FAILURES: tuple[type[Exception], ...] = (
+    RunError,
+    ClusterError,
+    PackagesError,
+    RefusedError,
+    SessionError,
+    SinkError,
+    SourceError,
+)
+"""What keeps a pipeline from running or stops it, beside what `cli` knows without Spark."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the command line says of a run. `master` goes before the file's."""
+
+    is_available_now: bool = False
+    master: str | None = None
+    rewinds: bool = False
+
+
+def run(
+    pipeline: Pipeline,
+    options: Options,
+    said: Callable[[str], None],
+    *,
+    spark: SparkSession | None = None,
+    stop: threading.Event | None = None,
+) -> None:
+    """Runs a pipeline until `stop` is set, by a signal or by somebody else, or it has taken what is there; `said` gets
+    lines for people. With a session of somebody's own it starts and ends none.
+
+    Raises FAILURES, PipelineError, AlreadyRunningError, CheckpointError, LockError, OSError.
+    """
+    validation.validate(pipeline)
+    stop = stop or threading.Event()
+    with running.exclusively(pipeline.state_folder), contextlib.ExitStack() as stack:
+        cluster = Cluster(pipeline.settings)
+        check_topics(pipeline, cluster)
+        if options.rewinds:
+            _rewind(pipeline, said)
+        stack.enter_context(_stopped_by_signals(stop))
+        if spark is None:
+            spark = session.build(pipeline, options.master, pipeline.state_folder / LOG)
+            stack.callback(session.end, spark)
+            # Spark's context has put itself in the way of SIGINT.
+            stack.enter_context(_stopped_by_signals(stop))
+        _Run(pipeline, options, spark, cluster, stop, said).run()
+
+
+def _rewind(pipeline: Pipeline, said: Callable[[str], None]) -> None:
+    lock = read_lock(pipeline.state_folder)
+    if lock is None:
+        raise checkpoint.CheckpointError(f"{pipeline.name} has never run, so there is no batch to repeat")
+    said(f"batch {checkpoint.rewind(checkpoint_folder(pipeline.state_folder, lock))} is repeated")
+
+
+@contextlib.contextmanager
+def _stopped_by_signals(stop: threading.Event) -> Iterator[None]:
+    """SIGTERM and SIGINT ask the pipeline to stop; only the main thread of a process hears them."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, lambda *_: stop.set()) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+class _Run:
+    """One run on a session that is there."""
+
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        options: Options,
+        spark: SparkSession,
+        cluster: Cluster,
+        stop: threading.Event,
+        said: Callable[[str], None],
+    ) -> None:
+        self._pipeline = pipeline
+        self._is_available_now = options.is_available_now or pipeline.settings.trigger == AVAILABLE_NOW
+        self._spark = spark
+        self._cluster = cluster
+        self._stop = stop
+        self._said = said
+
+    def run(self) -> None:
+        pipeline = self._pipeline
+        look = Analysis(self._spark)
+        found = look(pipeline)
+        guaranteed = validation.validate(pipeline, lambda _: found)
+        stateful, of = found[0], guaranteed.units
+        began = begin(pipeline, stateful, self._cluster, int(time.time() * 1000))
+        dead_letters = None
+        if pipeline.errors.deadletterqueue_topic_name is not None:
+            dead_letters = DeadLetterWriter(pipeline)
+            self._cluster.partitions(TopicSource({"topics": dead_letters.topic}))
+        with contextlib.ExitStack() as stack:
+            sink = sink_of(pipeline, of, self._spark, dead_letters)
+            stack.callback(sink.close)
+            group = None if of is Units.OFFSETS else self._cluster
+            reporter = stack.enter_context(Reporter(pipeline, group, self._said, is_stateful=stateful is not None))
+            writer = Writer(sink, dead_letters, pipeline.errors, began.lock.generation, reporter.problem, self._stop)
+            try:
+                writer.until_done(lambda: sink.prepare(look.schema))
+            except StoppedError:
+                return
+            self._follow(*self._started(writer, began, stateful, of), reporter)
+
+    def _started(
+        self, writer: Writer, began: Begin, stateful: str | None, of: Units | None
+    ) -> tuple[StreamingQuery, Guarded]:
+        pipeline, plan = self._pipeline, Plan(self._pipeline)
+        streams = {name: stream_of(name, pipeline) for name in pipeline.sources}
+        raw = {name: stream.raw(self._spark, began.starts.get(name)) for name, stream in streams.items()}
+        if stateful is None and len(streams) == 1:
+            [(name, stream)] = streams.items()
+            batches: Batches = RawBatches(name, stream, plan, writer, has_ranges=of is Units.OFFSETS)
+            frame, mode = raw[name], "append"
+        else:
+            batches = streamed = StreamBatches(plan, writer)
+            frame = streamed.frame(self._spark, {name: stream.decoded(raw[name]) for name, stream in streams.items()})
+            mode = output_mode(pipeline, frame)
+        guarded = Guarded(batches, self._stop)
+        query = frame.writeStream.queryName(pipeline.name).outputMode(mode).foreachBatch(guarded)
+        query = query.option("checkpointLocation", str(began.folder))
+        if self._is_available_now:
+            query = query.trigger(availableNow=True)
+        else:
+            query = query.trigger(processingTime=f"{pipeline.settings.trigger_ms} milliseconds")
+        return query.start(), guarded
+
+    def _follow(self, query: StreamingQuery, guarded: Guarded, reporter: Reporter) -> None:
+        """Takes in batches until the query ends. Raises RunError."""
+        self._said("runs")
+        failure: BaseException | None = None
+        try:
+            while not self._stop.is_set() and not query.awaitTermination(_POLL_S):  # type: ignore[arg-type]
+                reporter.take(query, guarded)
+        except PySparkException as error:
+            failure = error
+        if self._stop.is_set() and failure is None:
+            failure = self._stopped(query, guarded)
+        reporter.take(query, guarded)
+        failure = failure and (guarded.failure or failure)
+        if failure is not None and not isinstance(failure, StoppedError):
+            why = str(failure) if isinstance(failure, _OWN) else _readable(failure)
+            reporter.problem(why)
+            raise RunError(why) from failure
+
+    def _stopped(self, query: StreamingQuery, guarded: Guarded) -> BaseException | None:
+        """Ends the query where no batch is half done, and says what went wrong if something did."""
+        guarded.wait_until_idle()
+        give_up_at = time.monotonic() + _BOUNDARY_S
+        # The batch is written; Spark has yet to put down that it is done.
+        while query.isActive and query.status["isTriggerActive"] and time.monotonic() < give_up_at:
+            time.sleep(_POLL_S / 10)
+        query.stop()
+        return guarded.failure
+
+
+Batches = Callable[[DataFrame, int], Outcome]
+_OWN = (SinkError, BadRecordError)
+
+
+def _readable(error: BaseException) -> str:
+    if isinstance(error, PySparkException | Py4JError):
+        return spark_errors.readable(error)
+    return f"{type(error).__name__}: {error}"

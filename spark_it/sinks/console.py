@@ -1,0 +1,44 @@
+"""Rows on standard output."""
+
+import sys
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
+
+from odradek.spark_it.dead_letters import DeadLetterWriter
+from odradek.spark_it.guarantees import Units
+from odradek.spark_it.sink_settings import ConsoleSink as Settings
+from odradek.spark_it.sinks import Batch, Written
+from odradek.spark_it.spec import Pipeline
+
+
+def make(
+    pipeline: Pipeline, units: Units | None, spark: SparkSession, dead_letters: DeadLetterWriter | None
+) -> "ConsoleSink":
+    assert isinstance(pipeline.sink, Settings)
+    return ConsoleSink(pipeline.sink)
+
+
+class ConsoleSink:
+    takes_dead_letters = False
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+
+    def prepare(self, schema: StructType) -> None:
+        pass
+
+    def write(self, rows: DataFrame, dead: DataFrame | None, batch: Batch) -> Written:
+        kept = rows.persist()
+        try:
+            count = kept.count()
+            width = 20 if self._settings.truncate else 0
+            shown = kept._jdf.showString(self._settings.rows, width, False)
+        finally:
+            kept.unpersist()
+        sys.stdout.write(f"batch {batch.id}\n{shown}\n")
+        sys.stdout.flush()
+        return Written(count)
+
+    def close(self) -> None:
+        pass

@@ -1,0 +1,45 @@
+"""A function of one's own, `function(data_frame, batch_id)`. What it returns, if it is a number, are the rows that it
+has written; otherwise they are counted."""
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
+
+from odradek.spark_it.dead_letters import DeadLetterWriter
+from odradek.spark_it.guarantees import Units
+from odradek.spark_it.plan import function_of
+from odradek.spark_it.sink_settings import PythonSink as Settings
+from odradek.spark_it.sinks import Batch, SinkError, Written
+from odradek.spark_it.spec import Pipeline
+
+
+def make(
+    pipeline: Pipeline, units: Units | None, spark: SparkSession, dead_letters: DeadLetterWriter | None
+) -> "PythonSink":
+    assert isinstance(pipeline.sink, Settings)
+    return PythonSink(pipeline.sink)
+
+
+class PythonSink:
+    takes_dead_letters = False
+
+    def __init__(self, settings: Settings) -> None:
+        self._name = settings.connector.removeprefix("python:")
+        self._arguments = settings.passed["options."]
+        try:
+            self._function = function_of(self._name)
+        except (ImportError, AttributeError) as error:
+            raise SinkError(f"sink {self._name}: {error}") from None
+
+    def prepare(self, schema: StructType) -> None:
+        pass
+
+    def write(self, rows: DataFrame, dead: DataFrame | None, batch: Batch) -> Written:
+        kept = rows.persist()
+        try:
+            said = self._function(kept, batch.id, **self._arguments)
+            return Written(said if isinstance(said, int) and not isinstance(said, bool) else kept.count())
+        finally:
+            kept.unpersist()
+
+    def close(self) -> None:
+        pass

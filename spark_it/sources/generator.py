@@ -1,0 +1,40 @@
+"""Numbered rows, the same in every run, by Spark's `rate-micro-batch`."""
+
+from collections.abc import Mapping
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+from pyspark.sql.types import LongType, StructField, StructType, TimestampType
+
+from odradek.spark_it.checkpoint import TopicPartition
+from odradek.spark_it.settings import AVAILABLE_NOW
+from odradek.spark_it.source_settings import GeneratorSource
+from odradek.spark_it.sources import decoded_rows
+from odradek.spark_it.spec import Pipeline
+
+
+def make(name: str, source: GeneratorSource, pipeline: Pipeline) -> "GeneratorStream":
+    return GeneratorStream(source, is_all_now=pipeline.settings.trigger == AVAILABLE_NOW)
+
+
+class GeneratorStream:
+    """Spark gives one batch of the source when it takes only what is there: with `is_all_now` that is all of it."""
+
+    def __init__(self, source: GeneratorSource, *, is_all_now: bool) -> None:
+        self._source = source
+        self._is_all_now = is_all_now
+
+    def schema(self, spark: SparkSession) -> StructType:
+        return StructType([StructField("value", LongType()), StructField("timestamp", TimestampType())])
+
+    def raw(self, spark: SparkSession, start: Mapping[TopicPartition, int] | None) -> DataFrame:
+        source = self._source
+        all_ = source.iterations if self._is_all_now else None
+        reader = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", all_ or source.rows_per_trigger)
+        rows = reader.option("startTimestamp", 0).load()
+        return rows if source.iterations is None else rows.filter(f.col("value") < source.iterations)
+
+    def decoded(self, raw: DataFrame) -> DataFrame:
+        source = self._source
+        time_ms = f.lit(source.start_timestamp_ms) + f.col("value") * f.lit(source.interval_ms)
+        return decoded_rows(raw.select("value", f.timestamp_millis(time_ms).alias("timestamp")))

@@ -1,0 +1,141 @@
+"""Records of topics, by Spark's own Kafka source. It keeps its place in the checkpoint and commits nothing."""
+
+import json
+from collections import defaultdict
+from collections.abc import Mapping
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as f
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from odradek.spark_it.checkpoint import TopicPartition
+from odradek.spark_it.deadletter import Stage
+from odradek.spark_it.formats import Format, FormatError, format_of
+from odradek.spark_it.formats.json import rescued
+from odradek.spark_it.source_settings import TopicSource
+from odradek.spark_it.sources import ERROR_TYPE, HEADERS_TYPE, SourceError
+from odradek.spark_it.spec import Pipeline
+
+DATA_EXCEPTION = "org.apache.kafka.connect.errors.DataException"
+"""What Connect's converters raise."""
+
+_HEADER = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
+
+
+def make(name: str, source: TopicSource, pipeline: Pipeline) -> "TopicStream":
+    return TopicStream(name, source, pipeline)
+
+
+class TopicStream:
+    """Headers are read where SQL sees them and where a dead letter keeps them."""
+
+    def __init__(self, name: str, source: TopicSource, pipeline: Pipeline) -> None:
+        self._name = name
+        self._source = source
+        self._pipeline = pipeline
+        topic = source.topics[0] if len(source.topics) == 1 else None
+        self._value: Format = format_of(source.part("value"), pipeline, topic, "value")
+        self._key: Format = format_of(source.part("key"), pipeline, topic, "key")
+        self._has_headers = source.include_headers or pipeline.errors.deadletterqueue_topic_name is not None
+
+    def schema(self, spark: SparkSession) -> StructType:
+        value = self._value.schema()
+        fields = list(value.fields) if isinstance(value, StructType) else [StructField("value", value)]
+        if self._source.keep_unknown_fields:
+            fields.append(StructField("_rescued", StringType()))
+        fields += [
+            StructField("_key", self._key.schema()),
+            StructField("_topic", StringType()),
+            StructField("_partition", IntegerType()),
+            StructField("_offset", LongType()),
+            StructField("_timestamp", TimestampType()),
+        ]
+        if self._source.include_headers:
+            fields.append(StructField("_headers", ArrayType(_HEADER)))
+        taken: set[str] = set()
+        for field in fields:
+            if field.name.casefold() in taken:
+                raise FormatError(f"column {field.name} is there twice")
+            taken.add(field.name.casefold())
+        return StructType(fields)
+
+    def raw(self, spark: SparkSession, start: Mapping[TopicPartition, int] | None) -> DataFrame:
+        source = self._source
+        if start is not None and not start:
+            raise SourceError(f"source {self._name}: no topic is there that matches {source.topics_regex}")
+        reader = spark.readStream.format("kafka").options(**self._options())
+        reader = reader.option("startingOffsets", _offsets(start) if start is not None else source.auto_offset_reset)
+        return reader.load()
+
+    def _options(self) -> dict[str, str]:
+        source = self._source
+        options = {
+            "kafka.bootstrap.servers": ",".join(self._pipeline.settings.bootstrap_servers),
+            "kafka.client.id": self._pipeline.name,
+            "kafka.isolation.level": source.isolation_level,
+            "failOnDataLoss": "true" if source.fail_on_data_loss else "false",
+            "includeHeaders": "true" if self._has_headers else "false",
+        }
+        overrides = self._pipeline.settings.passed["consumer.override."]
+        options |= {f"kafka.{key}": value for key, value in overrides.items()}
+        if source.topics_regex is not None:
+            options["subscribePattern"] = source.topics_regex
+        else:
+            options["subscribe"] = ",".join(source.topics)
+        if source.max_offsets_per_trigger is not None:
+            options["maxOffsetsPerTrigger"] = str(source.max_offsets_per_trigger)
+        return options
+
+    def decoded(self, raw: DataFrame) -> DataFrame:
+        value_type = self._value.schema()
+        both = raw.withColumns({"__value": self._value.decode(f.col("value")), "__key": self._key.decode(f.col("key"))})
+        value = f.col("__value.value")
+        if isinstance(value_type, StructType):
+            columns = [value[field.name].alias(field.name) for field in value_type.fields]
+        else:
+            columns = [value.alias("value")]
+        if self._source.keep_unknown_fields and isinstance(value_type, StructType):
+            columns.append(rescued(f.col("value"), value_type).alias("_rescued"))
+        columns += [f.col("__key.value").alias("_key")]
+        columns += [f.col(name).alias(f"_{name}") for name in ("topic", "partition", "offset", "timestamp")]
+        headers = f.col("headers") if self._has_headers else f.lit(None).cast(HEADERS_TYPE)
+        if self._source.include_headers:
+            columns.append(headers.alias("_headers"))
+        return both.select(
+            f.struct(*columns).alias("row"),
+            f.coalesce(
+                _error(Stage.KEY_CONVERTER, self._key.name, "key", f.col("__key.error")),
+                _error(Stage.VALUE_CONVERTER, self._value.name, "value", f.col("__value.error")),
+            ).alias("error"),
+            f.struct("topic", "partition", "offset").alias("origin"),
+            "key",
+            "value",
+            headers.alias("headers"),
+        )
+
+
+def _error(stage: Stage, format_name: str, side: str, message: Column) -> Column:
+    struct = f.struct(
+        f.lit(stage.value).alias("stage"),
+        f.lit(format_name).alias("class_name"),
+        f.lit(DATA_EXCEPTION).alias("exception_class_name"),
+        f.concat(f.lit(f"{side} "), message).alias("message"),
+    )
+    return f.when(message.isNotNull(), struct).cast(ERROR_TYPE)
+
+
+def _offsets(start: Mapping[TopicPartition, int]) -> str:
+    """Offsets as Spark takes them."""
+    by_topic: dict[str, dict[str, int]] = defaultdict(dict)
+    for (topic, partition), offset in start.items():
+        by_topic[topic][str(partition)] = offset
+    return json.dumps(by_topic)

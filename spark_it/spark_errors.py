@@ -1,0 +1,70 @@
+"""What Spark says of an error, as one line that people can read; and bad records that travel in its errors."""
+
+import json
+import re
+
+from pyspark.errors import PySparkException
+from pyspark.sql import Column
+from pyspark.sql import functions as f
+
+from odradek.spark_it.deadletter import BadRecordError, Failure, Origin, Stage
+
+_MARK = "odradek bad record "
+_SQLSTATE = re.compile(r"\s*SQLSTATE: [0-9A-Z]{5}.*", re.DOTALL)
+_CLASS = re.compile(r"^\[[A-Z0-9_.]+\]\s*")
+_JAVA = re.compile(r"^(?:[a-z][\w$]*\.)+[A-Z][\w$]*(?:Exception|Error|Throwable)\b:?\s*")
+_CAUSED_BY = re.compile(r"^Caused by: (.*)$", re.MULTILINE)
+_AT = re.compile(r"line (\d+),? pos(?:ition)? \d+")
+_LENGTH = 500
+
+
+def raise_bad_record(origin: Column, error: Column) -> Column:
+    """A condition that stops the pipeline where it is evaluated, with the record that is to blame."""
+    about = f.to_json(f.struct(origin.alias("origin"), error.alias("error")))
+    return f.raise_error(f.concat(f.lit(_MARK), about)).cast("boolean")
+
+
+def bad_record(error: BaseException) -> BadRecordError | None:
+    """The bad record that made Spark fail; None if it was something else."""
+    text = str(error)
+    at = text.find(_MARK)
+    if at < 0:
+        return None
+    try:
+        read, _ = json.JSONDecoder().raw_decode(text, at + len(_MARK))
+        origin, failure = read.get("origin"), read["error"]
+        return BadRecordError(
+            Origin(origin["topic"], origin["partition"], origin["offset"]) if origin else None,
+            Failure(
+                Stage(failure["stage"]),
+                failure["class_name"],
+                failure["exception_class_name"],
+                failure["message"],
+            ),
+        )
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+def readable(error: BaseException) -> str:
+    """One line without Java's or Python's stack."""
+    text = _message(error)
+    causes = _CAUSED_BY.findall(text)
+    line = causes[-1] if causes else next((line for line in text.split("\n") if line.strip()), "")
+    line = _JAVA.sub("", line.strip())
+    line = _SQLSTATE.sub("", _CLASS.sub("", line))
+    line = " ".join(line.split())
+    return (line if len(line) <= _LENGTH else f"{line[:_LENGTH]}...") or type(error).__name__
+
+
+def _message(error: BaseException) -> str:
+    if isinstance(error, PySparkException):
+        return str(error)
+    java = getattr(error, "java_exception", None)
+    return str(java.toString()) if java is not None else str(error)
+
+
+def line_in_sql(error: BaseException) -> int:
+    """The line of the statement that an error is about, counted from 0; 0 if it does not say."""
+    found = _AT.search(str(error))
+    return max(0, int(found[1]) - 1) if found else 0

@@ -1,0 +1,122 @@
+"""Pipelines run by the engine in the tests' session: to a Python sink that keeps what it is given."""
+
+import json
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+from odradek.spark_it import runner
+from odradek.spark_it.progress import read_progress
+from odradek.spark_it.spec_reader import parse
+
+HERE = __name__
+
+
+@dataclass
+class Kept:
+    """What a sink got, batch by batch. `failures` are raised first, one for each call."""
+
+    batches: list[tuple[int, list[Any]]] = field(default_factory=list)
+    failures: list[Exception] = field(default_factory=list)
+    during: Any = None
+
+    @property
+    def rows(self):
+        return [row for _, rows in self.batches for row in rows]
+
+
+kept: dict[str, Kept] = {}
+"""By option `name` of the sink."""
+
+
+def keep(frame, batch_id, name):
+    """A sink of a pipeline."""
+    into = kept[name]
+    if into.failures:
+        raise into.failures.pop(0)
+    rows = frame.collect()
+    into.batches.append((batch_id, rows))
+    if into.during is not None:
+        into.during(batch_id)
+
+
+class Engine:
+    """One pipeline, run again and again on one state."""
+
+    def __init__(self, spark, servers, folder, name):
+        self.spark = spark
+        self.servers = servers
+        self.folder = folder
+        self.name = name
+        self.kept = kept.setdefault(name, Kept())
+        self.said: list[str] = []
+
+    def pipeline(self, text, sink=None):
+        head = f'name = "{self.name}"\nbootstrap.servers = "{self.servers}"\nmetrics.port = 0\n'
+        sink = sink or f'[sink]\nconnector = "python:{HERE}.keep"\noptions.name = "{self.name}"\n'
+        return parse(head + text + sink, {}, file="p.toml", folder=self.folder)
+
+    def run(self, text, sink=None, stop=None, now=True, **options):
+        """Runs until all that is there is taken, or `stop`."""
+        pipeline = self.pipeline(text, sink)
+        runner.run(pipeline, runner.Options(now, **options), self.said.append, spark=self.spark, stop=stop)
+        return self.kept
+
+    def progress(self):
+        return read_progress(self.folder / "pipelines" / self.name)
+
+    def counters(self):
+        """Read, written, dead letters, dropped."""
+        of = self.progress()
+        return of.read, of.written, of.dead_lettered, of.dropped
+
+
+def orders(topic, more=""):
+    return f"""
+[source.orders]
+connector = "topic"
+topics = "{topic}"
+value.schema = "id BIGINT, amount DECIMAL(12,2), placed TIMESTAMP"
+{more}
+"""
+
+
+def order(number, amount=1):
+    placed = f"2026-01-01T00:{number // 60 % 60:02}:{number % 60:02}Z"
+    return str(number).encode(), json.dumps({"id": number, "amount": amount, "placed": placed}).encode()
+
+
+def transform(sql, name="step"):
+    return f"[[transform]]\nname = \"{name}\"\nsql = '''{sql}'''\n"
+
+
+def errors(topic, tolerance="all"):
+    return f'[errors]\ntolerance = "{tolerance}"\ndeadletterqueue.topic.name = "{topic}"\nretry.delay.max.ms = 10\n'
+
+
+def all_records(servers, topic, isolation="read_committed"):
+    """Key, value and headers of every record of a topic."""
+    from confluent_kafka import Consumer, TopicPartition
+
+    consumer = Consumer(
+        {"bootstrap.servers": servers, "group.id": "all", "isolation.level": isolation, "enable.auto.commit": False}
+    )
+    found = []
+    try:
+        for partition in consumer.list_topics(topic, timeout=10).topics[topic].partitions:
+            at = TopicPartition(topic, partition)
+            _, end = consumer.get_watermark_offsets(at, timeout=10)
+            consumer.assign([TopicPartition(topic, partition, 0)])
+            while consumer.position([at])[0].offset < end:
+                message = consumer.poll(5)
+                if message is None:
+                    break
+                assert message.error() is None
+                found.append((message.key(), message.value(), message.headers() or []))
+    finally:
+        consumer.close()
+    return found
+
+
+def counted(values):
+    return sorted(Counter(values).items())
