@@ -77,17 +77,24 @@ class Marker(NamedTuple):
         return cls(offset, *(int(part) if part else None for part in parts))
 
 
-@dataclass(frozen=True)
-class Unit:
-    """One unit of a batch. `topic` and `partition` are where `group` has the marker; `end` is what it is afterwards.
-
-    With `is_first` there may be no marker yet. `resets` says what helps if the marker is none of those expected.
-    """
+class Lane(NamedTuple):
+    """What has units one after the other, a source partition or a part of each batch. `topic` and `partition` are
+    where `group` has the marker."""
 
     transactional_id: str
     group: str
     topic: str
     partition: int
+
+
+@dataclass(frozen=True)
+class Unit:
+    """One unit of a batch. `end` is what the marker is afterwards.
+
+    With `is_first` there may be no marker yet. `resets` says what helps if the marker is none of those expected.
+    """
+
+    lane: Lane
     end: int
     generation: int
     batch: int
@@ -99,8 +106,8 @@ class Unit:
         raise NotImplementedError
 
     def _wrong(self, what: str) -> MarkerError:
-        where = f"the offset of group {self.group} for {self.topic}-{self.partition}"
-        return MarkerError(f"{where} {what}; {self.resets}")
+        lane = self.lane
+        return MarkerError(f"the offset of group {lane.group} for {lane.topic}-{lane.partition} {what}; {self.resets}")
 
 
 @dataclass(frozen=True)
@@ -217,20 +224,20 @@ def write(unit: Unit, records: Iterable[Records], clients: Clients) -> Outcome:
 
     Raises SinkError: FencedError, MarkerError, or one that says what Kafka refused.
     """
-    with _attempt(unit, clients) as attempt:
+    with _attempt(unit.lane, clients) as attempt:
         if unit.is_written(attempt.marker()):
             return _counted(records, is_new=False)
         marker = Marker(unit.end, unit.generation, unit.batch, _now_ms())
         return attempt.commit(records, marker)
 
 
-def renew(unit: Unit, clients: Clients) -> None:
-    """Commits a unit's marker once more as it is, so that it does not expire. Nothing happens if there is none.
+def renew(lane: Lane, clients: Clients) -> None:
+    """Commits a marker once more as it is, so that it does not expire. Nothing happens if there is none.
 
     It is an attempt like any other: merely committing what was read a moment ago could take back what another attempt
     has committed meanwhile. Raises SinkError.
     """
-    with _attempt(unit, clients) as attempt:
+    with _attempt(lane, clients) as attempt:
         marker = attempt.marker()
         if marker is not None:
             attempt.commit((), marker._replace(at_ms=_now_ms()))
@@ -241,10 +248,10 @@ def _now_ms() -> int:
 
 
 class _Attempt:
-    """An attempt at a unit; nobody else can commit it once `fence` is done."""
+    """An attempt at a unit of a lane; nobody else can commit there once `fence` is done."""
 
-    def __init__(self, unit: Unit, clients: Clients, producer: Producer, consumer: Consumer) -> None:
-        self._unit = unit
+    def __init__(self, lane: Lane, clients: Clients, producer: Producer, consumer: Consumer) -> None:
+        self._lane = lane
         self._clients = clients
         self._producer = producer
         self._consumer = consumer
@@ -253,18 +260,18 @@ class _Attempt:
         self._asked(lambda: self._producer.init_transactions(self._clients.timeout_s))
 
     def marker(self) -> Marker | None:
-        unit, timeout_s = self._unit, self._clients.timeout_s
-        wanted = [TopicPartition(unit.topic, unit.partition)]
+        wanted = [TopicPartition(self._lane.topic, self._lane.partition)]
+        timeout_s = self._clients.timeout_s
         [found] = self._asked(lambda: self._consumer.committed(wanted, timeout_s))
         if found.error is not None:
             raise KafkaException(found.error)
         return None if found.offset < 0 else Marker.read(found.offset, found.metadata)
 
     def commit(self, records: Iterable[Records], marker: Marker) -> Outcome:
-        unit, producer = self._unit, self._producer
+        lane, producer = self._lane, self._producer
         producer.begin_transaction()
         outcome = _counted(map(self._produced, records), is_new=True)
-        offset = TopicPartition(unit.topic, unit.partition, marker.offset, marker.metadata)
+        offset = TopicPartition(lane.topic, lane.partition, marker.offset, marker.metadata)
         group = self._consumer.consumer_group_metadata()
         producer.send_offsets_to_transaction([offset], group, self._clients.commit_timeout_s)
         producer.commit_transaction(self._clients.commit_timeout_s)
@@ -322,25 +329,26 @@ class _Attempt:
         return None if error is None else self._said(_kafka_error(error))
 
     def _said(self, error: KafkaError) -> SinkError:
-        what = f"cannot write {self._unit.transactional_id} at {self._clients.bootstrap_servers}"
+        what = f"cannot write {self._lane.transactional_id} at {self._clients.bootstrap_servers}"
         if error.code() in _FENCED:
             return FencedError(
                 f"{what}: another attempt has taken over, or it took longer than transaction.timeout.ms "
-                f"({error.str()}); see that the pipeline runs once only, or set producer.override.transaction.timeout.ms"
+                f"({error.str()}); see that the pipeline runs only once, or "
+                "set producer.override.transaction.timeout.ms"
             )
         return SinkError(f"{what}: {error.str()}", is_retriable=_is_passing(error))
 
 
 @contextlib.contextmanager
-def _attempt(unit: Unit, clients: Clients) -> Iterator[_Attempt]:
+def _attempt(lane: Lane, clients: Clients) -> Iterator[_Attempt]:
     """An attempt that has fenced. Errors of Kafka leave as SinkError, and no transaction is left open."""
     try:
         # The consumer connects while the producer fences.
-        producer, consumer = clients.producer(unit.transactional_id), clients.consumer(unit.group)
+        producer, consumer = clients.producer(lane.transactional_id), clients.consumer(lane.group)
     except KafkaException as error:
         what = _kafka_error(error).str()
         raise SinkError(f"producer.override or admin.override cannot be: {what}") from None
-    attempt = _Attempt(unit, clients, producer, consumer)
+    attempt = _Attempt(lane, clients, producer, consumer)
     try:
         attempt.fence()
         yield attempt

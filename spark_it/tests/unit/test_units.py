@@ -13,6 +13,7 @@ from odradek.spark_it.units import (
     BatchUnit,
     Clients,
     FencedError,
+    Lane,
     Marker,
     MarkerError,
     OffsetUnit,
@@ -41,10 +42,7 @@ class Bench:
 
     def offset_unit(self, start, end, *, batch=0, partition=0, is_first=True, generation=GENERATION):
         return OffsetUnit(
-            transactional_id=f"{self.name}-{self.source}-{partition}",
-            group=self.name,
-            topic=self.source,
-            partition=partition,
+            lane=Lane(f"{self.name}:{self.source}-{partition}", self.name, self.source, partition),
             end=end,
             generation=generation,
             batch=batch,
@@ -55,10 +53,7 @@ class Bench:
 
     def batch_unit(self, batch, *, part=0, is_first=None, generation=GENERATION):
         return BatchUnit(
-            transactional_id=f"{self.name}-p{part}",
-            group=f"{self.name}.batches",
-            topic=self.markers,
-            partition=part,
+            lane=Lane(f"{self.name}:p{part}", f"{self.name}.batches", self.markers, part),
             end=marker(generation, batch),
             generation=generation,
             batch=batch,
@@ -80,9 +75,9 @@ class Bench:
         return values(self.servers, self.target, **options)
 
     def marker(self, unit):
-        consumer = self.clients.consumer(unit.group)
+        consumer = self.clients.consumer(unit.lane.group)
         try:
-            [found] = consumer.committed([TopicPartition(unit.topic, unit.partition)], 30)
+            [found] = consumer.committed([TopicPartition(unit.lane.topic, unit.lane.partition)], 30)
         finally:
             consumer.close()
         return None if found.offset < 0 else Marker.read(found.offset, found.metadata)
@@ -297,16 +292,16 @@ def test_batches_of_other_generations(bench):
 @KINDS
 def test_a_marker_renewed_says_the_same(bench, kind):
     unit = bench.units(kind)
-    renew(unit, bench.clients)
+    renew(unit.lane, bench.clients)
     assert bench.marker(unit) is None
     write(unit, [bench.records(1)], bench.clients)
     before = bench.marker(unit)
-    renew(unit, bench.clients)
+    renew(unit.lane, bench.clients)
     after = bench.marker(unit)
     assert after[:3] == before[:3] and after.at_ms > before.at_ms
     assert not write(unit, [bench.records(1)], bench.clients).is_new
-    bench.cluster().commit(unit.group, {(unit.topic, unit.partition): unit.end})
-    renew(unit, bench.clients)
+    bench.cluster().commit(unit.lane.group, {(unit.lane.topic, unit.lane.partition): unit.end})
+    renew(unit.lane, bench.clients)
     after = bench.marker(unit)
     assert after[:3] == (unit.end, None, None) and after.at_ms > before.at_ms
 
@@ -332,7 +327,7 @@ def test_renewing_does_not_take_back_what_is_committed_meanwhile(bench):
             return Consumer()
 
     with pytest.raises(FencedError):
-        renew(first, Late(bench.servers))
+        renew(first.lane, Late(bench.servers))
     assert bench.marker(first).offset == 200
 
 
