@@ -1,0 +1,209 @@
+"""Dead letters that go back, against a broker."""
+
+from collections import Counter
+
+import pytest
+from confluent_kafka import Producer, TopicPartition
+
+from odradek.spark_it import replay as replaying
+from odradek.spark_it.cluster import Cluster
+from odradek.spark_it.deadletter import Failure, Origin, Stage, error_headers
+from odradek.spark_it.replay import ReplayError, replay
+from odradek.spark_it.units import Clients
+from spark_it.tests.records import messages, values
+from spark_it.tests.unit.support import CONSOLE, pipeline
+
+FAILURE = Failure(Stage.VALUE_CONVERTER, "json", "org.apache.kafka.connect.errors.DataException", "not JSON")
+
+
+class Bench:
+    """A pipeline with a source topic and a dead-letter topic of two partitions."""
+
+    def __init__(self, broker, topics, name):
+        self.servers = broker.bootstrap_servers
+        self.topics = topics
+        self.name = name
+        self.source = topics.create(f"{name}-in", 2)
+        self.dead = topics.create(f"{name}-dlq", 2)
+        self.pipeline = pipeline(self.text())
+        self.cluster = Cluster(self.pipeline.settings)
+
+    def text(self, more=""):
+        return (
+            f'name = "{self.name}"\nbootstrap.servers = "{self.servers}"\n[source.s]\nconnector = "topic"\n'
+            f'topics = "{self.source}"\nvalue.format = "bytes"\n{CONSOLE}'
+            f'[errors]\ntolerance = "all"\ndeadletterqueue.topic.name = "{self.dead}"\n{more}'
+        )
+
+    def die(self, *numbers, partition=0, origin=None, connector=None, headers=(), is_from_topic=True):
+        for number in numbers:
+            of = origin or Origin(self.source, partition, number)
+            added = error_headers(
+                of if is_from_topic else None, FAILURE, connector_name=connector or self.name, task_id=0
+            )
+            self.topics.produce(
+                self.dead, [(f"k{number}".encode(), f"v{number}".encode())], partition=partition,
+                headers=[*headers, *added],
+            )  # fmt: skip
+
+    def replay(self, *, execute=True, **options):
+        return list(replay(self.pipeline, self.cluster, execute=execute, **options))
+
+    def back(self):
+        return values(self.servers, self.source)
+
+    def group(self):
+        at = [(self.dead, 0), (self.dead, 1)]
+        return [self.cluster.committed(f"{self.name}.replay", at).get(one) for one in at]
+
+
+@pytest.fixture
+def bench(broker, topics, unique):
+    return Bench(broker, topics, unique)
+
+
+@pytest.mark.side_by_side
+def test_each_goes_back_once_as_it_was(bench):
+    bench.die(1, headers=[("trace", b"\x00\xff"), ("none", None), ("trace", b"2")])
+    bench.die(2, partition=1)
+    assert bench.replay() == [f"2 records went back to topic {bench.source}"]
+    found = {message.key(): message for message in messages(bench.servers, bench.source)}
+    assert found[b"k1"].value() == b"v1"
+    assert found[b"k1"].headers() == [("trace", b"\x00\xff"), ("none", None), ("trace", b"2")]
+    assert found[b"k2"].value() == b"v2" and not found[b"k2"].headers()
+    assert bench.replay() == [f"there is nothing in {bench.dead} to replay"]
+    bench.die(3)
+    assert bench.replay() == [f"1 record went back to topic {bench.source}"]
+    assert bench.back() == [b"v1", b"v2", b"v3"]
+    assert bench.group() == [2, 1]
+
+
+def test_without_execute_it_is_only_said(bench):
+    bench.die(1, 2)
+    assert bench.replay(execute=False) == [f"2 records would go back to topic {bench.source}"]
+    assert bench.back() == [] and bench.group() == [None, None]
+
+
+def test_keys_and_values_that_are_null(bench):
+    added = error_headers(Origin(bench.source, 0, 1), FAILURE, connector_name=bench.name, task_id=0)
+    bench.topics.produce(bench.dead, [(None, None)], headers=added)
+    bench.replay()
+    [message] = messages(bench.servers, bench.source)
+    assert message.key() is None and message.value() is None
+
+
+def test_what_is_not_ours_or_has_nowhere_to_go_stays(bench):
+    bench.die(1, connector="another")
+    bench.topics.produce(bench.dead, [(b"k", b"no headers")], partition=0)
+    bench.die(2, is_from_topic=False)
+    bench.die(3, 4, 5, 6, origin=None)
+    bench.die(7, origin=Origin("elsewhere", 0, 7))
+    said = bench.replay()
+    assert said == [
+        f"4 records went back to topic {bench.source}",
+        f"2 records of {bench.dead} passed over: other pipelines or connectors wrote them",
+        f"1 record stayed in {bench.dead}: they come from no topic",
+        f"  {bench.dead}-0 at offset 2: not JSON",
+        f"1 record stayed in {bench.dead}: they come from topic elsewhere, which the pipeline does not read",
+        f"  {bench.dead}-0 at offset 7: not JSON",
+    ]
+    assert bench.back() == [b"v3", b"v4", b"v5", b"v6"]
+
+
+def test_a_dead_letter_that_was_written_twice_goes_back_once(bench):
+    bench.die(1, 1, 2)
+    bench.die(1, partition=1, origin=Origin(bench.source, 0, 1))
+    assert bench.replay() == [
+        f"2 records went back to topic {bench.source}",
+        f"2 records of {bench.dead} passed over: they are there twice",
+    ]
+    assert bench.back() == [b"v1", b"v2"]
+
+
+def test_a_replay_that_fails_goes_on_where_it_was(bench, monkeypatch):
+    bench.die(*range(10))
+    write, calls = replaying.units.write, Counter()
+
+    def fails_the_third_time(*arguments):
+        calls["write"] += 1
+        if calls["write"] == 3:
+            raise KeyboardInterrupt
+        return write(*arguments)
+
+    monkeypatch.setattr(replaying.units, "write", fails_the_third_time)
+    with pytest.raises(KeyboardInterrupt):
+        bench.replay(records_in_a_unit=3)
+    assert len(bench.back()) == 6 and bench.group() == [6, None]
+    assert bench.replay(records_in_a_unit=3) == [f"4 records went back to topic {bench.source}"]
+    assert bench.back() == sorted(f"v{number}".encode() for number in range(10))
+
+
+@pytest.mark.side_by_side
+def test_what_a_killed_replay_has_open_is_not_counted_and_not_there(bench):
+    bench.die(1, 2)
+    lane = f"{bench.name}.replay-{bench.dead}-0"
+    killed = Clients(bench.servers).producer(lane)
+    killed.init_transactions(30)
+    killed.begin_transaction()
+    killed.produce(bench.source, b"v1", b"k1")
+    reader = Clients(bench.servers).consumer(f"{bench.name}.replay")
+    killed.send_offsets_to_transaction([TopicPartition(bench.dead, 0, 2)], reader.consumer_group_metadata(), 30)
+    killed.flush()
+    reader.close()
+    assert bench.replay(execute=False) == [f"2 records would go back to topic {bench.source}"]
+    assert bench.replay() == [f"2 records went back to topic {bench.source}"]
+    with pytest.raises(Exception, match=r"(?i)fenced|epoch"):
+        killed.commit_transaction(30)
+    assert bench.back() == [b"v1", b"v2"] and bench.group() == [2, None]
+
+
+def test_two_replays_at_once_do_not_write_twice(bench, monkeypatch):
+    bench.die(1, 2)
+    write = replaying.units.write
+
+    def after_another(*arguments):
+        monkeypatch.setattr(replaying.units, "write", write)
+        bench.replay()
+        return write(*arguments)
+
+    monkeypatch.setattr(replaying.units, "write", after_another)
+    with pytest.raises(ReplayError, match="another replay"):
+        bench.replay()
+    assert bench.back() == [b"v1", b"v2"]
+
+
+def test_dead_letters_of_aborted_transactions_are_none(bench):
+    producer = Producer({"bootstrap.servers": bench.servers, "transactional.id": bench.name})
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    added = error_headers(Origin(bench.source, 0, 1), FAILURE, connector_name=bench.name, task_id=0)
+    producer.produce(bench.dead, b"aborted", partition=0, headers=added)
+    producer.flush()
+    producer.abort_transaction(30)
+    assert bench.replay() == [f"there is nothing in {bench.dead} to replay"]
+    bench.die(1)
+    assert bench.replay() == [f"1 record went back to topic {bench.source}"]
+    assert bench.back() == [b"v1"]
+
+
+def test_dead_letters_that_are_deleted_do_not_stop_it(bench):
+    bench.die(1, 2, 3)
+    bench.replay()
+    bench.die(4, 5)
+    bench.topics.delete_records_before(bench.dead, 0, 4)
+    assert bench.replay() == [f"1 record went back to topic {bench.source}"]
+    assert bench.back() == [b"v1", b"v2", b"v3", b"v5"]
+
+
+def test_why_there_is_nothing_to_replay(bench):
+    def refused(text):
+        with pytest.raises(ReplayError) as error:
+            list(replay(pipeline(text), bench.cluster, execute=True))
+        return str(error.value)
+
+    without = bench.text().partition("[errors]")[0]
+    assert refused(without) == "the pipeline has no errors.deadletterqueue.topic.name"
+    key = "deadletterqueue.context.headers.enable"
+    assert refused(bench.text(f"{key} = false\n")) == f"errors.{key} is false: no dead letter says where it is from"
+    missing = bench.text().replace(bench.dead, f"{bench.dead}-missing")
+    assert "is not there: no record has died yet" in refused(missing)
