@@ -26,5 +26,5 @@ class RawFormat:
         value = f.make_valid_utf8(column.cast("string")) if self.name == "string" else column
         return f.struct(value.alias("value"), f.lit(None).cast("string").alias("error"))
 
-    def encode(self, column: Column) -> Column:
+    def encode(self, column: Column, data_type: DataType) -> Column:
         return column.cast("string").cast("binary") if self.name == "string" else column.cast("binary")
