@@ -198,7 +198,7 @@ class Clients:
                 # Where Kafka's own clients put a key.
                 "partitioner": "murmur2_random",
                 "message.timeout.ms": 60_000,
-                "transaction.timeout.ms": 600_000,
+                "transaction.timeout.ms": 300_000,
                 **self.producer_configuration,
                 "transactional.id": transactional_id,
             }
@@ -229,6 +229,13 @@ def write(unit: Unit, records: Iterable[Records], clients: Clients) -> Outcome:
             return _counted(records, is_new=False)
         marker = Marker(unit.end, unit.generation, unit.batch, _now_ms())
         return attempt.commit(records, marker)
+
+
+def fence(lane: Lane, clients: Clients) -> None:
+    """Ends what attempts have open in a lane, so that readers do not wait for it. What keeps it from that is not said:
+    the next attempt does it too."""
+    with contextlib.suppress(SinkError), _attempt(lane, clients):
+        pass
 
 
 def renew(lane: Lane, clients: Clients) -> None:

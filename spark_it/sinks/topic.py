@@ -1,0 +1,330 @@
+"""The topic sink: rows become records, and each unit of the batch is written exactly once (`units`).
+
+**Offset units.** Partition i of the frame is made of `batch.ranges[i]`, so a task writes what it computes, with no
+shuffle. Dead letters belong to the same transactions: mostly they are few, and are computed first and handed to the
+tasks; where they are many, rows and dead letters are brought together by a shuffle that keeps their order.
+
+**Batch units.** Records fall to a part by their key, those without by their value. Within a part they keep the order
+in which the frame has them, if it has one; what a unit holds does not depend on it.
+"""
+
+import re
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import count
+from typing import TYPE_CHECKING, TypeVar
+
+from confluent_kafka import KafkaException
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import AnalysisException, PySparkException
+from pyspark.sql import Column, DataFrame, Row, SparkSession
+from pyspark.sql import functions as f
+from pyspark.sql.types import StructType
+
+from odradek.spark_it.formats import FormatError, Side, format_of
+from odradek.spark_it.guarantees import Units
+from odradek.spark_it.markers import Keeper, Markers
+from odradek.spark_it.sink_settings import TopicSink
+from odradek.spark_it.sinks import Batch, SinkError, Written
+from odradek.spark_it.sinks.topic_tasks import (
+    OUTCOME_TYPE,
+    PACKED_TYPE,
+    Failure,
+    Target,
+    attempt,
+    pack,
+    unpacked,
+    write_partition,
+)
+from odradek.spark_it.sources import HEADERS_TYPE
+from odradek.spark_it.spec import Pipeline
+from odradek.spark_it.units import Clients, Outcome, Unit, fence
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from odradek.spark_it.dead_letters import DeadLetterWriter
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+OF_THE_SOURCE = ("_key", "_topic", "_partition", "_offset", "_timestamp", "_headers")
+"""Columns that a topic source has beside those of its value. They can be the key, and are no part of the value."""
+HEADERS = "headers"
+RAW_FORMATS = ("string", "bytes")
+FEW_BYTES = 8 << 20
+"""As many dead letters go over the driver to the tasks of a batch."""
+_THREADS = 8
+_WORKER_IS_GONE = ("Python worker exited unexpectedly", "ExecutorLostFailure")
+
+
+def make(
+    pipeline: Pipeline, units: Units | None, spark: SparkSession, dead_letters: "DeadLetterWriter | None"
+) -> "TopicWriter":
+    assert units is not None
+    return TopicWriter(pipeline, units, spark)
+
+
+class TopicWriter:
+    """Writes batches to a topic, and their dead letters to another in the same transactions."""
+
+    takes_dead_letters = True
+
+    def __init__(self, pipeline: Pipeline, units: Units, spark: SparkSession) -> None:
+        sink = pipeline.sink
+        assert isinstance(sink, TopicSink)
+        settings = pipeline.settings
+        self._pipeline = pipeline
+        self._sink = sink
+        self._kind = units
+        self._spark = spark
+        self._target = Target(sink.topic, pipeline.errors.deadletterqueue_topic_name, sink.include_headers)
+        self._clients = Clients(
+            ",".join(settings.bootstrap_servers),
+            settings.passed["producer.override."],
+            settings.passed["admin.override."],
+        )
+        self._markers = Markers(pipeline, units, self._clients)
+        self._lock = threading.Lock()
+        self._keeper = Keeper(self._markers, self._clients, self._lock)
+        self._columns: list[Column] = []
+
+    def prepare(self, schema: StructType) -> None:
+        self._columns = record_columns(self._pipeline, self._sink, schema)
+        try:
+            self._spark.createDataFrame([], schema).select(self._columns)
+        except AnalysisException as error:
+            raise SinkError(f"sink: the columns cannot be written: {str(error).splitlines()[0]}") from None
+        self._check_topics()
+        self._markers.prepare()
+        self._keeper.start()
+
+    def _check_topics(self) -> None:
+        """Each topic is there: producing to one that is not would wait for it."""
+        try:
+            consumer = self._clients.consumer(self._pipeline.name)
+            try:
+                for topic in filter(None, (self._target.topic, self._target.dead_topic)):
+                    found = consumer.list_topics(topic, self._clients.timeout_s).topics[topic]
+                    if found.error is not None:
+                        raise SinkError(f"topic {topic} is not there ({found.error.str()}); create it")
+            finally:
+                consumer.close()
+        except KafkaException as error:
+            what = f"cannot look up topics at {self._clients.bootstrap_servers}: {error.args[0].str()}"
+            raise SinkError(what, is_retriable=True) from None
+
+    def write(self, rows: DataFrame, dead: DataFrame | None, batch: Batch) -> Written:
+        records = rows.select(self._columns)
+        units = self._markers.units(batch)
+        # Renewing a marker is an attempt too, and must not overtake one of these.
+        with self._lock:
+            if self._kind is Units.OFFSETS:
+                return _sum(self._write_ranges(records, dead, units))
+            return _sum(self._run(_by_hash(records, dead, len(units)), units, {}))
+
+    def close(self) -> None:
+        self._keeper.close()
+
+    # Offset units
+
+    def _write_ranges(self, records: DataFrame, dead: DataFrame | None, units: Sequence[Unit]) -> "_Results":
+        packed: _Packed | None = {}
+        if dead is not None:
+            packed = _packed(dead.select("key", "value", HEADERS), len(units))
+        if packed is None:
+            assert dead is not None
+            return self._run(_by_range(records, dead, len(units)), units, {})
+        return self._run(records, units, packed, is_narrow=True)
+
+    # Every unit
+
+    def _run(
+        self, records: DataFrame, units: Sequence[Unit], packed: "_Packed", *, is_narrow: bool = False
+    ) -> "_Results":
+        target, clients = self._target, self._clients
+
+        def task(batches: "Iterable[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
+            return write_partition(batches, units, packed, target, clients)
+
+        written = records.mapInArrow(task, OUTCOME_TYPE)
+        try:
+            rows = _collected(written) if not is_narrow or _times(written, records, len(units)) else []
+        except BaseException:
+            # Tasks end without a word; readers would wait for their transactions.
+            _each(units, lambda unit: fence(unit.lane, clients))
+            raise
+        found: _Results = {
+            row.unit: Outcome(row.rows, row.dead_letters, row.is_new)
+            if row.error is None
+            else Failure(row.error, row.is_retriable)
+            for row in rows
+        }
+        # Spark has no task for a unit when it knows that there are no rows at all.
+        missing = [index for index in range(len(units)) if index not in found]
+        results = _each(missing, lambda i: attempt(units[i], unpacked(packed.get(i, ()), target), clients))
+        return found | dict(zip(missing, results, strict=True))
+
+
+_Results = dict[int, Outcome | Failure]
+_Packed = Mapping[int, Sequence[bytes]]
+
+
+def _each(of: Sequence[T], do: Callable[[T], R]) -> list[R]:
+    if not of:
+        return []
+    with ThreadPoolExecutor(_THREADS) as pool:
+        return list(pool.map(do, of))
+
+
+def record_columns(pipeline: Pipeline, sink: TopicSink, schema: StructType) -> list[Column]:
+    """The columns of records, `key`, `value` and with include.headers `headers`, of rows with a schema.
+
+    Raises SinkError for rows that cannot be records.
+    """
+    types = {field.name.casefold(): field for field in schema.fields}
+    fields = {name.casefold() for name in sink.key_fields}
+    for name in [*sink.key_fields, *([HEADERS] if sink.include_headers else [])]:
+        if name.casefold() not in types:
+            raise SinkError(f"sink: there is no column {name}; there are {', '.join(schema.fieldNames())}")
+    aside = {name.casefold() for name in OF_THE_SOURCE} | ({HEADERS} if sink.include_headers else set())
+    of_value = [field for key, field in types.items() if key not in aside]
+    of_key = [types[name.casefold()] for name in sink.key_fields]
+    if sink.value_format in RAW_FORMATS:
+        of_value = [field for field in of_value if field.name.casefold() not in fields]
+    columns = [
+        _encoded(pipeline, sink, "key", StructType(of_key)).alias("key"),
+        _encoded(pipeline, sink, "value", StructType(of_value)).alias("value"),
+    ]
+    return [*columns, f.col(HEADERS).cast(HEADERS_TYPE).alias(HEADERS)] if sink.include_headers else columns
+
+
+def _encoded(pipeline: Pipeline, sink: TopicSink, side: Side, fields: StructType) -> Column:
+    names = fields.fieldNames()
+    if side == "key" and not names:
+        return f.lit(None).cast("binary")
+    part = sink.part(side)
+    columns = [f.col(f"`{name.replace('`', '``')}`") for name in names]
+    try:
+        form = format_of(part, pipeline, sink.topic, side)
+        if part.format not in RAW_FORMATS:
+            if not names:
+                raise SinkError("sink: there is no column for the value")
+            return form.encode(f.struct(*columns), fields)
+        if len(names) != 1:
+            there = ", ".join(names) or "none"
+            raise SinkError(f"sink: {side}.format {part.format} takes one column, and there are: {there}")
+        return form.encode(columns[0], fields.fields[0].dataType)
+    except FormatError as error:
+        raise SinkError(f"sink: {error}") from None
+
+
+# Frames of records and dead letters
+
+
+def _with_order(frame: DataFrame, parts: int, *, is_dead: bool) -> DataFrame:
+    """With the range that a record belongs to; of several frames together, each has all ranges in their order."""
+    headers = f.col(HEADERS) if HEADERS in frame.columns else f.lit(None).cast(HEADERS_TYPE)
+    return frame.select(
+        "key",
+        "value",
+        headers.alias(HEADERS),
+        f.lit(is_dead).alias("is_dead"),
+        (f.spark_partition_id() % parts).alias("part"),
+        f.monotonically_increasing_id().alias("order"),
+    )
+
+
+def _by_range(records: DataFrame, dead: DataFrame, parts: int) -> DataFrame:
+    """Partition i has the records and the dead letters of both frames' partition i, each in order."""
+    both = _with_order(records, parts, is_dead=False).unionByName(_with_order(dead, parts, is_dead=True))
+    numbers = f.array(*map(f.lit, numbers_for_parts(parts)))
+    return both.repartition(parts, f.get(numbers, f.col("part"))).sortWithinPartitions("order").drop("order")
+
+
+def _by_hash(records: DataFrame, dead: DataFrame | None, parts: int) -> DataFrame:
+    """Partition i has the records whose key, or else value, has hash i; it is the same whenever it is computed."""
+    both = _with_order(records, parts, is_dead=False)
+    if dead is not None:
+        both = both.unionByName(_with_order(dead, parts, is_dead=True))
+    said = f.coalesce("key", "value")
+    # What repartition does, once more as a column: a task sees whether it has what is its own.
+    parted = both.withColumn("part", f.pmod(f.hash(said), f.lit(parts)))
+    return parted.repartition(parts, said).sortWithinPartitions("order").drop("order")
+
+
+def numbers_for_parts(parts: int) -> list[int]:
+    """Number i is one that Spark's `repartition(parts, column)` puts into partition i."""
+    found: dict[int, int] = {}
+    for number in count():
+        found.setdefault(_murmur3(number) % parts, number)
+        if len(found) == parts:
+            return [found[part] for part in range(parts)]
+    raise AssertionError("unreachable")
+
+
+def _murmur3(number: int) -> int:
+    """Spark's hash of an int that is not negative. Source: org.apache.spark.unsafe.hash.Murmur3_x86_32.hashInt."""
+    mask = 0xFFFFFFFF
+
+    def rotated(bits: int, by: int) -> int:
+        return (bits << by | bits >> 32 - by) & mask
+
+    mixed = rotated(number * 0xCC9E2D51 & mask, 15) * 0x1B873593 & mask
+    mixed = (rotated(42 ^ mixed, 13) * 5 + 0xE6546B64 & mask) ^ 4
+    mixed = (mixed ^ mixed >> 16) * 0x85EBCA6B & mask
+    mixed = (mixed ^ mixed >> 13) * 0xC2B2AE35 & mask
+    mixed ^= mixed >> 16
+    return mixed - (1 << 32) if mixed >> 31 else mixed
+
+
+def _packed(dead: DataFrame, parts: int) -> "_Packed | None":
+    """Dead letters by range; None if they are too many to go over the driver."""
+    most_bytes = FEW_BYTES // parts
+
+    def task(batches: "Iterable[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
+        return pack(batches, parts, most_bytes)
+
+    packed = dead.mapInArrow(task, PACKED_TYPE)
+    found = defaultdict(list)
+    for row in _collected(packed) if _times(packed, dead, parts) else []:
+        if row.is_too_much:
+            return None
+        found[row.unit].append(bytes(row.records))
+    return found
+
+
+def _times(made: DataFrame, of: DataFrame, parts: int) -> int:
+    """How many frames a frame is a union of that each have a partition for every range; 0 if there are no rows.
+
+    Raises SinkError for any other.
+    """
+    times, left = divmod(made._jdf.queryExecution().toRdd().getNumPartitions(), parts)
+    if times and not left:
+        return int(times)
+    if of.isEmpty():
+        return 0
+    raise SinkError("the rows of a batch are not computed range by range; stateful = true on a transform helps")
+
+
+def _collected(frame: DataFrame) -> list[Row]:
+    try:
+        return frame.collect()
+    except (PySparkException, Py4JJavaError) as error:
+        text = str(error)
+        if found := re.search(r"FencedError: (.*)", text):
+            raise SinkError(found[1]) from None
+        if any(sign in text for sign in _WORKER_IS_GONE):
+            raise SinkError("a worker process has ended while it wrote", is_retriable=True) from None
+        raise
+
+
+def _sum(results: "_Results") -> Written:
+    failures = [result for result in results.values() if isinstance(result, Failure)]
+    if failures:
+        worst = min(failures, key=lambda failure: failure.is_retriable)
+        raise SinkError(worst.error, is_retriable=worst.is_retriable)
+    outcomes = [result for result in results.values() if isinstance(result, Outcome)]
+    return Written(sum(one.rows for one in outcomes), sum(one.dead_letters for one in outcomes))

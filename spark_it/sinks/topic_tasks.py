@@ -1,0 +1,169 @@
+"""What tasks do for the topic sink: records come from Spark as Arrow, in a batch's columns, and go to `units`.
+
+Columns are `key`, `value`, then if there are any `headers`, `is_dead`, and `part`, the partition that a record belongs
+to after a shuffle.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark import TaskContext
+
+from odradek.spark_it.sinks import SinkError
+from odradek.spark_it.units import Clients, FencedError, Headers, Outcome, Records, Unit, write
+
+OUTCOME_TYPE = "unit int, rows bigint, dead_letters bigint, is_new boolean, error string, is_retriable boolean"
+PACKED_TYPE = "unit int, is_too_much boolean, records binary"
+
+
+class Target(NamedTuple):
+    """Topics for rows and for dead letters; `has_headers` says whether rows have any."""
+
+    topic: str
+    dead_topic: str | None
+    has_headers: bool
+
+
+class Failure(NamedTuple):
+    """A unit that was not written, and whether it may be the next time."""
+
+    error: str
+    is_retriable: bool
+
+
+def write_partition(
+    batches: Iterable[pa.RecordBatch],
+    units: Sequence[Unit],
+    packed: Mapping[int, Sequence[bytes]],
+    target: Target,
+    clients: Clients,
+) -> Iterator[pa.RecordBatch]:
+    """Writes unit i from partition i, after the dead letters that are packed for it; gives a row of OUTCOME_TYPE.
+
+    What Kafka refuses is part of the row, for the driver to wait and try again. Only an attempt that was overtaken
+    fails: if Spark itself has started the other one, that one's row counts.
+    """
+    index = _partition()
+    if index >= len(units):
+        raise ValueError(f"partition {index} of a batch that has {len(units)} units")
+    dead = unpacked(packed.get(index, ()), target)
+    records = (some for batch in batches for some in _records(batch, index, target))
+    yield _row(index, attempt(units[index], chain(dead, records), clients))
+
+
+def attempt(unit: Unit, records: Iterable[Records], clients: Clients) -> Outcome | Failure:
+    """Writes a unit; Kafka's refusals are returned. Raises FencedError."""
+    try:
+        return write(unit, records, clients)
+    except FencedError:
+        raise
+    except SinkError as error:
+        return Failure(str(error), error.is_retriable)
+
+
+def _partition() -> int:
+    context = TaskContext.get()
+    assert context is not None, "not in a task"
+    return context.partitionId()
+
+
+def _row(index: int, result: Outcome | Failure) -> pa.RecordBatch:
+    if isinstance(result, Outcome):
+        row: tuple[Any, ...] = (index, *result, None, None)
+    else:
+        row = (index, None, None, None, *result)
+    types = (pa.int32(), pa.int64(), pa.int64(), pa.bool_(), pa.string(), pa.bool_())
+    names = [column.split()[0] for column in OUTCOME_TYPE.split(", ")]
+    return pa.RecordBatch.from_arrays(
+        [pa.array([value], type) for value, type in zip(row, types, strict=True)], names=names
+    )
+
+
+# Dead letters that are handed to other tasks
+
+
+def pack(batches: Iterable[pa.RecordBatch], units: int, most_bytes: int) -> Iterator[pa.RecordBatch]:
+    """Packs a partition of dead letters into a row of PACKED_TYPE, unless it is too much; no row if there are none.
+
+    Of several frames together, each has a partition for every unit in their order.
+    """
+    unit = _partition() % units
+    kept: list[pa.RecordBatch] = []
+    size = 0
+    for batch in batches:
+        size += batch.nbytes
+        if size > most_bytes:
+            yield _packed(unit, None)
+            return
+        if batch.num_rows:
+            kept.append(batch)
+    if kept:
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, kept[0].schema) as stream:
+            for batch in kept:
+                stream.write_batch(batch)
+        yield _packed(unit, sink.getvalue().to_pybytes())
+
+
+def _packed(unit: int, records: bytes | None) -> pa.RecordBatch:
+    arrays = [pa.array([unit], pa.int32()), pa.array([records is None]), pa.array([records], pa.binary())]
+    return pa.RecordBatch.from_arrays(arrays, names=["unit", "is_too_much", "records"])
+
+
+def unpacked(packed: Iterable[bytes], target: Target) -> Iterator[Records]:
+    """The dead letters that `pack` has packed."""
+    for records in packed:
+        assert target.dead_topic is not None
+        with pa.ipc.open_stream(records) as stream:
+            for batch in stream:
+                yield _of(batch, target.dead_topic, has_headers=True, is_dead=True)
+
+
+# From Arrow to Python
+
+
+def _records(batch: pa.RecordBatch, index: int, target: Target) -> Iterator[Records]:
+    """The records of a batch. Raises ValueError for some that Spark has put into another unit's partition."""
+    names = batch.schema.names
+    if "part" in names and batch.num_rows:
+        parts = pc.min_max(batch.column("part")).as_py()
+        if parts != {"min": index, "max": index}:
+            raise ValueError(f"partition {index} has records of parts {parts['min']} to {parts['max']}")
+    if "is_dead" in names:
+        is_dead = batch.column("is_dead")
+        dead = batch.filter(is_dead)
+        if dead.num_rows:
+            assert target.dead_topic is not None
+            yield _of(dead, target.dead_topic, has_headers=True, is_dead=True)
+            batch = batch.filter(pc.invert(is_dead))
+    if batch.num_rows:
+        yield _of(batch, target.topic, has_headers=target.has_headers, is_dead=False)
+
+
+def _of(batch: pa.RecordBatch, topic: str, *, has_headers: bool, is_dead: bool) -> Records:
+    headers = _headers(batch.column("headers")) if has_headers else None
+    return Records(topic, _objects(batch.column("key")), _objects(batch.column("value")), headers, is_dead)
+
+
+def _objects(column: pa.Array) -> Sequence[bytes | None]:
+    if column.null_count == len(column):
+        return [None] * len(column)
+    made: list[bytes | None] = column.to_numpy(zero_copy_only=False).tolist()
+    return made
+
+
+def _headers(column: pa.Array) -> list[Headers | None]:
+    """Lists of pairs; None where there are none."""
+    if column.null_count == len(column):
+        return [None] * len(column)
+    flat = column.flatten()
+    pairs = list(zip(flat.field("key").to_pylist(), flat.field("value").to_pylist(), strict=True))
+    found: list[Headers | None] = []
+    at = 0
+    for length in column.value_lengths().to_pylist():
+        found.append(pairs[at : at + length] if length else None)
+        at += length or 0
+    return found

@@ -1,0 +1,180 @@
+"""Which units a batch has, which markers must be there, and that none grows too old."""
+
+import threading
+import time
+
+import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from odradek.spark_it import markers as markers_module
+from odradek.spark_it.cluster import Cluster
+from odradek.spark_it.guarantees import Units
+from odradek.spark_it.lock import marker
+from odradek.spark_it.markers import BATCHES_TOPIC, RENEW_AFTER_S, Keeper, Markers, begun
+from odradek.spark_it.sinks import Batch, Range, SinkError
+from odradek.spark_it.units import Clients, Lane, MarkerError, write
+from spark_it.tests.unit.support import pipeline, transform
+
+GENERATION = 29_000_000
+COUNT = transform("SELECT customer, count(*) n FROM orders GROUP BY customer")
+
+
+def declared(name, servers="127.0.0.1:1", topic="orders", steps="", folder=None, tasks_max=3):
+    text = f"""
+name = "{name}"
+bootstrap.servers = "{servers}"
+tasks.max = {tasks_max}
+[source.orders]
+connector = "topic"
+topics = "{topic}"
+value.schema = "customer STRING"
+{steps}
+[sink]
+connector = "topic"
+topic = "out"
+"""
+    return pipeline(text, **({} if folder is None else {"folder": folder}))
+
+
+def of(declared, kind):
+    clients = Clients(",".join(declared.settings.bootstrap_servers), timeout_s=5)
+    return Markers(declared, kind, clients), clients
+
+
+def batch(number, *ranges):
+    return Batch(number, GENERATION, None, tuple(Range("orders", *one) for one in ranges) or None)
+
+
+def write_initial_offsets(folder, text='{"orders":{"0":5,"1":0}}'):
+    file = folder / "sources" / "0" / "0"
+    file.parent.mkdir(parents=True)
+    file.write_bytes(b"\0v1\n" + text.encode())
+
+
+def test_offset_units(tmp_path):
+    made = declared("shop", folder=tmp_path)
+    write_initial_offsets(made.state_folder / "checkpoint" / str(GENERATION))
+    found, _ = of(made, Units.OFFSETS)
+    units = found.units(batch(1, (0, 5, 9), (1, 4, 9), (2, 0, 1), (3, 1, 2)))
+    assert [(unit.lane, unit.start, unit.end) for unit in units[:2]] == [
+        (Lane("shop:orders-0", "shop", "orders", 0), 5, 9),
+        (Lane("shop:orders-1", "shop", "orders", 1), 4, 9),
+    ]
+    # Partition 0 begins at 5, and had nothing until now; 2 and 3 were added later, and begin at 0.
+    assert [unit.is_first for unit in units] == [True, False, True, False]
+    assert {(unit.generation, unit.batch, unit.resets) for unit in units} == {
+        (GENERATION, 1, "reset --to committed or reset --to earliest")
+    }
+    assert all(unit.is_first for unit in found.units(batch(0, (0, 7, 9), (1, 4, 9))))
+    with pytest.raises(SinkError, match="batch 1 does not say which records"):
+        found.units(batch(1))
+
+
+def test_batch_units():
+    made = declared("shop", steps=COUNT)
+    found, _ = of(made, Units.BATCHES)
+    first, second = found.units(batch(0)), found.units(batch(1))
+    assert [unit.lane for unit in first] == [
+        Lane(f"shop:p{part}", "shop.batches", BATCHES_TOPIC, part) for part in range(3)
+    ]
+    assert {(unit.end, unit.is_first) for unit in first} == {(marker(GENERATION, 0), True)}
+    assert {(unit.end, unit.is_first) for unit in second} == {(marker(GENERATION, 1), False)}
+    assert first[0].resets == "reset --to earliest or reset --to committed"
+
+
+def test_no_two_pipelines_have_a_transactional_id_in_common():
+    """Names of both pipelines and topics may have a hyphen."""
+    lanes = [
+        of(declared(name, topic=topic), Units.OFFSETS)[0].units(Batch(0, 1, None, (Range(topic, 0, 0, 1),)))[0].lane
+        for name, topic in (("orders", "eu-clean"), ("orders-eu", "clean"))
+    ]
+    assert lanes[0].transactional_id != lanes[1].transactional_id
+
+
+@pytest.mark.parametrize("text", [None, "", "{", "[]", '{"orders": 1}', '{"orders": {"a": 1}}'])
+def test_initial_offsets_that_are_not_there(tmp_path, text):
+    if text is not None:
+        write_initial_offsets(tmp_path, text)
+    assert begun(tmp_path) == {}
+
+
+@pytest.mark.side_by_side
+def test_the_topic_of_markers_is_made_and_grows(start_broker, unique):
+    servers = start_broker().bootstrap_servers
+    admin = AdminClient({"bootstrap.servers": servers})
+
+    def parts():
+        return len(admin.list_topics(BATCHES_TOPIC, 30).topics[BATCHES_TOPIC].partitions)
+
+    for tasks_max, expected in ((2, 2), (2, 2), (5, 5), (3, 5)):
+        made = declared(unique, servers, steps=COUNT, tasks_max=tasks_max)
+        found, clients = of(made, Units.BATCHES)
+        found.prepare()
+        assert parts() == expected
+        for unit in found.units(batch(0)):
+            write(unit, [], clients)
+    found, clients = of(declared(unique, servers, steps=COUNT, tasks_max=5), Units.BATCHES)
+    for unit in found.units(batch(1)):
+        assert write(unit, [], clients).is_new
+    admin.delete_consumer_groups([f"{unique}.batches"])[f"{unique}.batches"].result(30)
+    for unit in found.units(batch(2)):
+        with pytest.raises(MarkerError, match=r"is gone, expired or deleted.*; reset --to earliest or reset"):
+            write(unit, [], clients)
+
+
+def test_a_broker_that_is_down():
+    for kind in Units:
+        found, _ = of(declared("shop", steps=COUNT if kind is Units.BATCHES else ""), kind)
+        found._clients = Clients("127.0.0.1:1", timeout_s=0.2)
+        with pytest.raises(SinkError, match=r"127\.0\.0\.1:1") as failed:
+            found.old(0)
+        assert failed.value.is_retriable
+
+
+@pytest.fixture
+def kept(broker, unique):
+    """A pipeline whose first two partitions have markers, and the third has none."""
+    servers = broker.bootstrap_servers
+    admin = AdminClient({"bootstrap.servers": servers})
+    admin.create_topics([NewTopic(unique, 3, 1)])[unique].result(30)
+    made = declared(unique, servers, topic=unique)
+    found, clients = of(made, Units.OFFSETS)
+    for unit in found.units(Batch(0, GENERATION, None, (Range(unique, 0, 0, 9), Range(unique, 1, 0, 9)))):
+        write(unit, [], clients)
+    keeper = Keeper(found, clients, threading.Lock())
+    yield made, found, keeper
+    keeper.close()
+
+
+def test_markers_are_renewed_when_they_are_a_day_old(kept, unique):
+    made, found, keeper = kept
+    now_ms = int(time.time() * 1000)
+    tomorrow_ms = now_ms + int(RENEW_AFTER_S * 1000) + 60_000
+    assert keeper.renew_old(now_ms) == 0
+    assert [lane.partition for lane in found.old(tomorrow_ms)] == [0, 1]
+    assert keeper.renew_old(tomorrow_ms) == 2
+    # One that a reset has committed does not say when.
+    cluster = Cluster(made.settings)
+    cluster.commit(unique, {(unique, 2): 4})
+    assert [lane.partition for lane in found.old(now_ms)] == [2]
+    assert keeper.renew_old(now_ms) == 1
+    assert keeper.renew_old(now_ms) == 0
+    assert cluster.committed(unique, [(unique, part) for part in range(3)]) == {
+        (unique, 0): 9,
+        (unique, 1): 9,
+        (unique, 2): 4,
+    }
+
+
+def test_a_keeper_waits_for_a_batch_and_ends_at_once(kept, monkeypatch):
+    _, found, _ = kept
+    monkeypatch.setattr(markers_module, "RENEW_AFTER_S", -60.0)
+    lock, renewed = threading.Lock(), threading.Semaphore(0)
+    monkeypatch.setattr(markers_module, "renew", lambda lane, clients: renewed.release())
+    keeper = Keeper(found, found._clients, lock)
+    with lock:
+        keeper.start()
+        assert not renewed.acquire(timeout=0.5)
+    assert renewed.acquire(timeout=30) and renewed.acquire(timeout=30)
+    keeper.close()
+    assert not keeper._thread.is_alive()
