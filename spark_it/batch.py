@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
 from typing import Any, TypeVar
 
 from pyspark.sql import Column, DataFrame, Observation, SparkSession
@@ -15,10 +16,11 @@ from pyspark.storagelevel import StorageLevel
 
 from odradek.spark_it import spark_errors
 from odradek.spark_it.dead_letters import DeadLetterWriter
+from odradek.spark_it.narrow import beside
 from odradek.spark_it.plan import READ, Parts, Plan
 from odradek.spark_it.settings import ErrorSettings
 from odradek.spark_it.sinks import Batch, BatchSink, Range, SinkError, Written
-from odradek.spark_it.sources import Stream
+from odradek.spark_it.sources import Stream, column
 
 FIRST_DELAY_S = 0.5
 _COUNTED_S = 5.0
@@ -210,16 +212,18 @@ class StreamBatches:
 
 
 def _columns(frame: DataFrame) -> list[Column]:
-    return [f.col(f"`{name}`") for name in frame.columns]
+    return [column(name) for name in frame.columns]
 
 
 def together(parts: Parts) -> DataFrame | None:
-    """All dead letters of a batch."""
-    dead = parts.dead[0] if parts.dead else None
-    for more in parts.dead[1:]:
-        assert dead is not None
-        dead = dead.unionAll(more)
-    return dead
+    """All dead letters of a batch or a stream; those of a batch stay in the partition where they are."""
+    if not parts.dead:
+        return None
+    if len(parts.dead) == 1:
+        return parts.dead[0]
+    if parts.rows.isStreaming:
+        return reduce(DataFrame.unionAll, parts.dead)
+    return beside(parts.dead)
 
 
 def ranges_of(raw: DataFrame) -> tuple[Range, ...]:

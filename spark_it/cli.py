@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, NoReturn
 from odradek.spark_it import connections, reference, reset, running, status, validation
 from odradek.spark_it.checkpoint import CheckpointError
 from odradek.spark_it.group import ClusterError
-from odradek.spark_it.guarantees import why_stateful
-from odradek.spark_it.lock import LockError, read_lock
+from odradek.spark_it.lock import LockError, read_lock, why_stateful
 from odradek.spark_it.problems import PipelineError
 from odradek.spark_it.source_settings import TopicSource
 from odradek.spark_it.spec import Pipeline
@@ -134,7 +133,7 @@ def _run(options: argparse.Namespace) -> int:
 def _status(options: argparse.Namespace) -> int:
     pipeline = _load(options.file)
     lock = read_lock(pipeline.state_folder)
-    _print(status.of_state(pipeline, why_stateful(pipeline), lock))
+    _print(status.of_state(pipeline, why_stateful(pipeline, lock), lock))
     if not any(isinstance(source, TopicSource) for source in pipeline.sources.values()):
         return 0
     return _with_cluster(pipeline, lambda cluster: _print(status.of_group(pipeline, lock, cluster)))
@@ -149,7 +148,7 @@ def _reset(options: argparse.Namespace) -> int:
 def _reset_held(pipeline: Pipeline, options: argparse.Namespace, cluster: "Cluster") -> int:
     old = read_lock(pipeline.state_folder)
     now_ms = int(time.time() * 1000)
-    planned = reset.plan(pipeline, why_stateful(pipeline), old, options.to, cluster, now_ms)
+    planned = reset.plan(pipeline, why_stateful(pipeline, old), old, options.to, cluster, now_ms)
     _print(f"{pipeline.name}: {sentence}" for sentence in planned.sentences)
     if not options.execute:
         return _print([f"{pipeline.name}: nothing is changed yet; --execute does it"])

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from odradek.spark_it import sql
+from odradek.spark_it import guarantees, sql
 from odradek.spark_it.checkpoint import TopicPartition
 from odradek.spark_it.guarantees import Units, units
 from odradek.spark_it.source_settings import TopicSource
@@ -77,6 +77,17 @@ def lock_of(pipeline: Pipeline, stateful: str | None, generation: int) -> Lock:
         tasks_max=pipeline.settings.tasks_max,
         hashes=hashes,
     )
+
+
+def why_stateful(pipeline: Pipeline, lock: Lock | None) -> str | None:
+    """What makes the pipeline stateful as far as is known without Spark: its statements, and what Spark has found when
+    it ran the same ones.
+    """
+    said = guarantees.why_stateful(pipeline)
+    if said is not None or lock is None or not lock.is_stateful:
+        return said
+    is_same = lock_of(pipeline, None, 0).hashes["transforms"] == lock.hashes.get("transforms")
+    return "Spark's plan" if is_same else None
 
 
 def _hash(what: object) -> str:

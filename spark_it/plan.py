@@ -14,11 +14,10 @@ from pyspark.sql import functions as f
 from odradek.spark_it import deadletter
 from odradek.spark_it.deadletter import Stage
 from odradek.spark_it.settings import TransformSettings
-from odradek.spark_it.sources import ERROR_TYPE, HEADERS_TYPE, ORIGIN_TYPE
+from odradek.spark_it.sources import DATA_EXCEPTION, ERROR_TYPE, HEADERS_TYPE, ORIGIN_TYPE, column
 from odradek.spark_it.spark_errors import raise_bad_record
 from odradek.spark_it.spec import Expectation, Pipeline
 
-EXPECTATION_EXCEPTION = "org.apache.kafka.connect.errors.DataException"
 _ENGINE = ("error", "origin", "key", "value", "headers")
 _PREFIX = "__odradek_"
 READ = "__odradek_read"
@@ -135,7 +134,7 @@ class Plan:
                 if one.settings.action == "dead-letter":
                     broken = plain.filter(~_holds(one))
                     plain = plain.filter(_holds(one))
-                    as_json = f.to_json(f.struct(*(f.col(f"`{column}`") for column in plain.columns))).cast("binary")
+                    as_json = f.to_json(f.struct(*(column(name) for name in plain.columns))).cast("binary")
                     dead.append(
                         self._dead(
                             broken.select(
@@ -220,7 +219,7 @@ def _broken(expectation: Expectation) -> Column:
     return f.struct(
         f.lit(Stage.TRANSFORMATION.value).alias("stage"),
         f.lit(expectation.name).alias("class_name"),
-        f.lit(EXPECTATION_EXCEPTION).alias("exception_class_name"),
+        f.lit(DATA_EXCEPTION).alias("exception_class_name"),
         f.lit(f"{expectation.table} is expected to have {' '.join(expectation.settings.sql.split())}").alias("message"),
     ).cast(ERROR_TYPE)
 

@@ -50,16 +50,22 @@ class JsonFormat:
         return self._schema
 
     def decode(self, column: Column) -> Column:
-        schema = self._struct()
-        wanted = StructType([*schema.fields, StructField(_CORRUPT, StringType())])
+        return self.of_parsed(self.parsed(column), column)
+
+    def parsed(self, column: Column) -> Column:
+        """The columns and, if it is bad, the text; as a column of its own it is parsed once for all that reads it."""
+        wanted = StructType([*self._struct().fields, StructField(_CORRUPT, StringType())])
         options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
-        found = f.from_json(column.cast("string"), wanted, options)
-        value = f.struct(*(found[field.name].alias(field.name) for field in schema.fields))
+        return f.from_json(column.cast("string"), wanted, options)
+
+    def of_parsed(self, found: Column, column: Column) -> Column:
+        """What `decode` gives, of what `parsed` gave for a column."""
+        value = f.struct(*(found[field.name].alias(field.name) for field in self._struct().fields))
         is_bad = column.isNotNull() & (found.isNull() | found[_CORRUPT].isNotNull())
         message = f.when(is_bad, f.lit(f"is no JSON object with {self._ddl}"))
         return f.struct(value.alias("value"), message.alias("error"))
 
-    def encode(self, column: Column) -> Column:
+    def encode(self, column: Column, data_type: DataType) -> Column:
         return f.to_json(column).cast("binary")
 
 

@@ -39,6 +39,10 @@ ORIGIN_TYPE = "struct<topic:string,partition:int,offset:bigint>"
 HEADERS_TYPE = "array<struct<key:string,value:binary>>"
 
 
+DATA_EXCEPTION = "org.apache.kafka.connect.errors.DataException"
+"""What Connect's converters raise."""
+
+
 class SourceError(Exception):
     """What keeps a source from being read; `str()` says what, and what to do."""
 
@@ -77,7 +81,7 @@ def decoded_rows(rows: "DataFrame") -> "DataFrame":
     def nothing(data_type: str) -> "Column":
         return f.lit(None).cast(data_type)
 
-    row = f.struct(*(f.col(f"`{name}`") for name in rows.columns))
+    row = f.struct(*(column(name) for name in rows.columns))
     return rows.select(
         row.alias("row"),
         nothing(ERROR_TYPE).alias("error"),
@@ -86,3 +90,10 @@ def decoded_rows(rows: "DataFrame") -> "DataFrame":
         f.to_json(row).cast("binary").alias("value"),
         nothing(HEADERS_TYPE).alias("headers"),
     )
+
+
+def column(name: str) -> "Column":
+    """The column of that very name, whatever characters it has."""
+    from pyspark.sql import functions as f
+
+    return f.col(f"`{name.replace('`', '``')}`")

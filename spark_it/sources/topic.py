@@ -19,14 +19,11 @@ from pyspark.sql.types import (
 
 from odradek.spark_it.checkpoint import TopicPartition
 from odradek.spark_it.deadletter import Stage
-from odradek.spark_it.formats import Format, FormatError, format_of
-from odradek.spark_it.formats.json import rescued
+from odradek.spark_it.formats import Format, FormatError, Side, format_of
+from odradek.spark_it.formats.json import JsonFormat, rescued
 from odradek.spark_it.source_settings import TopicSource
-from odradek.spark_it.sources import ERROR_TYPE, HEADERS_TYPE, SourceError
+from odradek.spark_it.sources import DATA_EXCEPTION, ERROR_TYPE, HEADERS_TYPE, SourceError
 from odradek.spark_it.spec import Pipeline
-
-DATA_EXCEPTION = "org.apache.kafka.connect.errors.DataException"
-"""What Connect's converters raise."""
 
 _HEADER = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
 
@@ -97,7 +94,7 @@ class TopicStream:
 
     def decoded(self, raw: DataFrame) -> DataFrame:
         value_type = self._value.schema()
-        both = raw.withColumns({"__value": self._value.decode(f.col("value")), "__key": self._key.decode(f.col("key"))})
+        both = _with_decoded(_with_decoded(raw, "value", self._value), "key", self._key)
         value = f.col("__value.value")
         if isinstance(value_type, StructType):
             columns = [value[field.name].alias(field.name) for field in value_type.fields]
@@ -121,6 +118,15 @@ class TopicStream:
             "value",
             headers.alias("headers"),
         )
+
+
+def _with_decoded(frame: DataFrame, side: Side, format_: Format) -> DataFrame:
+    """The frame with column `__value` or `__key`, what `Format.decode` gives."""
+    made = f"__{side}"
+    if not isinstance(format_, JsonFormat):
+        return frame.withColumn(made, format_.decode(f.col(side)))
+    frame = frame.withColumn(f"{made}_parsed", format_.parsed(f.col(side)))
+    return frame.withColumn(made, format_.of_parsed(f.col(f"{made}_parsed"), f.col(side)))
 
 
 def _error(stage: Stage, format_name: str, side: str, message: Column) -> Column:

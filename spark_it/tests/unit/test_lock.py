@@ -2,6 +2,7 @@ from dataclasses import replace
 
 import pytest
 
+from odradek.spark_it import lock as locks
 from odradek.spark_it.guarantees import why_stateful
 from odradek.spark_it.lock import (
     FILE,
@@ -118,3 +119,15 @@ def test_several_changes():
     assert str(found[0]) == (
         "source numbers is new: the checkpoint has offsets of what was there; take it back, or reset --to earliest"
     )
+
+
+def test_what_spark_has_found_is_known_without_it():
+    one = pipeline(SOURCE + transform("SELECT amount FROM orders") + TOPIC)
+    found = lock_of(one, "Exchange in step", 7)
+    assert locks.why_stateful(one, found) == "Spark's plan"
+    assert changes(one, found, lock_of(one, locks.why_stateful(one, found), 7)) == []
+    assert locks.why_stateful(one, lock_of(one, None, 7)) is None and locks.why_stateful(one, None) is None
+    other = pipeline(SOURCE + transform("SELECT placed FROM orders") + TOPIC)
+    assert locks.why_stateful(other, found) is None
+    grouped = pipeline(SOURCE + transform("SELECT count(*) n FROM orders GROUP BY amount") + TOPIC)
+    assert locks.why_stateful(grouped, None) == "GROUP BY in step"

@@ -1,0 +1,70 @@
+"""Files that appear in a folder, by Spark's own file source. Which ones are read is in the checkpoint."""
+
+from collections.abc import Mapping
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+from pyspark.sql.types import StringType, StructField, StructType
+
+from odradek.spark_it.checkpoint import TopicPartition
+from odradek.spark_it.deadletter import Stage
+from odradek.spark_it.formats.json import struct_of
+from odradek.spark_it.source_settings import FilesSource
+from odradek.spark_it.sources import DATA_EXCEPTION, ERROR_TYPE, HEADERS_TYPE, ORIGIN_TYPE, column
+from odradek.spark_it.spec import Pipeline
+
+_CORRUPT = "__odradek_corrupt"
+_FILE = "__odradek_file"
+
+
+def make(name: str, source: FilesSource, pipeline: Pipeline) -> "FilesStream":
+    return FilesStream(source, pipeline.located(source.path))
+
+
+class FilesStream:
+    """A line that is no row is bad (json, csv); a file that cannot be read at all (parquet) stops the pipeline."""
+
+    def __init__(self, source: FilesSource, path: str) -> None:
+        self._source = source
+        self._path = path
+
+    def schema(self, spark: SparkSession) -> StructType:
+        if self._source.schema is None:
+            return StructType([StructField("value", StringType())])
+        return struct_of(self._source.schema, "schema")
+
+    def raw(self, spark: SparkSession, start: Mapping[TopicPartition, int] | None) -> DataFrame:
+        source, schema = self._source, self.schema(spark)
+        options: dict[str, str] = {}
+        if source.file_pattern is not None:
+            options["pathGlobFilter"] = source.file_pattern
+        if source.max_files_per_trigger is not None:
+            options["maxFilesPerTrigger"] = str(source.max_files_per_trigger)
+        if source.format in ("json", "csv"):
+            schema = StructType([*schema.fields, StructField(_CORRUPT, StringType())])
+            options |= {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
+        if source.format == "csv":
+            options |= {"header": "true" if source.csv_header else "false", "sep": source.csv_delimiter}
+        frame = spark.readStream.format(source.format).schema(schema).options(**options).load(self._path)
+        return frame.select("*", f.col("_metadata.file_path").alias(_FILE))
+
+    def decoded(self, raw: DataFrame) -> DataFrame:
+        names = [name for name in raw.columns if name not in (_CORRUPT, _FILE)]
+        row = f.struct(*(column(name) for name in names))
+        has_bad = _CORRUPT in raw.columns
+        corrupt = f.col(_CORRUPT) if has_bad else f.lit(None).cast("string")
+        text = f.col("value") if self._source.format == "text" else f.to_json(row)
+        error = f.struct(
+            f.lit(Stage.VALUE_CONVERTER.value).alias("stage"),
+            f.lit(self._source.format).alias("class_name"),
+            f.lit(DATA_EXCEPTION).alias("exception_class_name"),
+            f.concat(f.lit(f"a line is no row with {self._source.schema}, in "), f.col(_FILE)).alias("message"),
+        )
+        return raw.select(
+            row.alias("row"),
+            f.when(corrupt.isNotNull(), error).cast(ERROR_TYPE).alias("error"),
+            f.lit(None).cast(ORIGIN_TYPE).alias("origin"),
+            f.lit(None).cast("binary").alias("key"),
+            f.coalesce(corrupt, text).cast("binary").alias("value"),
+            f.lit(None).cast(HEADERS_TYPE).alias("headers"),
+        )

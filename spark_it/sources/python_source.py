@@ -1,0 +1,54 @@
+"""A `pyspark.sql.datasource.DataSource` of one's own, with a stream reader."""
+
+from collections.abc import Mapping
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import DataSource
+from pyspark.sql.types import StructType
+
+from odradek.spark_it.checkpoint import TopicPartition
+from odradek.spark_it.plan import function_of
+from odradek.spark_it.source_settings import PythonSource
+from odradek.spark_it.sources import SourceError, decoded_rows
+from odradek.spark_it.spec import Pipeline
+
+
+def make(name: str, source: PythonSource, pipeline: Pipeline) -> "PythonStream":
+    return PythonStream(name, source)
+
+
+class PythonStream:
+    """Options of the file go to the class as they are."""
+
+    def __init__(self, name: str, source: PythonSource) -> None:
+        self._name = name
+        self._options = source.passed["options."]
+        said = source.connector.removeprefix("python:")
+        try:
+            found = function_of(said)
+        except (ImportError, AttributeError) as error:
+            raise SourceError(f"source {name}: {said}: {error}") from None
+        if not (isinstance(found, type) and issubclass(found, DataSource)):
+            raise SourceError(f"source {name}: {said} is no pyspark.sql.datasource.DataSource")
+        self._class = found
+
+    def schema(self, spark: SparkSession) -> StructType:
+        try:
+            schema = self._class(self._options).schema()
+            return schema if isinstance(schema, StructType) else _struct(schema)
+        except Exception as error:
+            raise SourceError(f"source {self._name}: its schema: {type(error).__name__}: {error}") from error
+
+    def raw(self, spark: SparkSession, start: Mapping[TopicPartition, int] | None) -> DataFrame:
+        spark.dataSource.register(self._class)
+        return spark.readStream.format(self._class.name()).options(**self._options).load()
+
+    def decoded(self, raw: DataFrame) -> DataFrame:
+        return decoded_rows(raw)
+
+
+def _struct(ddl: str) -> StructType:
+    found = StructType.fromDDL(ddl)
+    if not isinstance(found, StructType):
+        raise TypeError(f"{ddl} has no columns")
+    return found

@@ -1,0 +1,157 @@
+import shutil
+
+import pytest
+
+from odradek.spark_it import reset
+from odradek.spark_it.guarantees import why_stateful
+from odradek.spark_it.lock import checkpoint_folder, read_lock, write_lock
+from odradek.spark_it.start import EARLIEST, LATEST, RefusedError, begin, check_topics
+from spark_it.tests.unit.support import CONSOLE, SOURCE, TOPIC, pipeline, transform
+from spark_it.tests.unit.test_reset import COUNTS, A, B, FakeGroup, begun
+
+NOW_MS = 600_000
+
+
+def starts(one, group):
+    return begin(one, why_stateful(one), group, NOW_MS).starts
+
+
+def refusal(one, group):
+    before = read_lock(one.state_folder)
+    with pytest.raises(RefusedError) as refused:
+        begin(one, why_stateful(one), group, NOW_MS)
+    assert read_lock(one.state_folder) == before
+    return str(refused.value)
+
+
+def source(more):
+    return SOURCE + more + "\n"
+
+
+def test_a_first_run(tmp_path):
+    one = pipeline(SOURCE + CONSOLE, folder=tmp_path)
+    found = begin(one, None, FakeGroup(), NOW_MS)
+    assert not found.has_checkpoint and found.starts == {}
+    assert read_lock(one.state_folder) == found.lock and found.lock.generation == 10
+    assert found.folder == one.state_folder / "checkpoint" / "10"
+    again = begin(one, None, FakeGroup(), NOW_MS + 3_600_000)
+    assert again.lock == found.lock
+
+
+def test_where_the_file_says_that_it_begins(tmp_path):
+    for more, begins in (
+        ('auto.offset.reset = "latest"', {}),
+        ('start.timestamp = "1970-01-01T00:00:00.017Z"', {A: 17, B: 9}),
+        ('start.offsets = "orders:1:4"', {A: EARLIEST, B: 4}),
+        ('start.offsets = "orders:1:4"\nauto.offset.reset = "latest"', {A: LATEST, B: 4}),
+    ):
+        one = pipeline(source(more) + CONSOLE, folder=tmp_path)
+        assert starts(one, FakeGroup()) == ({"orders": begins} if begins else {})
+        shutil.rmtree(one.state_folder)
+    one = pipeline(source('start.offsets = "orders:7:4"') + CONSOLE, folder=tmp_path)
+    assert refusal(one, FakeGroup()) == "start.offsets: there is no partition 7 of topic orders in the source"
+
+
+def test_a_pattern_that_matches_nothing():
+    class Nothing(FakeGroup):
+        def partitions(self, source):
+            return []
+
+    text = SOURCE.replace('topics = "orders"', 'topics.regex = "x.*"')
+    with pytest.raises(RefusedError, match=r"source orders: no topic is there that matches x\.\*"):
+        check_topics(pipeline(text + CONSOLE), Nothing())
+
+
+def test_a_checkpoint_goes_before_all_else(tmp_path):
+    one, lock = begun(tmp_path, SOURCE + CONSOLE)
+    found = begin(one, None, FakeGroup({A: 30, B: 7}), NOW_MS)
+    assert found.has_checkpoint and found.starts == {} and found.lock == lock
+
+
+def test_a_changed_pipeline_is_refused(tmp_path):
+    begun(tmp_path, SOURCE + CONSOLE)
+    one = pipeline(SOURCE.replace('topics = "orders"', 'topics = "others"') + CONSOLE, folder=tmp_path)
+    said = refusal(one, FakeGroup())
+    assert said.startswith("source orders reads from somewhere else: ") and "reset --to committed" in said
+    one = pipeline(SOURCE + COUNTS + CONSOLE, folder=tmp_path)
+    assert "the transforms are others" in refusal(one, FakeGroup())
+
+
+def test_a_change_that_does_no_harm(tmp_path):
+    _, lock = begun(tmp_path, SOURCE + transform("SELECT amount FROM orders") + CONSOLE)
+    one = pipeline(SOURCE + transform("SELECT placed FROM orders") + CONSOLE, folder=tmp_path)
+    found = begin(one, None, FakeGroup(), NOW_MS)
+    assert found.has_checkpoint and read_lock(one.state_folder) == found.lock != lock
+
+
+def test_a_checkpoint_put_back_from_a_copy(tmp_path):
+    one, _ = begun(tmp_path, SOURCE + CONSOLE)
+    said = refusal(one, FakeGroup({A: 31, B: 7}))
+    assert "is older than what group orders has committed (orders-0: 30, and 31)" in said
+    assert said.endswith("reset --to committed or reset --to earliest")
+    # Offset units leave out what is written.
+    one, _ = begun(tmp_path / "units", SOURCE + TOPIC)
+    assert begin(one, None, FakeGroup({A: 31, B: 7}), NOW_MS).has_checkpoint
+
+
+def test_a_lost_checkpoint(tmp_path):
+    one = pipeline(SOURCE + CONSOLE, folder=tmp_path)
+    said = refusal(one, FakeGroup({A: 31}))
+    assert said.startswith("group orders has committed offset 31 of orders-0, and there is no checkpoint in ")
+    assert said.endswith("reset --to committed or reset --to earliest")
+    # A group at the very beginning has read nothing.
+    assert starts(one, FakeGroup({A: 0})) == {}
+
+
+def test_offset_units_go_on_without_their_checkpoint(tmp_path):
+    one, _ = begun(tmp_path, SOURCE + TOPIC)
+    shutil.rmtree(one.state_folder)
+    assert starts(one, FakeGroup({A: 31})) == {"orders": {A: 31, B: EARLIEST}}
+
+
+def test_after_a_reset(tmp_path):
+    one, lock = begun(tmp_path, SOURCE + CONSOLE)
+    group = FakeGroup({A: 30, B: 7})
+    planned = reset.plan(one, None, lock, "earliest", group, NOW_MS)
+    write_lock(one.state_folder, planned.lock)
+    found = begin(one, None, group, NOW_MS)
+    # What the reset had left to do is done first.
+    assert group.offsets == {A: 5, B: 0} and not found.lock.is_pending
+    assert found.starts == {"orders": {A: 5, B: 0}} and not found.has_checkpoint
+    assert not checkpoint_folder(one.state_folder, lock).exists()
+    # The group went on, and then the checkpoint was lost.
+    group.offsets[A] = 6
+    assert "there is no checkpoint" in refusal(one, group)
+
+
+def test_after_a_reset_and_another_change(tmp_path):
+    one, lock = begun(tmp_path, SOURCE + CONSOLE)
+    group = FakeGroup()
+    reset.carry_out(one, reset.plan(one, None, lock, "earliest", group, NOW_MS), group)
+    group.offsets = {}
+    text = SOURCE.replace('topics = "orders"', 'topics = "orders,others"') + COUNTS + CONSOLE
+    other = pipeline(text, folder=tmp_path)
+    found = begin(other, why_stateful(other), group, NOW_MS)
+    assert found.starts == {} and found.lock.is_stateful and found.lock.generation > lock.generation
+
+
+class LostRecords(FakeGroup):
+    def earliest(self, partitions):
+        return {A: 40, B: 0}
+
+
+class MadeAnew(FakeGroup):
+    def latest(self, partitions):
+        return {A: 3, B: 9}
+
+
+def test_records_that_are_gone(tmp_path):
+    one, _ = begun(tmp_path, SOURCE + CONSOLE)
+    assert refusal(one, LostRecords()) == (
+        "records 30 to 39 of orders-0 were deleted before they were read; "
+        "fail.on.data.loss = false goes on without them"
+    )
+    said = refusal(one, MadeAnew())
+    assert said.startswith("orders-0 ends at 3, and the pipeline has read up to 30: the topic was made anew; reset")
+    going_on = pipeline(source("fail.on.data.loss = false") + CONSOLE, folder=tmp_path)
+    assert begin(going_on, None, LostRecords(), NOW_MS).has_checkpoint
