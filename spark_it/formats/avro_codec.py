@@ -34,8 +34,8 @@ def decoder(writer: str, reader: str | None = None) -> Callable[[bytes], Any]:
     """
     written = as_parsed(json.loads(writer))
     wanted = written if reader is None or json.loads(reader) == json.loads(writer) else as_parsed(json.loads(reader))
-    plain_written = as_parsed(_without_logical(written))
-    plain_wanted = None if wanted is written else as_parsed(_without_logical(wanted))
+    plain_written = _checked(_compiled(written))
+    plain_wanted = None if wanted is written else _compiled(wanted)
     clash = None if wanted is written else _clash(written, wanted, Named(), Named(), "value")
     change = _reading(wanted, Named(), has_defaults=wanted is not written)
     read = fastavro.schemaless_reader
@@ -50,8 +50,11 @@ def decoder(writer: str, reader: str | None = None) -> Callable[[bytes], Any]:
             raise RecordError("the record ends too early") from None
         except UnicodeDecodeError as error:
             raise RecordError(f"a string is not UTF-8: {error.reason}") from None
-        except IndexError:
-            raise RecordError("a union or enum has a branch that the schema has not") from None
+        except IndexError as error:
+            # Of bytes where a number is cut off, of a list where it is not one of the schema's.
+            is_cut = "list" not in str(error)
+            what = "the record ends too early" if is_cut else "a union or enum has a branch that the schema has not"
+            raise RecordError(what) from None
         if source.tell() != len(data):
             raise RecordError(f"{len(data) - source.tell()} bytes are left over after the record")
         return value if change is None else change(value)
@@ -63,7 +66,7 @@ def decoder(writer: str, reader: str | None = None) -> Callable[[bytes], Any]:
 def encoder(schema: str) -> Callable[[Any], bytes]:
     """What encodes a Row or another value with a schema. It raises for a value that the schema does not take."""
     parsed = as_parsed(json.loads(schema))
-    plain = as_parsed(_without_logical(parsed))
+    plain = _compiled(parsed)
     change = _writing(parsed, Named(), "value")
     write = fastavro.schemaless_writer
 
@@ -73,6 +76,43 @@ def encoder(schema: str) -> Callable[[Any], bytes]:
         return target.getvalue()
 
     return encode
+
+
+def _compiled(schema: Schema) -> Schema:
+    """A schema without logical types that fastavro takes as it is, each time."""
+    return fastavro.parse_schema(_without_logical(schema))
+
+
+class _Branches(list[Any]):
+    """The branches of a union or the symbols of an enum, of which no record has a negative number."""
+
+    def __len__(self) -> int:
+        """Nothing, as fastavro adds it to a negative number before it takes the item."""
+        return 0
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, int) and index < 0:
+            raise IndexError("list index out of range")
+        return super().__getitem__(index)
+
+
+def _checked(schema: Schema) -> Schema:
+    """A schema with which a negative number of a branch is an error: fastavro would count from the end."""
+    if isinstance(schema, list):
+        return _Branches(_checked(one) for one in schema)
+    if not isinstance(schema, dict):
+        return schema
+    checked = dict(schema)
+    if "symbols" in checked:
+        checked["symbols"] = _Branches(checked["symbols"])
+    for key in ("items", "values"):
+        if key in checked:
+            checked[key] = _checked(checked[key])
+    if "fields" in checked:
+        checked["fields"] = [{**field, "type": _checked(field["type"])} for field in checked["fields"]]
+    if "__named_schemas" in checked:
+        checked["__named_schemas"] = {name: _checked(one) for name, one in checked["__named_schemas"].items()}
+    return checked
 
 
 def _without_logical(schema: Schema) -> Schema:

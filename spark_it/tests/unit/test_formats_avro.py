@@ -104,6 +104,7 @@ GOOD = json.dumps(record("string"))
     [
         (b"", "ends too early"),
         (b"\x06ab", "ends too early"),
+        (b"\x84", "ends too early"),
         (b"\x04ab!", "1 bytes are left over"),
         (b"\x04\xff\xfe", "not UTF-8"),
         (b"\x03", "ends too early|negative"),
@@ -125,6 +126,24 @@ def test_values_that_no_type_of_spark_holds_are_errors_and_not_other_values():
     enum = json.dumps(record({"type": "enum", "name": "E", "symbols": ["A"]}))
     with pytest.raises(ValueError, match="has not"):
         decoder(enum)(by_fastavro(record("int"), {"a": 1}))
+
+
+@pytest.mark.parametrize(
+    ("of", "data"),
+    [
+        ({"type": "enum", "name": "E", "symbols": ["A", "B"]}, b"\x01"),
+        (["null", "int"], b"\x01\x02"),
+        (["null", "int"], b"\x03"),
+        ({"type": "array", "items": ["null", "int"]}, b"\x02\x01\x02\x00"),
+    ],
+)
+def test_a_branch_with_a_negative_number_is_none(of, data):
+    with pytest.raises(ValueError, match="has a branch that the schema has not"):
+        decoder(json.dumps(record(of)))(data)
+    more = record(of)
+    more["fields"].append({"name": "z", "type": "int", "default": 0})
+    with pytest.raises(ValueError, match="has a branch that the schema has not"):
+        decoder(json.dumps(record(of)), json.dumps(more))(data)
 
 
 def test_a_date_far_away_is_read_as_its_day():
