@@ -80,6 +80,9 @@ def _parser() -> argparse.ArgumentParser:
         help="earliest; committed, where it is; or an instant such as 2026-01-01T00:00:00Z",
     )
     resetting.add_argument("--execute", action="store_true", help="do it; without, only say what would happen")
+    command("test", _test, "run the tests that a pipeline's file has")
+    replaying = command("replay-dlq", _replay, "send dead letters to the topics that they come from")
+    replaying.add_argument("--execute", action="store_true", help="do it; without, only say what would happen")
     written = command("reference", _reference, "write the reference of all keys", of_file=False)
     written.add_argument("--into", type=Path, metavar="PAGE", help="renew the reference in this page instead")
     return parser
@@ -121,7 +124,7 @@ def _run(options: argparse.Namespace) -> int:
     try:
         from odradek.spark_it import runner
     except ImportError as error:
-        raise _FailedError(f"package {error.name} is missing: pip install 'odradek[spark]'") from None
+        raise _missing(error) from None
     chosen = runner.Options(options.available_now, options.master, options.rewind_last)
     try:
         runner.run(pipeline, chosen, lambda line: _note(f"{pipeline.name}: {line}"))
@@ -156,6 +159,39 @@ def _reset_held(pipeline: Pipeline, options: argparse.Namespace, cluster: "Clust
     return _print([f"{pipeline.name}: is reset"])
 
 
+def _test(options: argparse.Namespace) -> int:
+    pipeline = _load(options.file)
+    validation.validate(pipeline)
+    try:
+        from odradek.spark_it import look
+    except ImportError as error:
+        raise _missing(error) from None
+    try:
+        return 0 if look.test(pipeline, _put) else EXIT_FAILED
+    except look.FAILURES as error:
+        raise _FailedError(str(error)) from None
+
+
+def _replay(options: argparse.Namespace) -> int:
+    pipeline = _load(options.file)
+    try:
+        from odradek.spark_it import replay
+    except ImportError as error:
+        raise _missing(error) from None
+
+    def do(cluster: "Cluster") -> int:
+        try:
+            return _print(replay.replay(pipeline, cluster, execute=options.execute))
+        except replay.ReplayError as error:
+            raise _FailedError(str(error)) from None
+
+    return _with_cluster(pipeline, do)
+
+
+def _missing(error: ImportError) -> _FailedError:
+    return _FailedError(f"package {error.name} is missing: pip install 'odradek[spark]'")
+
+
 def _reference(options: argparse.Namespace) -> int:
     if options.into is None:
         return _print([reference.markdown().removesuffix("\n")])
@@ -179,7 +215,7 @@ def _with_cluster(pipeline: Pipeline, do: Callable[["Cluster"], int]) -> int:
     try:
         from odradek.spark_it.cluster import Cluster
     except ImportError as error:
-        raise _FailedError(f"package {error.name} is missing: pip install 'odradek[spark]'") from None
+        raise _missing(error) from None
     try:
         return do(Cluster(pipeline.settings))
     except ClusterError as error:
@@ -195,6 +231,10 @@ def _print(lines: Iterable[str]) -> int:
         # The reader, such as head, has had enough; nothing may be flushed to it at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
+
+
+def _put(line: str) -> None:
+    _print([line])
 
 
 def _note(line: str) -> None:

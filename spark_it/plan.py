@@ -1,7 +1,7 @@
 """From decoded records to what the sink gets: expectations of sources, transforms, expectations of those.
 
 A part of the way is a frame whose columns are what SQL sees. Records that are bad leave it as dead letters, which keep
-the record as it came; what a transform has made is no record any more, so its dead letters have the row as JSON.
+the record as it came. Of what a transform has made of many records a dead letter has the row as JSON.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -12,13 +12,15 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from odradek.spark_it import deadletter
+from odradek.spark_it.carried import carried
 from odradek.spark_it.deadletter import Stage
 from odradek.spark_it.settings import TransformSettings
 from odradek.spark_it.sources import DATA_EXCEPTION, ERROR_TYPE, HEADERS_TYPE, ORIGIN_TYPE, column
 from odradek.spark_it.spark_errors import raise_bad_record
 from odradek.spark_it.spec import Expectation, Pipeline
 
-_ENGINE = ("error", "origin", "key", "value", "headers")
+_RECORD = ("origin", "key", "value", "headers")
+_ENGINE = ("error", *_RECORD)
 _PREFIX = "__odradek_"
 READ = "__odradek_read"
 """The name of a count: records of a source, good or bad."""
@@ -124,29 +126,21 @@ class Plan:
         expectations = self._of(name)
         if not expectations:
             return frame, []
-        plain, frame = frame, watch(frame, name, _counts(expectations, f.lit(True)))
+        plain, columns = frame, frame.columns
+        frame = watch(frame, name, _counts(expectations, f.lit(True)))
         dead: list[DataFrame] = []
         for one in expectations:
-            if one.settings.action == "fail":
-                stop = raise_bad_record(f.lit(None).cast(ORIGIN_TYPE), _broken(one))
-                frame = frame.filter(f.when(_holds(one), True).otherwise(stop))
-            elif one.settings.action in ("drop", "dead-letter"):
-                if one.settings.action == "dead-letter":
-                    broken = plain.filter(~_holds(one))
-                    plain = plain.filter(_holds(one))
-                    as_json = f.to_json(f.struct(*(column(name) for name in plain.columns))).cast("binary")
-                    dead.append(
-                        self._dead(
-                            broken.select(
-                                _broken(one).alias(f"{_PREFIX}error"),
-                                f.lit(None).cast(ORIGIN_TYPE).alias(f"{_PREFIX}origin"),
-                                f.lit(None).cast("binary").alias(f"{_PREFIX}key"),
-                                as_json.alias(f"{_PREFIX}value"),
-                                f.lit(None).cast(HEADERS_TYPE).alias(f"{_PREFIX}headers"),
-                            )
-                        )
-                    )
-                frame = frame.filter(_holds(one))
+            match one.settings.action:
+                case "fail":
+                    stop = raise_bad_record(f.col(f"{_PREFIX}origin"), _broken(one))
+                    known = _with_record(frame).filter(f.when(_holds(one), True).otherwise(stop))
+                    frame = known.select(*(column(name) for name in columns))
+                case "dead-letter":
+                    broken = _with_record(plain.filter(~_holds(one)))
+                    dead.append(self._dead(broken.withColumn(f"{_PREFIX}error", _broken(one))))
+                    plain, frame = plain.filter(_holds(one)), frame.filter(_holds(one))
+                case "drop":
+                    plain, frame = plain.filter(_holds(one)), frame.filter(_holds(one))
         return frame, dead
 
     def _of(self, table: str) -> list[Expectation]:
@@ -188,6 +182,17 @@ class Plan:
 def _headers(texts: Sequence[tuple[str, Column]]) -> Column:
     pairs = (f.struct(f.lit(name).alias("key"), text.cast("binary").alias("value")) for name, text in texts)
     return f.array(*pairs).cast(HEADERS_TYPE)
+
+
+def _with_record(frame: DataFrame) -> DataFrame:
+    """The rows of a transform with the record that each was made of, where there is one; else with the row as JSON."""
+    found = carried(frame, [_PREFIX + one for one in _RECORD])
+    if found is not None:
+        return found
+    nothing = {"origin": ORIGIN_TYPE, "key": "binary", "headers": HEADERS_TYPE}
+    record = {_PREFIX + name: f.lit(None).cast(data_type) for name, data_type in nothing.items()}
+    row = f.to_json(f.struct(*(column(name) for name in frame.columns)))
+    return frame.withColumns(record | {f"{_PREFIX}value": row.cast("binary")})
 
 
 def _error() -> Column:

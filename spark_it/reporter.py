@@ -34,12 +34,14 @@ class Reporter:
         self._progress = Progress(batch=NO_BATCH, at_ms=_now_ms())
         self._drops = {(e.table, e.name) for e in pipeline.expectations if e.settings.action == "drop"}
         self._metrics: Metrics | None = None
+        self._seen_at: str | None = None
 
     def __enter__(self) -> Self:
         port = self._pipeline.settings.metrics_port
         if port is not None:
             self._metrics = Metrics(self._pipeline.name, port)
             self._said(f"metrics on http://localhost:{self._metrics.port}/metrics")
+        self._keep()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -54,8 +56,9 @@ class Reporter:
     def take(self, query: StreamingQuery, guarded: Guarded) -> None:
         """Takes in the batches that are done since the last time."""
         last: Any = query.lastProgress
-        if last is None or last.batchId <= self._progress.batch:
+        if last is None or last.timestamp == self._seen_at:
             return
+        self._seen_at = last.timestamp
         for one in query.recentProgress:
             event = json.loads(one.json)
             if event["batchId"] > self._progress.batch and "addBatch" in event["durationMs"]:

@@ -88,7 +88,10 @@ def run(
             stack.callback(session.end, spark)
             # Spark's context has put itself in the way of SIGINT.
             stack.enter_context(_stopped_by_signals(stop))
-        _Run(pipeline, options, spark, cluster, stop, said).run()
+        try:
+            _Run(pipeline, options, spark, cluster, stop, said).run()
+        except (PySparkException, Py4JError) as error:
+            raise RunError(spark_errors.readable(error)) from error
 
 
 def _rewind(pipeline: Pipeline, said: Callable[[str], None]) -> None:

@@ -60,10 +60,12 @@ def settings_of(pipeline: Pipeline, master: str) -> dict[str, str]:
         "spark.sql.streaming.metricsEnabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
-        "spark.sql.streaming.stateStore.providerClass": (
-            "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
-        ),
     }
+    if any(step.python is not None for step in pipeline.transforms):
+        # What `transformWithStateInPandas` asks for; for other state Spark's default begins faster.
+        settings["spark.sql.streaming.stateStore.providerClass"] = (
+            "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+        )
     if is_local(master):
         settings |= {
             "spark.driver.host": "127.0.0.1",

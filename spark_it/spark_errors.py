@@ -3,7 +3,6 @@
 import json
 import re
 
-from pyspark.errors import PySparkException
 from pyspark.sql import Column
 from pyspark.sql import functions as f
 
@@ -14,6 +13,8 @@ _SQLSTATE = re.compile(r"\s*SQLSTATE: [0-9A-Z]{5}.*", re.DOTALL)
 _CLASS = re.compile(r"^\[[A-Z0-9_.]+\]\s*")
 _JAVA = re.compile(r"^(?:[a-z][\w$]*\.)+[A-Z][\w$]*(?:Exception|Error|Throwable)\b:?\s*")
 _CAUSED_BY = re.compile(r"^Caused by: (.*)$", re.MULTILINE)
+_QUERY = re.compile(r"^\[STREAM_FAILED\] Query \[.*?\] terminated with exception: ")
+_TASK = re.compile(r"^.*\(TID \d+\) \([^()]*\): (.*)$", re.MULTILINE)
 _AT = re.compile(r"line (\d+),? pos(?:ition)? \d+")
 _LENGTH = 500
 
@@ -47,21 +48,28 @@ def bad_record(error: BaseException) -> BadRecordError | None:
 
 
 def readable(error: BaseException) -> str:
-    """One line without Java's or Python's stack."""
-    text = _message(error)
-    causes = _CAUSED_BY.findall(text)
-    line = causes[-1] if causes else next((line for line in text.split("\n") if line.strip()), "")
-    line = _JAVA.sub("", line.strip())
-    line = _SQLSTATE.sub("", _CLASS.sub("", line))
+    """One line without Java's or Python's stack: the innermost cause."""
+    text = str(error)
+    line = _of_python(text) or _innermost(text)
+    line = _SQLSTATE.sub("", _CLASS.sub("", _JAVA.sub("", _QUERY.sub("", line.strip()))))
     line = " ".join(line.split())
     return (line if len(line) <= _LENGTH else f"{line[:_LENGTH]}...") or type(error).__name__
 
 
-def _message(error: BaseException) -> str:
-    if isinstance(error, PySparkException):
-        return str(error)
-    java = getattr(error, "java_exception", None)
-    return str(java.toString()) if java is not None else str(error)
+def _of_python(text: str) -> str | None:
+    """What a traceback in the text ends with."""
+    _, found, traceback = text.rpartition("Traceback (most recent call last):")
+    if not found:
+        return None
+    return next((line for line in traceback.split("\n") if line.strip() and not line[0].isspace()), None)
+
+
+def _innermost(text: str) -> str:
+    causes = _CAUSED_BY.findall(text) or _TASK.findall(text)
+    if causes:
+        return str(causes[-1])
+    lines = (line.removeprefix(": ") for line in text.split("\n") if line.strip())
+    return next((line for line in lines if not line.startswith("An error occurred while calling")), "")
 
 
 def line_in_sql(error: BaseException) -> int:

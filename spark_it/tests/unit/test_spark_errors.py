@@ -1,0 +1,76 @@
+import pytest
+
+from odradek.spark_it.deadletter import Origin, Stage
+from odradek.spark_it.spark_errors import bad_record, line_in_sql, readable
+
+TASK = """An error occurred while calling o150.parquet.
+: org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 1.0 failed 1 times, most recent \
+failure: Lost task 0.0 in stage 1.0 (TID 1) (127.0.0.1 executor driver): java.io.IOException: No space left on device
+\tat java.base/java.io.FileOutputStream.writeBytes(Native Method)
+
+Driver stacktrace:
+\tat org.apache.spark.scheduler.DAGScheduler.abortStage(DAGScheduler.scala:2896)"""
+CAUSED = TASK + """
+Caused by: org.apache.spark.SparkException: [TASK_WRITE_FAILED] Task failed. SQLSTATE: 58030
+\tat x.y.Z(Z.scala:1)
+Caused by: org.apache.spark.SparkArithmeticException: [DIVIDE_BY_ZERO] Division by zero. Use `try_divide`. \
+SQLSTATE: 22012
+\tat x.y.Z(Z.scala:1)
+\t... 3 more"""
+PYTHON = """
+  An exception was thrown from the Python worker. Please see the stack trace below.
+Traceback (most recent call last):
+  File "/x/worker.py", line 1, in main
+    raise ValueError("no")
+ValueError: no such customer
+"""
+STREAM = """[STREAM_FAILED] Query [id = 1-2, runId = 3-4] terminated with exception: Partition orders-0 is gone. \
+SQLSTATE: XXKST
+=== Streaming Query ===
+Identifier: x"""
+SQL = """[UNRESOLVED_COLUMN.WITH_SUGGESTION] A column with name `x` cannot be resolved. SQLSTATE: 42703; line 3 pos 7;
+'Project ['x]
++- SubqueryAlias orders"""
+PARSE = """
+[PARSE_SYNTAX_ERROR] Syntax error at or near 'FRM'. SQLSTATE: 42601 (line 2, pos 10)
+
+== SQL ==
+SELECT 1"""
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        (TASK, "No space left on device"),
+        (CAUSED, "Division by zero. Use `try_divide`."),
+        (PYTHON, "ValueError: no such customer"),
+        (STREAM, "Partition orders-0 is gone."),
+        (SQL, "A column with name `x` cannot be resolved."),
+        (PARSE, "Syntax error at or near 'FRM'."),
+        ("", "RuntimeError"),
+        ("x" * 600, "x" * 500 + "..."),
+    ],
+)
+def test_an_error_is_one_line(text, line):
+    assert readable(RuntimeError(text)) == line
+
+
+def test_the_line_of_a_statement():
+    assert line_in_sql(RuntimeError(SQL)) == 2
+    assert line_in_sql(RuntimeError(PARSE)) == 1
+    assert line_in_sql(RuntimeError("no line")) == 0
+
+
+def test_a_bad_record_travels_in_an_error():
+    error = (
+        '{"stage":"VALUE_CONVERTER","class_name":"json","exception_class_name":"x.Y","message":"is \\"no\\" JSON"}'
+    )
+    origin = '{"topic":"a","partition":1,"offset":7}'
+    text = f'[USER_RAISED_EXCEPTION] odradek bad record {{"origin":{origin},"error":{error}}} SQLSTATE: P0001'
+    found = bad_record(RuntimeError(f"Caused by: {text}\n\tat x\nCaused by: {text}"))
+    assert found.origin == Origin("a", 1, 7) and found.failure.stage is Stage.VALUE_CONVERTER
+    assert str(found) == 'record a-1 at offset 7: is "no" JSON (VALUE_CONVERTER in json)'
+    found = bad_record(RuntimeError(f'odradek bad record {{"error":{error}}}'))
+    assert found.origin is None
+    assert bad_record(RuntimeError("other")) is None
+    assert bad_record(RuntimeError("odradek bad record {cut")) is None
