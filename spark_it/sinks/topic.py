@@ -18,16 +18,16 @@ from typing import TYPE_CHECKING, TypeVar
 
 from confluent_kafka import KafkaException
 from py4j.protocol import Py4JJavaError
-from pyspark.errors import AnalysisException, PySparkException
-from pyspark.sql import Column, DataFrame, Row, SparkSession
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.types import StructType
 
-from odradek.spark_it.formats import FormatError, Side, format_of
 from odradek.spark_it.guarantees import Units
 from odradek.spark_it.markers import Keeper, Markers
 from odradek.spark_it.sink_settings import TopicSink
 from odradek.spark_it.sinks import Batch, SinkError, Written
+from odradek.spark_it.sinks.topic_records import HEADERS, OPTIONAL, RecordMaker
 from odradek.spark_it.sinks.topic_tasks import (
     OUTCOME_TYPE,
     PACKED_TYPE,
@@ -38,7 +38,6 @@ from odradek.spark_it.sinks.topic_tasks import (
     unpacked,
     write_partition,
 )
-from odradek.spark_it.sources import HEADERS_TYPE
 from odradek.spark_it.spec import Pipeline
 from odradek.spark_it.units import Clients, Outcome, Unit, fence
 
@@ -50,10 +49,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 R = TypeVar("R")
 
-OF_THE_SOURCE = ("_key", "_topic", "_partition", "_offset", "_timestamp", "_headers")
-"""Columns that a topic source has beside those of its value. They can be the key, and are no part of the value."""
-HEADERS = "headers"
-RAW_FORMATS = ("string", "bytes")
 FEW_BYTES = 8 << 20
 """As many dead letters go over the driver to the tasks of a batch."""
 _THREADS = 8
@@ -80,7 +75,14 @@ class TopicWriter:
         self._sink = sink
         self._kind = units
         self._spark = spark
-        self._target = Target(sink.topic, pipeline.errors.deadletterqueue_topic_name, sink.include_headers)
+        errors = pipeline.errors
+        self._target = Target(
+            pipeline.name,
+            sink.topic,
+            errors.deadletterqueue_topic_name,
+            has_headers=sink.include_headers,
+            says_why=errors.deadletterqueue_context_headers_enable,
+        )
         self._clients = Clients(
             ",".join(settings.bootstrap_servers),
             settings.passed["producer.override."],
@@ -89,17 +91,15 @@ class TopicWriter:
         self._markers = Markers(pipeline, units, self._clients)
         self._lock = threading.Lock()
         self._keeper = Keeper(self._markers, self._clients, self._lock)
-        self._columns: list[Column] = []
+        self._records: RecordMaker | None = None
 
     def prepare(self, schema: StructType) -> None:
-        self._columns = record_columns(self._pipeline, self._sink, schema)
-        try:
-            self._spark.createDataFrame([], schema).select(self._columns)
-        except AnalysisException as error:
-            raise SinkError(f"sink: the columns cannot be written: {str(error).splitlines()[0]}") from None
+        records = RecordMaker(self._pipeline, self._sink, schema)
+        records.check(self._spark, schema)
         self._check_topics()
         self._markers.prepare()
         self._keeper.start()
+        self._records = records
 
     def _check_topics(self) -> None:
         """Each topic is there: producing to one that is not would wait for it."""
@@ -117,7 +117,8 @@ class TopicWriter:
             raise SinkError(what, is_retriable=True) from None
 
     def write(self, rows: DataFrame, dead: DataFrame | None, batch: Batch) -> Written:
-        records = rows.select(self._columns)
+        assert self._records is not None, "not prepared"
+        records = self._records(rows)
         units = self._markers.units(batch)
         # Renewing a marker is an attempt too, and must not overtake one of these.
         with self._lock:
@@ -179,58 +180,16 @@ def _each(of: Sequence[T], do: Callable[[T], R]) -> list[R]:
         return list(pool.map(do, of))
 
 
-def record_columns(pipeline: Pipeline, sink: TopicSink, schema: StructType) -> list[Column]:
-    """The columns of records, `key`, `value` and with include.headers `headers`, of rows with a schema.
-
-    Raises SinkError for rows that cannot be records.
-    """
-    types = {field.name.casefold(): field for field in schema.fields}
-    fields = {name.casefold() for name in sink.key_fields}
-    for name in [*sink.key_fields, *([HEADERS] if sink.include_headers else [])]:
-        if name.casefold() not in types:
-            raise SinkError(f"sink: there is no column {name}; there are {', '.join(schema.fieldNames())}")
-    aside = {name.casefold() for name in OF_THE_SOURCE} | ({HEADERS} if sink.include_headers else set())
-    of_value = [field for key, field in types.items() if key not in aside]
-    of_key = [types[name.casefold()] for name in sink.key_fields]
-    if sink.value_format in RAW_FORMATS:
-        of_value = [field for field in of_value if field.name.casefold() not in fields]
-    columns = [
-        _encoded(pipeline, sink, "key", StructType(of_key)).alias("key"),
-        _encoded(pipeline, sink, "value", StructType(of_value)).alias("value"),
-    ]
-    return [*columns, f.col(HEADERS).cast(HEADERS_TYPE).alias(HEADERS)] if sink.include_headers else columns
-
-
-def _encoded(pipeline: Pipeline, sink: TopicSink, side: Side, fields: StructType) -> Column:
-    names = fields.fieldNames()
-    if side == "key" and not names:
-        return f.lit(None).cast("binary")
-    part = sink.part(side)
-    columns = [f.col(f"`{name.replace('`', '``')}`") for name in names]
-    try:
-        form = format_of(part, pipeline, sink.topic, side)
-        if part.format not in RAW_FORMATS:
-            if not names:
-                raise SinkError("sink: there is no column for the value")
-            return form.encode(f.struct(*columns), fields)
-        if len(names) != 1:
-            there = ", ".join(names) or "none"
-            raise SinkError(f"sink: {side}.format {part.format} takes one column, and there are: {there}")
-        return form.encode(columns[0], fields.fields[0].dataType)
-    except FormatError as error:
-        raise SinkError(f"sink: {error}") from None
-
-
 # Frames of records and dead letters
 
 
 def _with_order(frame: DataFrame, parts: int, *, is_dead: bool) -> DataFrame:
     """With the range that a record belongs to; of several frames together, each has all ranges in their order."""
-    headers = f.col(HEADERS) if HEADERS in frame.columns else f.lit(None).cast(HEADERS_TYPE)
-    return frame.select(
+    missing = {name: f.lit(None).cast(kind) for name, kind in OPTIONAL.items() if name not in frame.columns}
+    return frame.withColumns(missing).select(
         "key",
         "value",
-        headers.alias(HEADERS),
+        *OPTIONAL,
         f.lit(is_dead).alias("is_dead"),
         (f.spark_partition_id() % parts).alias("part"),
         f.monotonically_increasing_id().alias("order"),

@@ -1,7 +1,6 @@
 """What tasks do for the topic sink: records come from Spark as Arrow, in a batch's columns, and go to `units`.
 
-Columns are `key`, `value`, then if there are any `headers`, `is_dead`, and `part`, the partition that a record belongs
-to after a shuffle.
+Columns are those of `topic_records`; after a shuffle also `is_dead`, and `part`, the partition that a record is for.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -12,7 +11,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import TaskContext
 
+from odradek.spark_it import deadletter
 from odradek.spark_it.sinks import SinkError
+from odradek.spark_it.sources import DATA_EXCEPTION
 from odradek.spark_it.units import Clients, FencedError, Headers, Outcome, Records, Unit, write
 
 OUTCOME_TYPE = "unit int, rows bigint, dead_letters bigint, is_new boolean, error string, is_retriable boolean"
@@ -20,11 +21,14 @@ PACKED_TYPE = "unit int, is_too_much boolean, records binary"
 
 
 class Target(NamedTuple):
-    """Topics for rows and for dead letters; `has_headers` says whether rows have any."""
+    """A pipeline's topics for rows and for dead letters. `has_headers` says whether rows have any, `says_why` whether
+    dead letters made here have Connect's."""
 
+    pipeline: str
     topic: str
     dead_topic: str | None
     has_headers: bool
+    says_why: bool
 
 
 class Failure(NamedTuple):
@@ -139,8 +143,24 @@ def _records(batch: pa.RecordBatch, index: int, target: Target) -> Iterator[Reco
             assert target.dead_topic is not None
             yield _of(dead, target.dead_topic, has_headers=True, is_dead=True)
             batch = batch.filter(pc.invert(is_dead))
+    if "error" in names and batch.column("error").null_count < batch.num_rows:
+        is_bad = pc.is_valid(batch.column("error"))
+        # Without a topic for them they are left out.
+        if target.dead_topic is not None:
+            yield _refused(batch.filter(is_bad), target, target.dead_topic, index)
+        batch = batch.filter(pc.invert(is_bad))
     if batch.num_rows:
         yield _of(batch, target.topic, has_headers=target.has_headers, is_dead=False)
+
+
+def _refused(batch: pa.RecordBatch, target: Target, topic: str, index: int) -> Records:
+    """Dead letters of rows that their format refuses."""
+    headers: list[Headers | None] = []
+    for class_name, message in zip(*(batch.column(name).to_pylist() for name in ("error_class", "error")), strict=True):
+        failure = deadletter.Failure(deadletter.Stage.TASK_PUT, class_name, DATA_EXCEPTION, message)
+        about = deadletter.error_headers(None, failure, connector_name=target.pipeline, task_id=index)
+        headers.append(about if target.says_why else None)
+    return Records(topic, [None] * batch.num_rows, _objects(batch.column("row")), headers, is_dead=True)
 
 
 def _of(batch: pa.RecordBatch, topic: str, *, has_headers: bool, is_dead: bool) -> Records:

@@ -1,0 +1,137 @@
+"""What tasks make of Arrow's batches, without Spark."""
+
+import pyarrow as pa
+import pytest
+
+from odradek.spark_it.sinks import topic_tasks
+from odradek.spark_it.sinks.topic_tasks import Target, pack, unpacked
+from odradek.spark_it.units import Clients, FencedError, Outcome, Records
+
+HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+TARGET = Target("shop", "out", "dead", has_headers=True, says_why=True)
+
+
+def batch(**columns):
+    """Columns of records, three unless they say otherwise."""
+    types = {"key": pa.binary(), "value": pa.binary(), "headers": HEADERS, "row": pa.binary(), "part": pa.int32()}
+    given = {"key": [b"a", None, b"c"], "value": [b"1", b"2", None], **columns}
+    arrays = [pa.array(values, types.get(name)) for name, values in given.items()]
+    return pa.RecordBatch.from_arrays(arrays, names=list(given))
+
+
+def pairs(*given):
+    return [{"key": key, "value": value} for key, value in given]
+
+
+def made(*batches, target=TARGET, index=0):
+    return [some for one in batches for some in topic_tasks._records(one, index, target)]
+
+
+def test_rows():
+    headers = [pairs(("a", b"1"), ("a", None)), None, []]
+    [records] = made(batch(headers=headers))
+    assert records == Records(
+        "out", [b"a", None, b"c"], [b"1", b"2", None], [[("a", b"1"), ("a", None)], None, None], is_dead=False
+    )
+    plain = TARGET._replace(has_headers=False)
+    assert made(batch(), target=plain) == [Records("out", [b"a", None, b"c"], [b"1", b"2", None], None)]
+    assert made(batch(key=[None, None, None], headers=[None, None, None]))[0].keys == [None, None, None]
+    assert made(batch(key=[], value=[], headers=[])) == []
+
+
+def test_headers_of_a_slice():
+    """Arrow's batches may be a part of larger arrays."""
+    headers = [pairs(("a", b"1")), pairs(("b", b"2"), ("c", b"3")), pairs(("d", None))]
+    [records] = made(batch(headers=headers).slice(1))
+    assert records.headers == [[("b", b"2"), ("c", b"3")], [("d", None)]]
+    assert (records.keys, records.values) == ([None, b"c"], [b"2", None])
+
+
+def test_dead_letters_between_rows():
+    given = batch(headers=[pairs(("why", b"bad")), None, None], is_dead=[True, False, False])
+    assert made(given) == [
+        Records("dead", [b"a"], [b"1"], [[("why", b"bad")]], is_dead=True),
+        Records("out", [None, b"c"], [b"2", None], [None, None]),
+    ]
+
+
+def test_rows_that_the_format_refuses():
+    given = batch(error=[None, "value: is null", None], error_class=[None, "avro", None], row=[None, b"{}", None])
+    dead, rows = made(given, target=TARGET._replace(has_headers=False), index=4)
+    assert rows == Records("out", [b"a", b"c"], [b"1", None], None)
+    assert (dead.topic, dead.keys, dead.values, dead.is_dead) == ("dead", [None], [b"{}"], True)
+    assert dict(dead.headers[0]) == {
+        "__connect.errors.connector.name": b"shop",
+        "__connect.errors.task.id": b"4",
+        "__connect.errors.stage": b"TASK_PUT",
+        "__connect.errors.class.name": b"avro",
+        "__connect.errors.exception.class.name": b"org.apache.kafka.connect.errors.DataException",
+        "__connect.errors.exception.message": b"value: is null",
+        "__connect.errors.exception.stacktrace": None,
+    }
+    quiet = TARGET._replace(has_headers=False, says_why=False)
+    assert made(given, target=quiet)[0].headers == [None]
+    nowhere = TARGET._replace(has_headers=False, dead_topic=None)
+    assert made(given, target=nowhere) == [rows]
+
+
+def test_records_of_another_part():
+    plain = TARGET._replace(has_headers=False)
+    assert len(made(batch(part=[2, 2, 2]), target=plain, index=2)) == 1
+    with pytest.raises(ValueError, match="partition 2 has records of parts 1 to 2"):
+        made(batch(part=[2, 1, 2]), target=plain, index=2)
+
+
+@pytest.mark.parametrize(("partition", "unit"), [(0, 0), (2, 2), (5, 2)])
+def test_dead_letters_packed(monkeypatch, partition, unit):
+    monkeypatch.setattr(topic_tasks, "_partition", lambda: partition)
+    some, more = batch(headers=[None, [], pairs(("a", b"1"))]), batch(headers=[None, None, None])
+    [row] = pack([some, some.slice(0, 0), more], 3, 10_000)
+    assert row.column("unit").to_pylist() == [unit] and row.column("is_too_much").to_pylist() == [False]
+    found = list(unpacked(row.column("records").to_pylist(), TARGET))
+    assert [(one.topic, one.is_dead, one.headers) for one in found] == [
+        ("dead", True, [None, None, [("a", b"1")]]),
+        ("dead", True, [None, None, None]),
+    ]
+    assert list(pack([some.slice(0, 0)], 3, 10_000)) == []
+    [row] = pack([some, more], 3, some.nbytes)
+    assert row.to_pylist() == [{"unit": unit, "is_too_much": True, "records": None}]
+
+
+def test_a_partition_that_no_unit_is_for(monkeypatch):
+    monkeypatch.setattr(topic_tasks, "_partition", lambda: 3)
+    with pytest.raises(ValueError, match="partition 3 of a batch that has 1 units"):
+        list(topic_tasks.write_partition([], [None], {}, TARGET, Clients("")))
+
+
+def test_what_a_task_says_of_its_unit(monkeypatch):
+    monkeypatch.setattr(topic_tasks, "_partition", lambda: 0)
+    dead = batch(headers=[None, None, None])
+    packed = {0: [bytes(next(pack([dead], 1, 10_000)).column("records")[0].as_py())]}
+    taken = []
+
+    def written(unit, records, clients):
+        taken.extend(records)
+        return Outcome(3, 3, True)
+
+    monkeypatch.setattr(topic_tasks, "write", written)
+    plain = TARGET._replace(has_headers=False)
+    [row] = topic_tasks.write_partition([batch()], ["unit"], packed, plain, Clients(""))
+    assert row.to_pylist() == [
+        {"unit": 0, "rows": 3, "dead_letters": 3, "is_new": True, "error": None, "is_retriable": None}
+    ]
+    assert [some.is_dead for some in taken] == [True, False]
+
+    def refused(unit, records, clients):
+        raise topic_tasks.SinkError("down", is_retriable=True)
+
+    monkeypatch.setattr(topic_tasks, "write", refused)
+    [row] = topic_tasks.write_partition([batch()], ["unit"], {}, plain, Clients(""))
+    assert (row.to_pylist()[0]["error"], row.to_pylist()[0]["is_retriable"]) == ("down", True)
+
+    def overtaken(unit, records, clients):
+        raise FencedError("overtaken")
+
+    monkeypatch.setattr(topic_tasks, "write", overtaken)
+    with pytest.raises(FencedError):
+        list(topic_tasks.write_partition([batch()], ["unit"], {}, plain, Clients("")))
