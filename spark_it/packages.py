@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pyspark
 
-from odradek.spark_it.sink_settings import DeltaSink, IcebergSink, JdbcSink, TopicSink
+from odradek.spark_it.sink_settings import DeltaSink, IcebergSink, JdbcSink
 from odradek.spark_it.source_settings import JdbcSource, TopicSource
 from odradek.spark_it.spec import Pipeline
 
@@ -37,7 +37,7 @@ def of(pipeline: Pipeline) -> list[str]:
 def _needed(pipeline: Pipeline) -> Iterator[str]:
     spark = pyspark.__version__
     parts = [pipeline.sink, *pipeline.sources.values()]
-    if any(isinstance(part, TopicSource | TopicSink) for part in parts) or pipeline.errors.deadletterqueue_topic_name:
+    if any(isinstance(source, TopicSource) for source in pipeline.sources.values()):
         yield f"org.apache.spark:spark-sql-kafka-0-10_{SCALA}:{spark}"
     for part in parts:
         if isinstance(part, DeltaSink):

@@ -310,3 +310,49 @@ file.pattern = "*.csv"
     assert [(row.id, row.name) for row in kept.rows] == [(1, "a, b"), (2, "d")]
     [(_, value, headers)] = all_records(engine.servers, f"{unique}-dead")
     assert value == b"x,c" and b"a.csv" in dict(headers)["__connect.errors.exception.message"]
+
+
+def test_a_topic_sink_has_rows_dead_letters_and_progress_in_its_transactions(engine, topics, unique):
+    topics.create(unique, 3)
+    for partition in (0, 1):
+        given = [order(n) for n in range(10 * partition, 10 * partition + 10)] + [(None, b"bad")]
+        topics.produce(unique, given, partition=partition)
+    topics.create(f"{unique}-out", 2)
+    topics.create(f"{unique}-dead")
+    text = (
+        orders(unique, "max.offsets.per.trigger = 8")
+        + transform("SELECT id, _partition FROM orders WHERE id <> 4")
+        + '[expect.orders]\nnot_seven = { sql = "id <> 7", action = "dead-letter" }\n'
+        + '[expect.step]\nnot_twelve = { sql = "id <> 12", action = "dead-letter" }\n'
+        + errors(f"{unique}-dead")
+    )
+    sink = f'[sink]\nconnector = "topic"\ntopic = "{unique}-out"\nkey.fields = "id"\n'
+    engine.run(text, sink)
+    for _ in range(2):
+        written = sorted(int(key) for key, _, _ in all_records(engine.servers, f"{unique}-out"))
+        assert written == [n for n in range(20) if n not in (4, 7, 12)]
+        dead = all_records(engine.servers, f"{unique}-dead")
+        assert sorted(value for _, value, _ in dead) == sorted([b"bad", b"bad", order(7)[1], order(12)[1]])
+        assert sorted(tuple(origin_of(headers)) for _, _, headers in dead) == [
+            (unique, 0, 7),
+            (unique, 0, 10),
+            (unique, 1, 2),
+            (unique, 1, 10),
+        ]
+        assert committed(engine, unique, 2) == [11, 11]
+        # As after a crash: nothing is written twice.
+        engine.run(text, sink, rewinds=True)
+
+
+def test_counts_go_to_a_topic_by_batches(engine, topics, unique):
+    topics.produce(topics.create(unique), [order(n) for n in range(200)])
+    topics.create(f"{unique}-out", 2)
+    windows = "SELECT window.start AS minute, count(*) AS n FROM orders GROUP BY window(placed, '1 minute')"
+    text = "tasks.max = 2\n" + orders(unique, 'watermark = "placed 0 seconds"') + transform(windows)
+    sink = f'[sink]\nconnector = "topic"\ntopic = "{unique}-out"\nkey.fields = "minute"\n'
+    engine.run(text, sink)
+    engine.run(text, sink, rewinds=True)
+    assert sorted(value for _, value, _ in all_records(engine.servers, f"{unique}-out")) == [
+        b'{"minute":"2026-01-01T00:%02d:00.000Z","n":60}' % minute for minute in range(3)
+    ]
+    assert committed(engine, unique, 1) == [200]

@@ -1,0 +1,53 @@
+import pytest
+
+from odradek.spark_it import packages, session
+from odradek.spark_it.packages import PackagesError
+from spark_it.tests.unit.support import CONSOLE, SOURCE, TOPIC, pipeline
+
+JDBC = '[sink]\nconnector = "jdbc"\ntable.name.format = "t"\nconnection.url = "jdbc:{}://h/d"\n'
+KAFKA = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.0.0"
+
+
+def settings(text, folder, master="local[2]"):
+    one = pipeline(text, folder=folder)
+    found = session.settings_of(one, master)
+    return found | session.connectors_of(one, found)
+
+
+def test_what_a_pipeline_needs_is_fetched(tmp_path):
+    assert packages.of(pipeline(SOURCE + TOPIC)) == [KAFKA]
+    assert packages.of(pipeline(SOURCE + JDBC.format("postgresql"))) == [KAFKA, "org.postgresql:postgresql:42.7.7"]
+    generated = 'name = "g"\n[source.g]\nconnector = "generator"\n'
+    assert packages.of(pipeline(generated + CONSOLE)) == []
+    dead = '[errors]\ndeadletterqueue.topic.name = "dead"\n'
+    assert packages.of(pipeline(generated + CONSOLE + dead)) == []
+    delta = '[sink]\nconnector = "delta"\npath = "t"\n'
+    assert packages.of(pipeline(generated + delta)) == ["io.delta:delta-spark_2.13:4.0.0"]
+    with pytest.raises(PackagesError, match=r"no driver is known for foo databases: .* plugin\.path"):
+        packages.of(pipeline(SOURCE + JDBC.format("foo")))
+    assert settings(SOURCE + CONSOLE, tmp_path)["spark.jars.packages"] == KAFKA
+    assert "spark.jars.packages" not in settings(generated + CONSOLE, tmp_path)
+
+
+def test_connectors_in_a_folder(tmp_path):
+    (tmp_path / "lib").mkdir()
+    with pytest.raises(PackagesError, match=r"plugin\.path = lib: there is no jar"):
+        settings('plugin.path = "lib"\n' + SOURCE + CONSOLE, tmp_path)
+    for name in ("b.jar", "a.jar", "c.txt"):
+        (tmp_path / "lib" / name).touch()
+    found = settings('plugin.path = "lib"\nspark.jars = "/x.jar"\n' + SOURCE + CONSOLE, tmp_path)
+    assert found["spark.jars"] == f"{tmp_path}/lib/a.jar,{tmp_path}/lib/b.jar,/x.jar"
+    assert "spark.jars.packages" not in found
+
+
+def test_what_the_file_says_goes_before(tmp_path):
+    text = 'tasks.max = 3\nspark.sql.session.timeZone = "Europe/Berlin"\nspark.jars.packages = "a:b:1"\n'
+    found = settings(text + SOURCE + CONSOLE, tmp_path)
+    assert found["spark.sql.shuffle.partitions"] == "3"
+    assert found["spark.sql.session.timeZone"] == "Europe/Berlin"
+    assert found["spark.jars.packages"] == "a:b:1"
+
+
+def test_a_local_spark_is_for_this_machine_alone(tmp_path):
+    assert settings(SOURCE + CONSOLE, tmp_path)["spark.driver.bindAddress"] == "127.0.0.1"
+    assert "spark.driver.bindAddress" not in settings(SOURCE + CONSOLE, tmp_path, "spark://host:7077")

@@ -1,0 +1,126 @@
+import json
+import threading
+from types import SimpleNamespace
+
+import pytest
+
+from odradek.spark_it.batch import Guarded, Outcome, StoppedError, Writer
+from odradek.spark_it.progress import read_progress
+from odradek.spark_it.reporter import Reporter
+from odradek.spark_it.sinks import SinkError
+from spark_it.tests.unit.support import CONSOLE, SOURCE, pipeline
+from spark_it.tests.unit.test_reset import FakeGroup
+
+
+def writer(text="", stop=None):
+    said = []
+    one = pipeline(SOURCE + CONSOLE + f"[errors]\nretry.delay.max.ms = 2\n{text}")
+    return Writer(None, None, one.errors, 1, said.append, stop or threading.Event()), said
+
+
+def failing(times, error):
+    left = iter([error] * times)
+
+    def do():
+        for one in left:
+            raise one
+        return "done"
+
+    return do
+
+
+def test_what_may_pass_is_tried_again():
+    one, said = writer()
+    assert one.until_done(failing(3, SinkError("down", is_retriable=True))) == "done"
+    assert said == ["down; tried again in 0.002 s"] * 3
+
+
+def test_what_will_not_pass_is_not():
+    one, said = writer()
+    with pytest.raises(SinkError, match="no table"):
+        one.until_done(failing(1, SinkError("no table")))
+    with pytest.raises(ZeroDivisionError):
+        one.until_done(lambda: 1 / 0)
+    assert said == []
+
+
+def test_nothing_is_tried_for_longer_than_it_may():
+    one, _ = writer("retry.timeout = 0\n")
+    with pytest.raises(SinkError, match="down"):
+        one.until_done(failing(1, SinkError("down", is_retriable=True)))
+
+
+def test_waiting_ends_when_the_pipeline_is_to_stop():
+    stop = threading.Event()
+    one, _ = writer(stop=stop)
+    stop.set()
+    with pytest.raises(StoppedError):
+        one.until_done(failing(1, SinkError("down", is_retriable=True)))
+
+
+def test_no_batch_begins_when_the_pipeline_is_to_stop():
+    stop = threading.Event()
+    done = []
+    guarded = Guarded(lambda frame, batch_id: done.append(batch_id) or Outcome(batch_id, 1, 0), stop)
+    guarded(None, 0)
+    stop.set()
+    guarded.wait_until_idle()
+    with pytest.raises(RuntimeError):
+        guarded(None, 1)
+    assert done == [0] and isinstance(guarded.failure, StoppedError)
+    assert guarded.outcome(0).written == 1 and guarded.outcome(0) is None and guarded.outcome(1) is None
+
+
+class FakeQuery:
+    """A query with progress events as Spark has them."""
+
+    def __init__(self, *events):
+        self.recentProgress = [SimpleNamespace(json=one) for one in events]
+
+    @property
+    def lastProgress(self):  # noqa: N802
+        return SimpleNamespace(timestamp=len(self.recentProgress))
+
+
+def event(batch, end, latest, *, did=True, rows=10):
+    source = {"endOffset": {"orders": {"0": end}}, "latestOffset": {"orders": {"0": latest}}}
+    duration = {"triggerExecution": 500} | ({"addBatch": 400} if did else {})
+    return json.dumps({"batchId": batch, "numInputRows": rows, "durationMs": duration, "sources": [source]})
+
+
+def reported(tmp_path, group, *events, outcomes):
+    one = pipeline(SOURCE + '[expect.orders]\nx = { sql = "1 > 0" }\n' + CONSOLE, folder=tmp_path)
+    said = []
+    guarded = Guarded(lambda frame, batch_id: outcomes[batch_id], threading.Event())
+    for batch in outcomes:
+        guarded(None, batch)
+    with Reporter(one, group, said.append, is_stateful=False) as reporter:
+        reporter.take(FakeQuery(*events), guarded)
+        reporter.take(FakeQuery(*events), guarded)
+    return said, read_progress(one.state_folder)
+
+
+def test_what_is_said_of_batches(tmp_path):
+    group = FakeGroup()
+    outcomes = {
+        4: Outcome(4, written=7, dead_lettered=1, read=10, broken={("orders", "x"): 3}),
+        5: Outcome(5, written=10, dead_lettered=0),
+    }
+    events = [event(4, 10, 30), event(5, 20, 30), event(6, 20, 30, did=False)]
+    said, progress = reported(tmp_path, group, *events, outcomes=outcomes)
+    assert said == [
+        "batch 4: 10 read, 7 written, 1 dead letters, 2 dropped in 0.5 s, lag 20",
+        "  3 rows of orders are not as expected: x",
+        "batch 5: 10 read, 10 written in 0.5 s, lag 10",
+    ]
+    assert group.offsets == {("orders", 0): 20}
+    assert (progress.batch, progress.read, progress.written) == (5, 20, 17)
+    assert (progress.dead_lettered, progress.dropped) == (1, 2)
+    assert progress.rows_per_second == 20.0
+
+
+def test_a_group_that_cannot_be_committed_does_not_stop_it(tmp_path):
+    group = FakeGroup()
+    group.fails = True
+    said, progress = reported(tmp_path, group, event(0, 10, 10), outcomes={0: Outcome(0, 10, 0)})
+    assert said[0] == "down" and progress.last_error == "down" and progress.batch == 0
