@@ -2,6 +2,7 @@
 
 import itertools
 import threading
+import time
 
 import pytest
 from confluent_kafka import TopicPartition
@@ -339,6 +340,49 @@ def test_metadata_of_others(metadata):
 @pytest.mark.parametrize("said", [Marker(5, 1, 2, 3), Marker(5, None, None, 3), Marker(5)])
 def test_metadata(said):
     assert Marker.read(5, said.metadata) == said
+
+
+@pytest.mark.side_by_side
+def test_somebody_in_the_group_is_not_in_the_way(bench):
+    """Such as a console consumer with the pipeline's group; what it commits itself is told from what is written."""
+    member = bench.clients.consumer(bench.name)
+    try:
+        member.subscribe([bench.target])
+        while not member.assignment():
+            member.poll(0.1)
+        assert write(bench.offset_unit(0, 100), [bench.records(1)], bench.clients).is_new
+        assert not write(bench.offset_unit(0, 100), [bench.records(1)], bench.clients).is_new
+    finally:
+        member.close()
+    assert bench.written() == rows(1)
+
+
+@pytest.mark.side_by_side
+def test_a_transaction_that_takes_too_long(bench):
+    hasty = Clients(bench.servers, {"transaction.timeout.ms": "1000", "message.timeout.ms": "1000"})
+    unit = bench.units("offsets")
+
+    def is_aborted():
+        """A record and a marker of the transaction's end."""
+        reader = bench.clients.consumer("reader")
+        try:
+            ends = [reader.get_watermark_offsets(TopicPartition(bench.target, part), 10)[1] for part in (0, 1)]
+        finally:
+            reader.close()
+        return sum(ends) == 2
+
+    def slowly():
+        yield bench.records(1)
+        give_up_at = time.monotonic() + 90
+        while not is_aborted():
+            assert time.monotonic() < give_up_at
+        yield bench.records(2)
+
+    with pytest.raises(FencedError, match=r"or it took longer than transaction\.timeout\.ms .*; see that .* or set"):
+        write(unit, slowly(), hasty)
+    assert bench.written() == []
+    assert write(unit, [bench.records(1, 2)], bench.clients).is_new
+    assert bench.written() == rows(1, 2)
 
 
 def test_a_broker_that_is_down(bench):
