@@ -1,0 +1,173 @@
+"""Files, exactly once: a folder `batch=<generation>-<id>` for each batch, which any reader can read.
+
+Spark writes into a folder whose name begins with a dot, which readers leave out. It gets its name when it is whole, in
+one step where the file system renames folders in one (every local one and HDFS; object stores copy). The file `_rows`
+in it, which readers leave out too, comes last: a folder without it is written once more, one with it is done.
+"""
+
+import json
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from pyspark.errors import AnalysisException, PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StringType, StructType
+
+from odradek.spark_it.dead_letters import DeadLetterWriter
+from odradek.spark_it.guarantees import Units
+from odradek.spark_it.java import what_is_down
+from odradek.spark_it.sink_settings import FilesSink
+from odradek.spark_it.sinks import Batch, SinkError, Written
+from odradek.spark_it.sinks.counting import Counted
+from odradek.spark_it.spark_errors import readable
+from odradek.spark_it.spec import Pipeline
+
+COLUMN = "batch"
+"""What readers call the column that they make of the folders' names."""
+ROWS = "_rows"
+
+
+def make(
+    pipeline: Pipeline, units: Units | None, spark: SparkSession, dead_letters: DeadLetterWriter | None
+) -> "Folders":
+    """The sink of a pipeline."""
+    sink = pipeline.sink
+    assert isinstance(sink, FilesSink)
+    return Folders(pipeline.located(sink.path), sink, spark)
+
+
+class Folders:
+    """A `BatchSink`."""
+
+    takes_dead_letters = False
+
+    def __init__(self, path: str, sink: FilesSink, spark: SparkSession) -> None:
+        self._path = path
+        self._sink = sink
+        self._spark = spark
+        self._files = _FileSystem(spark, path)
+
+    def prepare(self, schema: StructType) -> None:
+        if COLUMN in (name.lower() for name in schema.names):
+            raise SinkError(
+                f"column {COLUMN}: readers make a column of that name of the folders of the batches; "
+                "call it something else in SQL"
+            )
+        if self._sink.format == "text" and [type(field.dataType) for field in schema.fields] != [StringType]:
+            raise SinkError(f"format text takes one column, a string; the rows are {schema.simpleString()}")
+        with self._explained():
+            for name in self._files.folders():
+                # What attempts that died have left.
+                if name.startswith(f".{COLUMN}="):
+                    self._files.delete(name)
+            beside = self._beside("0-0")
+            try:
+                # No rows, but Spark says what the format does not take, and the file system what it does not allow.
+                self._write(self._spark.createDataFrame([], schema), beside)
+            finally:
+                self._files.delete(beside)
+
+    def write(self, rows: DataFrame, dead: DataFrame | None, batch: Batch) -> Written:
+        number = f"{batch.generation}-{batch.id}"
+        name = f"{COLUMN}={number}"
+        with self._explained():
+            written = self._files.read(f"{name}/{ROWS}")
+            if written is not None:
+                return Written(int(json.loads(written)["rows"]))
+            beside = self._beside(number)
+            counted = Counted(rows)
+            try:
+                self._write(counted.frame, beside)
+                # One without its last file: of a file system that was interrupted while it copied.
+                self._files.delete(name)
+                self._files.rename(beside, name)
+            except BaseException:
+                self._files.delete(beside)
+                raise
+            count = counted.rows()
+            self._files.create(f"{name}/{ROWS}", json.dumps({"rows": count}))
+            return Written(count)
+
+    def _beside(self, number: str) -> str:
+        return f".{COLUMN}={number}.{secrets.token_hex(4)}"
+
+    def _write(self, frame: DataFrame, name: str) -> None:
+        writer = frame.write.format(self._sink.format).mode("overwrite")
+        if self._sink.compression_type is not None:
+            writer = writer.option("compression", self._sink.compression_type)
+        if self._sink.format == "csv":
+            writer = writer.option("header", True)
+        if self._sink.format == "json":
+            writer = writer.option("ignoreNullFields", False)
+        writer.save(f"{self._path}/{name}")
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        """Turns what the file system says into what to do about it; an error of the rows' own goes on as it is."""
+        try:
+            yield
+        except AnalysisException as error:
+            raise SinkError(f"files {self._path}: {readable(error)}") from None
+        except Exception as error:
+            said = what_is_down(error, self._path)
+            if said is None:
+                if isinstance(error, PySparkException) and "UNSUPPORTED" in str(error.getCondition()):
+                    raise SinkError(f"files {self._path}: {readable(error)}") from None
+                raise
+            text = f"files {self._path}: {said}; the folder must be there for every executor, with room and rights"
+            raise SinkError(text, is_retriable=True) from None
+
+    def close(self) -> None:
+        """Nothing is held between batches."""
+
+
+class _FileSystem:
+    """Names below a folder, on whatever file system it is, through Hadoop's API as Spark uses it."""
+
+    def __init__(self, spark: SparkSession, path: str) -> None:
+        self._jvm: Any = spark._jvm
+        self._configuration: Any = spark._jsparkSession.sessionState().newHadoopConf()
+        self._root = path
+
+    def _at(self, name: str) -> tuple[Any, Any]:
+        path = self._jvm.org.apache.hadoop.fs.Path(f"{self._root}/{name}" if name else self._root)
+        return path.getFileSystem(self._configuration), path
+
+    def folders(self) -> list[str]:
+        system, path = self._at("")
+        if not system.exists(path):
+            return []
+        return [str(status.getPath().getName()) for status in system.listStatus(path) if status.isDirectory()]
+
+    def delete(self, name: str) -> None:
+        """Deletes a folder and what is in it, if it is there."""
+        system, path = self._at(name)
+        system.delete(path, True)
+
+    def rename(self, old: str, new: str) -> None:
+        """Raises SinkError when there is something of the new name."""
+        system, path = self._at(old)
+        _, target = self._at(new)
+        if system.exists(target) or not system.rename(path, target):
+            raise SinkError(f"files {self._root}: {new} is there already, or cannot be made", is_retriable=True)
+
+    def create(self, name: str, text: str) -> None:
+        system, path = self._at(name)
+        stream = system.create(path, True)
+        try:
+            stream.write(bytearray(text.encode()))
+        finally:
+            stream.close()
+
+    def read(self, name: str) -> str | None:
+        """The text of a small file; None if it is not there, or empty."""
+        system, path = self._at(name)
+        if not system.exists(path):
+            return None
+        stream = system.open(path)
+        try:
+            return str(self._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8")) or None
+        finally:
+            stream.close()

@@ -1,0 +1,280 @@
+"""Delta and Iceberg tables, exactly once: the batch's number is part of the table's commit.
+
+Delta keeps the last number of each writer itself (`txnAppId`, `txnVersion`) and leaves out a commit that has come
+already. Iceberg keeps what a writer says of a snapshot: the number is looked for in the table's line of snapshots
+before a batch is appended. Source: Delta's "Idempotent table writes in foreachBatch", Iceberg's SparkWriteOptions.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+from pyspark.sql.types import (
+    ByteType,
+    DataType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    ShortType,
+    StructField,
+    StructType,
+)
+
+from odradek.properties import nearest
+from odradek.spark_it.dead_letters import DeadLetterWriter
+from odradek.spark_it.dialects import quoted
+from odradek.spark_it.guarantees import Units
+from odradek.spark_it.java import what_is_down
+from odradek.spark_it.sink_settings import DeltaSink, IcebergSink
+from odradek.spark_it.sinks import Batch, SinkError, Written
+from odradek.spark_it.sinks.counting import Counted
+from odradek.spark_it.sinks.recorded import is_written
+from odradek.spark_it.spark_errors import readable
+from odradek.spark_it.spec import Pipeline
+
+_WIDER: Mapping[type[DataType], tuple[type[DataType], ...]] = {
+    ByteType: (ShortType, IntegerType, LongType),
+    ShortType: (IntegerType, LongType),
+    IntegerType: (LongType, DoubleType),
+    FloatType: (DoubleType,),
+}
+_LOOK_BACK = 50
+"""Commits of a Delta table that are looked through for what a repeated batch has written."""
+
+
+def make(
+    pipeline: Pipeline, units: Units | None, spark: SparkSession, dead_letters: DeadLetterWriter | None
+) -> "DeltaTable | IcebergTable":
+    """The sink of a pipeline. Raises SinkError."""
+    sink = pipeline.sink
+    if isinstance(sink, DeltaSink):
+        return DeltaTable(pipeline.name, pipeline.located(sink.path), sink, spark)
+    assert isinstance(sink, IcebergSink)
+    return IcebergTable(pipeline, sink, spark)
+
+
+class DeltaTable:
+    """A `BatchSink`."""
+
+    takes_dead_letters = False
+
+    def __init__(self, name: str, path: str, sink: DeltaSink, spark: SparkSession) -> None:
+        self._writer = f"odradek.{name}"
+        self._path = self._place = path
+        self._title = f"delta {path}"
+        self._sink = sink
+        self._spark = spark
+
+    def prepare(self, schema: StructType) -> None:
+        with _explained(self._title, self._place):
+            table = self._table_schema()
+            if table is not None:
+                misfits(self._title, schema, table, may_add=self._sink.auto_evolve)
+                return
+            empty = self._spark.createDataFrame([], nullable(schema))
+            empty.write.format("delta").mode("append").save(self._path)
+
+    def write(self, rows: DataFrame, dead: DataFrame | None, batch: Batch) -> Written:
+        with _explained(self._title, self._place):
+            if is_written(self._recorded(), batch, "the last batch in the table"):
+                return Written(self._rows_of(batch))
+            table = self._table_schema()
+            counted = Counted(rows if table is None else fitted(rows, table))
+            writer = counted.frame.write.format("delta").mode("append")
+            if self._sink.auto_evolve:
+                writer = writer.option("mergeSchema", True)
+            writer = writer.option("txnAppId", self._writer).option("txnVersion", batch.marker)
+            writer.option("userMetadata", self._metadata(batch)).save(self._path)
+            return Written(counted.rows())
+
+    def _metadata(self, batch: Batch) -> str:
+        return json.dumps({"pipeline": self._writer, "generation": batch.generation, "batch": batch.id})
+
+    def _table_schema(self) -> StructType | None:
+        snapshot = self._snapshot()
+        if snapshot.version() < 0:
+            return None
+        return StructType.fromJson(json.loads(snapshot.schema().json()))
+
+    def _snapshot(self) -> Any:
+        """The table as it is now; of version -1 if there is none."""
+        jvm: Any = self._spark._jvm
+        none = jvm.scala.Option.apply(None)
+        log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(self._spark._jsparkSession, self._path)
+        return log.update(False, none, none)
+
+    def _recorded(self) -> int:
+        """The marker of the last batch in the table; 0 if none is."""
+        found = self._snapshot().transactions().get(self._writer)
+        return int(found.get()) if found.isDefined() else 0
+
+    def _rows_of(self, batch: Batch) -> int:
+        """Rows that an earlier attempt has written; 0 if the table has moved on too far to say."""
+        jvm: Any = self._spark._jvm
+        table = jvm.io.delta.tables.DeltaTable.forPath(self._spark._jsparkSession, self._path)
+        history = DataFrame(table.history(_LOOK_BACK), self._spark)
+        found = history.where(f.col("userMetadata") == self._metadata(batch)).select("operationMetrics").first()
+        return int(found[0].get("numOutputRows", 0)) if found is not None else 0
+
+    def close(self) -> None:
+        """Nothing is held between batches."""
+
+
+class IcebergTable:
+    """A `BatchSink`. The catalog is one of the session's, under a name made of its configuration."""
+
+    takes_dead_letters = False
+
+    def __init__(self, pipeline: Pipeline, sink: IcebergSink, spark: SparkSession) -> None:
+        self._sink = sink
+        self._spark = spark
+        self._title = f"iceberg {sink.iceberg_tables}"
+        self._property = f"odradek.{pipeline.name}.batch"
+        settings = dict(sink.passed["iceberg.catalog."])
+        if not settings:
+            raise SinkError(f"{self._title}: iceberg.catalog.type and iceberg.catalog.warehouse say where it is")
+        if "warehouse" in settings and settings.get("type") != "rest":
+            settings["warehouse"] = pipeline.located(settings["warehouse"])
+        self._place = settings.get("warehouse", sink.iceberg_tables)
+        digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:10]
+        self._catalog = f"odradek_iceberg_{digest}"
+        # What another session has changed is to be seen.
+        self._settings = {"cache-enabled": "false", **settings}
+        self._configure(spark)
+        *namespace, table = sink.iceberg_tables.split(".")
+        if not namespace:
+            raise SinkError(f"{self._title}: iceberg.tables is namespace.table")
+        self._namespace = ".".join([self._catalog, *map(quoted, namespace)])
+        self._table = f"{self._namespace}.{quoted(table)}"
+
+    def _configure(self, spark: SparkSession) -> None:
+        """Makes the catalog known to a session; that of a batch is another than that of the pipeline."""
+        spark.conf.set(f"spark.sql.catalog.{self._catalog}", "org.apache.iceberg.spark.SparkCatalog")
+        for key, value in self._settings.items():
+            spark.conf.set(f"spark.sql.catalog.{self._catalog}.{key}", value)
+
+    def prepare(self, schema: StructType) -> None:
+        with _explained(self._title, self._place):
+            if not self._spark.catalog.tableExists(self._table):
+                if not self._sink.auto_create:
+                    raise SinkError(f"{self._title}: there is no such table; create it, or write auto.create = true")
+                self._spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {self._namespace}")
+                self._spark.createDataFrame([], nullable(schema)).writeTo(self._table).using("iceberg").create()
+            missing = misfits(self._title, schema, self._table_schema(), may_add=self._sink.auto_evolve)
+            if missing:
+                columns = ", ".join(f"{quoted(field.name)} {field.dataType.simpleString()}" for field in missing)
+                self._spark.sql(f"ALTER TABLE {self._table} ADD COLUMNS ({columns})")
+
+    def write(self, rows: DataFrame, dead: DataFrame | None, batch: Batch) -> Written:
+        with _explained(self._title, self._place):
+            snapshot = self._last_snapshot()
+            recorded = int(snapshot.summary().get(self._property)) if snapshot is not None else 0
+            if is_written(recorded, batch, "the last batch in the table"):
+                return Written(int(snapshot.summary().get("added-records") or 0))
+            self._configure(batch.spark)
+            table = self._table_schema()
+            counted = Counted(completed(fitted(rows, table), table))
+            writer = counted.frame.writeTo(self._table)
+            writer.option(f"snapshot-property.{self._property}", str(batch.marker)).append()
+            return Written(counted.rows())
+
+    def _table_schema(self) -> StructType:
+        return self._spark.table(self._table).schema
+
+    def _last_snapshot(self) -> Any:
+        """The newest snapshot that this pipeline has made, of those that the table now consists of; or None."""
+        jvm: Any = self._spark._jvm
+        table = jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergTable(self._spark._jsparkSession, self._table)
+        table.refresh()
+        snapshot = table.currentSnapshot()
+        while snapshot is not None:
+            if snapshot.summary().get(self._property) is not None:
+                return snapshot
+            parent = snapshot.parentId()
+            # Older ones may have expired.
+            snapshot = None if parent is None else table.snapshot(parent)
+        return None
+
+    def close(self) -> None:
+        """Nothing is held between batches."""
+
+
+def nullable(schema: StructType) -> StructType:
+    """The columns of a new table: what is never null in the statement of today may be in that of tomorrow."""
+    return StructType([StructField(field.name, field.dataType, True) for field in schema.fields])
+
+
+def misfits(title: str, rows: StructType, table: StructType, *, may_add: bool) -> list[StructField]:
+    """The columns that the table does not have, where they may be added. Raises SinkError for what does not fit."""
+    by_name = {field.name.casefold(): field for field in table.fields}
+    missing = []
+    for field in rows.fields:
+        there = by_name.get(field.name.casefold())
+        if there is None:
+            missing.append(field)
+        elif not _fits(field.dataType, there.dataType):
+            raise SinkError(
+                f"{title}: column {there.name} is {there.dataType.simpleString()}, and the pipeline has "
+                f"{field.dataType.simpleString()}; cast it in SQL"
+            )
+    if missing and not may_add:
+        near = nearest(missing[0].name.casefold(), by_name)
+        hint = f" (there is {by_name[near].name})" if near else ""
+        helps = "add it, write auto.evolve = true, or leave it out in SQL"
+        raise SinkError(f"{title}: there is no column {missing[0].name}{hint}; {helps}")
+    given = {name.casefold() for name in rows.names}
+    needed = [field.name for field in table.fields if not field.nullable and field.name.casefold() not in given]
+    if needed:
+        raise SinkError(f"{title}: column {needed[0]} must not be null, and the pipeline does not have it")
+    return missing
+
+
+def _fits(type_: DataType, there: DataType) -> bool:
+    """Whether every value of a type is one of the other as well."""
+    if type_.jsonValue() == there.jsonValue() or type(there) in _WIDER.get(type(type_), ()):
+        return True
+    if isinstance(type_, DecimalType) and isinstance(there, DecimalType):
+        return there.scale >= type_.scale and there.precision - there.scale >= type_.precision - type_.scale
+    # Whether what is within may be null is for the table to say, when it is.
+    return type_.simpleString() == there.simpleString()
+
+
+def fitted(rows: DataFrame, table: StructType) -> DataFrame:
+    """The rows with the names and types that the table has for their columns."""
+    by_name = {field.name.casefold(): field for field in table.fields}
+    columns = []
+    for field in rows.schema.fields:
+        there = by_name.get(field.name.casefold())
+        column = f.col(quoted(field.name))
+        if there is not None:
+            column = (column if there.dataType == field.dataType else column.cast(there.dataType)).alias(there.name)
+        columns.append(column)
+    return rows.select(*columns)
+
+
+def completed(rows: DataFrame, table: StructType) -> DataFrame:
+    """The rows with null in the columns that only the table has."""
+    given = {name.casefold() for name in rows.columns}
+    lacking = [field for field in table.fields if field.name.casefold() not in given]
+    return rows.select("*", *(f.lit(None).cast(field.dataType).alias(field.name) for field in lacking))
+
+
+@contextmanager
+def _explained(title: str, place: str) -> Iterator[None]:
+    """Turns what Spark says of a table into a SinkError; an error of the rows' own goes on as it is."""
+    try:
+        yield
+    except AnalysisException as error:
+        raise SinkError(f"{title}: {readable(error)}") from None
+    except Exception as error:
+        said = what_is_down(error, place)
+        if said is None:
+            raise
+        raise SinkError(f"{title}: {said}; is what it is kept in there?", is_retriable=True) from None

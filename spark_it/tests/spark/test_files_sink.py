@@ -1,0 +1,163 @@
+"""The files sink, whose folders are read by pyarrow as well as by Spark."""
+
+import json
+from pathlib import Path
+
+import pyarrow.csv
+import pyarrow.dataset
+import pyarrow.json
+import pyarrow.parquet
+import pytest
+from pyspark.sql import functions as f
+
+from odradek.spark_it.sinks import SinkError
+from odradek.spark_it.sinks import files as files_sink
+from spark_it.tests.spark.batches import GENERATION, batch, pipeline_of, sink_for
+
+
+@pytest.fixture
+def out(tmp_path):
+    return tmp_path / "out"
+
+
+@pytest.fixture
+def sink_to(spark, tmp_path):
+    def made(format_="parquet", keys="", session=None):
+        text = f'connector = "files"\npath = "out"\nformat = "{format_}"\n{keys}'
+        return sink_for(pipeline_of(text, tmp_path), session or spark)
+
+    return made
+
+
+def numbers(spark, count, start=0):
+    return spark.range(start, start + count, 1, 3).select("id", f.format_string("row %d", "id").alias("text"))
+
+
+def visible(folder: Path):
+    """Files that no reader leaves out, by folder."""
+    found = {}
+    for path in folder.rglob("*"):
+        parts = path.relative_to(folder).parts
+        if path.is_file() and not any(part[0] in "._" for part in parts):
+            found.setdefault(parts[:-1], []).append(parts[-1])
+    return found
+
+
+def test_a_batch_that_is_repeated_is_there_once(spark, sink_to, out):
+    sink = sink_to()
+    sink.prepare(numbers(spark, 1).schema)
+    for number in (0, 1):
+        part = numbers(spark, 1000, 1000 * number)
+        assert sink.write(part, None, batch(spark, number)).rows == 1000
+        assert sink.write(part, None, batch(spark, number)).rows == 1000
+    other = spark.newSession()
+    again = sink_to(session=other)
+    again.prepare(numbers(spark, 1).schema)
+    assert again.write(numbers(other, 1000, 1000), None, batch(other, 1)).rows == 1000
+    assert again.write(numbers(other, 500, 2000), None, batch(other, 2)).rows == 500
+    table = pyarrow.parquet.read_table(out)
+    assert (table.num_rows, len(set(table["id"].to_pylist()))) == (2500, 2500)
+    assert pyarrow.dataset.dataset(out).count_rows() == 2500
+    read = spark.read.parquet(str(out))
+    assert (read.count(), read.select("id").distinct().count()) == (2500, 2500)
+    assert {row[0] for row in read.select("batch").distinct().collect()} == {f"{GENERATION}-{n}" for n in range(3)}
+    assert [len(folder) for folder in visible(out)] == [1, 1, 1]
+
+
+def test_a_new_generation_writes_beside_the_old(spark, sink_to, out):
+    sink = sink_to()
+    for generation in (GENERATION, GENERATION + 1):
+        sink.write(numbers(spark, 10), None, batch(spark, 0, generation))
+    assert pyarrow.parquet.read_table(out).num_rows == 20
+    assert sorted(visible(out)) == [(f"batch={GENERATION}-0",), (f"batch={GENERATION + 1}-0",)]
+
+
+@pytest.mark.parametrize("window", ["delete", "rename", "create"])
+def test_killed_while_a_folder_is_put_in_place(spark, sink_to, out, monkeypatch, window):
+    sink = sink_to()
+    rows = numbers(spark, 100)
+    sink.prepare(rows.schema)
+    sink.write(rows, None, batch(spark, 0))
+
+    class KilledError(BaseException):
+        pass
+
+    def dies(*_):
+        patched.setattr(files_sink._FileSystem, "delete", lambda *_: None)  # nor is anything tidied up
+        raise KilledError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(files_sink._FileSystem, window, dies)
+        with pytest.raises(KilledError):
+            sink.write(numbers(spark, 100, 100), None, batch(spark, 1))
+    before = pyarrow.parquet.read_table(out).num_rows
+    assert before == (200 if window == "create" else 100)
+    assert spark.read.parquet(str(out)).count() == before
+    again = sink_to()
+    again.prepare(rows.schema)
+    assert [path.name for path in out.glob(".batch*")] == []
+    assert again.write(numbers(spark, 100, 100), None, batch(spark, 1)).rows == 100
+    assert sorted(pyarrow.parquet.read_table(out)["id"].to_pylist()) == list(range(200))
+
+
+def test_every_format(spark, tmp_path):
+    rows = spark.createDataFrame([(1, "a,b"), (2, None), (3, 'c"\nd')], "id int, text string").coalesce(1)
+    for format_, keys in (("json", ""), ("csv", ""), ("parquet", 'compression.type = "zstd"'), ("text", "")):
+        text = f'connector = "files"\npath = "{format_}"\nformat = "{format_}"\n{keys}'
+        sink = sink_for(pipeline_of(text, tmp_path), spark)
+        frame = rows.select(f.col("id").cast("string")) if format_ == "text" else rows
+        sink.prepare(frame.schema)
+        assert sink.write(frame, None, batch(spark, 0)).rows == 3
+        [[name]] = visible(tmp_path / format_).values()
+        [file] = (tmp_path / format_).rglob(name)
+        expected = [{"id": 1, "text": "a,b"}, {"id": 2, "text": None}, {"id": 3, "text": 'c"\nd'}]
+        if format_ == "json":
+            assert pyarrow.json.read_json(file).to_pylist() == expected
+            assert [json.loads(line) for line in file.read_text().splitlines()] == expected
+        elif format_ == "parquet":
+            assert pyarrow.parquet.ParquetFile(file).metadata.row_group(0).column(0).compression == "ZSTD"
+            assert pyarrow.parquet.read_table(file, partitioning=None).to_pylist() == expected
+        elif format_ == "csv":
+            read = pyarrow.csv.read_csv(
+                file,
+                parse_options=pyarrow.csv.ParseOptions(newlines_in_values=True, escape_char="\\"),
+                convert_options=pyarrow.csv.ConvertOptions(strings_can_be_null=True, quoted_strings_can_be_null=False),
+            )
+            assert read.to_pylist() == expected
+        else:
+            assert file.read_text() == "1\n2\n3\n"
+
+
+def test_a_batch_without_rows(spark, sink_to, out):
+    sink = sink_to()
+    empty = spark.createDataFrame([], "id long, text string")
+    for _ in range(2):
+        assert sink.write(empty, None, batch(spark, 0)).rows == 0
+    sink.write(numbers(spark, 10), None, batch(spark, 1))
+    assert pyarrow.parquet.read_table(out).num_rows == 10
+    assert spark.read.parquet(str(out)).count() == 10
+
+
+def test_what_a_format_does_not_take(spark, sink_to, tmp_path):
+    for format_, select, message in (
+        ("csv", "struct(1) AS a", "files .*out: The CSV datasource doesn't support the column `a`"),
+        ("text", "1 AS a", "format text takes one column, a string; the rows are struct<a:int>"),
+        ("text", "'x' AS a, 'y' AS b", "format text takes one column"),
+        ("parquet", "1 AS Batch", "column batch: readers make a column of that name"),
+    ):
+        with pytest.raises(SinkError, match=message) as raised:
+            sink_to(format_).prepare(spark.sql(f"SELECT {select}").schema)
+        assert not raised.value.is_retriable
+
+
+def test_a_folder_that_cannot_be_made_is_tried_again(spark, sink_to, out):
+    out.write_text("a file is in its place")
+    sink = sink_to()
+    rows = numbers(spark, 10)
+    with pytest.raises(SinkError, match=r"files .*/out: .*room and rights") as raised:
+        sink.prepare(rows.schema)
+    assert raised.value.is_retriable
+    out.unlink()
+    sink.prepare(rows.schema)
+    assert sink.write(rows, None, batch(spark, 0)).rows == 10
+    assert pyarrow.parquet.read_table(out).num_rows == 10

@@ -1,0 +1,196 @@
+"""Delta and Iceberg tables, whose rows are counted by pyarrow from the files that their newest metadata names."""
+
+import json
+from pathlib import Path
+
+import fastavro
+import pyarrow.parquet
+import pytest
+from pyspark.sql import functions as f
+
+from odradek.spark_it.sinks import SinkError
+from odradek.spark_it.sinks.lakehouse import DeltaTable, IcebergTable
+from spark_it.tests.spark.batches import GENERATION, batch, pipeline_of, sink_for
+
+
+def numbers(spark, count, start=0):
+    return spark.range(start, start + count, 1, 3).select("id", f.format_string("row %d", "id").alias("text"))
+
+
+def delta_files(folder: Path):
+    """Files of a Delta table, by the actions in its log."""
+    there = set()
+    for log in sorted((folder / "_delta_log").glob("*.json")):
+        for action in map(json.loads, log.read_text().splitlines()):
+            if "add" in action:
+                there.add(folder / action["add"]["path"])
+            if "remove" in action:
+                there.discard(folder / action["remove"]["path"])
+    return there
+
+
+def iceberg_files(folder: Path):
+    """Files of an Iceberg table, by the manifests of its current snapshot."""
+    version = (folder / "metadata" / "version-hint.text").read_text().strip()
+    metadata = json.loads((folder / "metadata" / f"v{version}.metadata.json").read_text())
+    current = [each for each in metadata["snapshots"] if each["snapshot-id"] == metadata["current-snapshot-id"]]
+    there = set()
+    for manifest in avro_rows(current[0]["manifest-list"]) if current else ():
+        for entry in avro_rows(manifest["manifest_path"]):
+            if entry["status"] != 2:
+                there.add(local(entry["data_file"]["file_path"]))
+    return there
+
+
+def local(address):
+    return Path(address.removeprefix("file:"))
+
+
+def avro_rows(address):
+    with local(address).open("rb") as file:
+        return list(fastavro.reader(file))
+
+
+class Table:
+    """One of the two, in a folder of the test's own."""
+
+    def __init__(self, kind, spark, folder):
+        self.kind, self.spark, self.folder = kind, spark, folder
+
+    def sink(self, keys="", name="orders", session=None):
+        if self.kind == "delta":
+            text = f'connector = "delta"\npath = "lake/shop/t"\n{keys}'
+        else:
+            text = f'connector = "iceberg"\niceberg.tables = "shop.t"\n{keys}\n'
+            text += 'iceberg.catalog.type = "hadoop"\niceberg.catalog.warehouse = "lake"'
+        return sink_for(pipeline_of(text, self.folder, name=name), session or self.spark)
+
+    def rows(self, *columns):
+        place = self.folder / "lake" / "shop" / "t"
+        files = delta_files(place) if self.kind == "delta" else iceberg_files(place)
+        columns = list(columns or ["id"])
+        found = []
+        for file in files:
+            read = pyarrow.parquet.ParquetFile(file).read()
+            had = [read[name].to_pylist() if name in read.column_names else [None] * len(read) for name in columns]
+            found += zip(*had, strict=True)
+        return sorted(found, key=lambda row: [(value is None, value or 0) for value in row])
+
+
+@pytest.fixture(params=["delta", "iceberg"])
+def table(request, spark, tmp_path):
+    return Table(request.param, spark, tmp_path)
+
+
+def test_a_batch_that_is_repeated_is_there_once(spark, table):
+    sink = table.sink()
+    sink.prepare(numbers(spark, 1).schema)
+    for number in (0, 1):
+        part = numbers(spark, 1000, 1000 * number)
+        assert sink.write(part, None, batch(spark, number)).rows == 1000
+        assert sink.write(part, None, batch(spark, number)).rows == 1000
+    # As after a crash between sink and checkpoint: another session, another sink.
+    other = spark.newSession()
+    again = table.sink(session=other)
+    again.prepare(numbers(other, 1).schema)
+    assert again.write(numbers(other, 1000, 1000), None, batch(other, 1)).rows == 1000
+    assert again.write(numbers(other, 500, 2000), None, batch(other, 2)).rows == 500
+    assert table.rows() == [(n,) for n in range(2500)]
+
+
+def test_others_and_other_generations_write_for_themselves(spark, table):
+    rows = numbers(spark, 10)
+    for name, generation in (("orders", 0), ("refunds", 0), ("orders", 1)):
+        sink = table.sink(name=name)
+        sink.prepare(rows.schema)
+        for _ in range(2):
+            assert sink.write(rows, None, batch(spark, 0, GENERATION + generation)).rows == 10
+    assert len(table.rows()) == 30
+    # What the other has written in between does not matter.
+    refunds = table.sink(name="refunds")
+    assert refunds.write(rows, None, batch(spark, 0)).rows == 10
+    assert len(table.rows()) == 30
+    with pytest.raises(SinkError, match=r"of generation .*reset") as raised:
+        table.sink().write(rows, None, batch(spark, 1))
+    assert not raised.value.is_retriable
+    with pytest.raises(SinkError, match="is batch 0, and this is batch -1: the checkpoint is older"):
+        refunds.write(rows, None, batch(spark, -1))
+    assert len(table.rows()) == 30
+
+
+def test_columns_that_do_not_fit_and_columns_that_are_new(spark, table):
+    sink = table.sink()
+    sink.prepare(spark.sql("SELECT 1L AS id, 1 AS amount, CAST(1 AS DECIMAL(12,2)) AS total").schema)
+    for select, message in (
+        ("1L id, 'x' AS amount", "column amount is int, and the pipeline has string; cast it in SQL"),
+        ("1L id, 2L AS amount", "column amount is int, and the pipeline has bigint"),
+        ("1L id, CAST(1 AS DECIMAL(12,4)) AS total", r"column total is decimal\(12,2\), and"),
+        ("1L id, 2 AS amounts", r"there is no column amounts \(there is amount\); add it, write auto.evolve = true"),
+    ):
+        with pytest.raises(SinkError, match=message) as raised:
+            table.sink().prepare(spark.sql(f"SELECT {select}").schema)
+        assert not raised.value.is_retriable
+    # Narrower ones fit, in any order and case.
+    narrow = spark.sql("SELECT CAST(7.5 AS DECIMAL(4,1)) AS Total, 2 AS ID")
+    sink = table.sink()
+    sink.prepare(narrow.schema)
+    assert sink.write(narrow, None, batch(spark, 0)).rows == 1
+    wide = spark.sql("SELECT 3L AS id, 'new' AS note")
+    sink = table.sink("auto.evolve = true")
+    sink.prepare(wide.schema)
+    for _ in range(2):
+        assert sink.write(wide, None, batch(spark, 1)).rows == 1
+    assert [tuple(map(str, row)) for row in table.rows("id", "total", "note")] == [
+        ("2", "7.50", "None"),
+        ("3", "None", "new"),
+    ]
+
+
+def test_what_is_never_null_may_be_null_later(spark, table):
+    counted = numbers(spark, 10).groupBy().agg(f.count("*").alias("id"))
+    assert not counted.schema["id"].nullable
+    sink = table.sink()
+    sink.prepare(counted.schema)
+    sink.write(counted, None, batch(spark, 0))
+    again = table.sink()
+    maybe = spark.createDataFrame([(None,)], "id long")
+    again.prepare(maybe.schema)
+    assert again.write(maybe, None, batch(spark, 1)).rows == 1
+    assert table.rows() == [(10,), (None,)]
+
+
+def test_a_commit_that_comes_to_nothing_is_tried_again(spark, table):
+    sink = table.sink()
+    rows = numbers(spark, 10)
+    sink.prepare(rows.schema)
+    sink.write(rows, None, batch(spark, 0))
+    place = table.folder / "lake" if table.kind == "delta" else table.folder / "lake" / "shop" / "t" / "data"
+    place.rename(table.folder / "away")
+    place.write_text("a file is in its place")
+    with pytest.raises(SinkError, match=rf"{table.kind} ") as raised:
+        table.sink().write(numbers(spark, 10, 10), None, batch(spark, 1))
+    assert raised.value.is_retriable, str(raised.value)
+    place.unlink()
+    (table.folder / "away").rename(place)
+    assert table.sink().write(numbers(spark, 10, 10), None, batch(spark, 1)).rows == 10
+    assert table.rows() == [(n,) for n in range(20)]
+
+
+def test_an_iceberg_table_has_to_be_somewhere(spark, tmp_path):
+    text = 'connector = "iceberg"\niceberg.tables = "shop.t"\n'
+    with pytest.raises(SinkError, match=r"iceberg.catalog.type and iceberg.catalog.warehouse say where it is"):
+        sink_for(pipeline_of(text, tmp_path), spark)
+    text += 'iceberg.catalog.type = "hadoop"\niceberg.catalog.warehouse = "lake"\n'
+    sink = sink_for(pipeline_of(text + "auto.create = false", tmp_path), spark)
+    with pytest.raises(SinkError, match=r"there is no such table; create it, or write auto.create = true"):
+        sink.prepare(spark.range(1).schema)
+    with pytest.raises(SinkError, match=r"iceberg.tables is namespace.table"):
+        sink_for(pipeline_of(text.replace("shop.t", "t"), tmp_path), spark)
+
+
+def test_which_is_which(spark, tmp_path):
+    delta = sink_for(pipeline_of('connector = "delta"\npath = "x"', tmp_path), spark)
+    assert isinstance(delta, DeltaTable)
+    text = 'connector = "iceberg"\niceberg.tables = "a.b"\niceberg.catalog.type = "hadoop"\n'
+    text += 'iceberg.catalog.warehouse = "x"'
+    assert isinstance(sink_for(pipeline_of(text, tmp_path), spark), IcebergTable)
