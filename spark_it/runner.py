@@ -127,8 +127,8 @@ class _Run:
         stop: threading.Event,
         said: Callable[[str], None],
     ) -> None:
-        self._pipeline = pipeline
-        self._is_available_now = options.is_available_now or pipeline.settings.trigger == AVAILABLE_NOW
+        self._pipeline = pipeline.taking_what_is_there() if options.is_available_now else pipeline
+        self._is_available_now = self._pipeline.settings.trigger == AVAILABLE_NOW
         self._spark = spark
         self._cluster = cluster
         self._stop = stop

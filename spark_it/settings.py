@@ -7,7 +7,8 @@ reference says of the table. Key `value.format` is attribute `value_format`. A r
 """
 
 import re
-from typing import Any, ClassVar, Literal, NamedTuple
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 from odradek.properties import Kind, Property, PropertySet, boolean, integer, long, password, string, string_list
 from odradek.spark_it.times import interval_ms, is_interval
@@ -69,6 +70,11 @@ class Settings(PropertySet):
 
     def derive(self) -> None:
         self.passed = {prefix.start: {} for prefix in self.prefixes}
+
+    def replace(self, changes: Mapping[str, str | None]) -> Self:
+        changed = super().replace(changes)
+        changed.passed = self.passed
+        return changed
 
 
 class PipelineSettings(Settings):

@@ -1,12 +1,19 @@
 """A pipeline as its file declares it: plain objects, made by `spec_reader`, held against one another by `checks`."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from odradek.spark_it import sql
-from odradek.spark_it.settings import PYTHON, ErrorSettings, ExpectationSettings, PipelineSettings, TransformSettings
+from odradek.spark_it.settings import (
+    AVAILABLE_NOW,
+    PYTHON,
+    ErrorSettings,
+    ExpectationSettings,
+    PipelineSettings,
+    TransformSettings,
+)
 from odradek.spark_it.sink_settings import Sink
 from odradek.spark_it.source_settings import Source
 from odradek.spark_it.toml_lines import Lines
@@ -75,6 +82,10 @@ class Pipeline:
     def located(self, text: str) -> str:
         """A path of the file as an absolute one; addresses such as s3a://bucket are left."""
         return text if "://" in text else str((self.folder / text).absolute())
+
+    def taking_what_is_there(self) -> "Pipeline":
+        """The pipeline with the trigger available-now, whatever its file says: some sources go by it."""
+        return replace(self, settings=self.settings.replace({"trigger": AVAILABLE_NOW}))
 
     def transform(self, name: str) -> TransformSettings | None:
         return next((step for step in self.transforms if step.name.casefold() == name.casefold()), None)

@@ -252,3 +252,11 @@ def test_a_file(tmp_path):
         load(path, {})
     path.write_text(SAMPLE, "utf-8")
     assert load(path, {"PASSWORD": "x"}).state_folder == tmp_path / "pipelines" / "orders"
+
+
+def test_a_pipeline_that_takes_what_is_there():
+    read = pipeline(f'trigger = "5 seconds"\nspark.sql.x = "y"\ntasks.max = 7\n{SOURCE}{CONSOLE}')
+    taking = read.taking_what_is_there()
+    assert (read.settings.trigger_ms, taking.settings.trigger_ms) == (5000, None)
+    assert taking.settings.passed["spark."] == {"sql.x": "y"}
+    assert (taking.settings.tasks_max, taking.name, taking.sources) == (7, "orders", read.sources)

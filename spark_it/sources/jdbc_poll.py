@@ -1,0 +1,175 @@
+"""One look at a database table: the rows that are new since the last, by its column that only grows.
+
+The rows of a poll are those after the end of the last one, up to an end that is looked up first, so that rows with the
+same value come together. With an overlap it looks below that once more, for rows which committed late, and leaves out
+those that it has given: told by `pk.fields` and the column, since a row with a later time is a new one.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime, timedelta
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as f
+from pyspark.sql.types import (
+    DateType,
+    NumericType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
+
+from odradek.properties import nearest
+from odradek.spark_it.dialects import dialect_of, quoted
+from odradek.spark_it.jdbc import Connection, Database, DatabaseError, NoDriverError, database_error
+from odradek.spark_it.source_settings import JdbcSource
+from odradek.spark_it.sources import SourceError
+from odradek.spark_it.sources.jdbc_spool import Spool
+from odradek.spark_it.times import interval_ms
+
+_TIMES = (TimestampType, TimestampNTZType, DateType)
+
+
+class Poll:
+    """Looks at the table of one source. Raises SourceError, and so do its methods."""
+
+    def __init__(self, name: str, source: JdbcSource, spark: SparkSession) -> None:
+        self._title = f"source {name}"
+        self._source = source
+        self._spark = spark
+        self._dialect = dialect_of(source.connection_url)
+        self._from = source.table_whitelist or f"({source.query}) odradek_q"
+        self._is_time = source.mode == "timestamp"
+        with self._explained():
+            database = Database(spark, source.connection_url, source.connection_user, source.connection_password)
+            self._database = database
+            self._read_schema = self._reader(f"SELECT * FROM {self._from} WHERE 1 = 0").load().schema
+        self._column = self._known(source.timestamp_column_name or source.incrementing_column_name or "")
+        self._keys = [self._known(key).name for key in source.pk_fields]
+        self._check_type()
+
+    @property
+    def schema(self) -> StructType:
+        """The columns; a time without a zone is one in Spark's session's."""
+
+        def seen(field: StructField) -> StructField:
+            is_local = isinstance(field.dataType, TimestampNTZType)
+            return StructField(field.name, TimestampType() if is_local else field.dataType)
+
+        return StructType([seen(field) for field in self._read_schema.fields])
+
+    def _known(self, name: str) -> StructField:
+        fields: dict[str, StructField] = {field.name.casefold(): field for field in self._read_schema.fields}
+        if name.casefold() not in fields:
+            near = nearest(name.casefold(), fields)
+            hint = f", did you mean {fields[near].name}?" if near else f"; it has {', '.join(self._read_schema.names)}"
+            raise SourceError(f"{self._title}: the table has no column {name}{hint}")
+        return fields[name.casefold()]
+
+    def _check_type(self) -> None:
+        type_ = self._column.dataType
+        if not isinstance(type_, _TIMES if self._is_time else NumericType):
+            other = "incrementing" if self._is_time else "timestamp"
+            raise SourceError(
+                f"{self._title}: column {self._column.name} is {type_.simpleString()}, which mode {self._source.mode} "
+                f"cannot go by; mode {other} takes another kind"
+            )
+
+    def into(self, spool: Spool) -> bool:
+        """Adds the rows that are new, up to batch.max.rows and those with the last one's value; whether any are."""
+        last = spool.last() or {}
+        before: str | None = last.get("end")
+        given: dict[str, str] = last.get("given", {})
+        with self._explained(), self._database.connect() as connection:
+            column = connection.quoted(self._column.name)
+            end = self._end(connection, column, before) or before
+            if end is None or (end == before and self._source.overlap is None):
+                return False
+            after = before if before is None or self._source.overlap is None else self._below(before)
+            conditions = [f"{column} <= {self._literal(end)}"]
+            if after is not None:
+                conditions.append(f"{column} > {self._literal(after)}")
+            found = self._rows(" AND ".join(conditions))
+        if self._source.overlap is not None:
+            found, given = self._not_given(found, given, self._below(end))
+        if not len(found) and end == before:
+            return False
+        spool.add(found, {"end": end, "given": given})
+        return True
+
+    def _end(self, connection: Connection, column: str, before: str | None) -> str | None:
+        where = "" if before is None else f" WHERE {column} > {self._literal(before)}"
+        first = f"SELECT {column} FROM {self._from}{where} ORDER BY {column}"
+        # Nulls are never reached.
+        if before is None:
+            first = f"SELECT {column} FROM {self._from} WHERE {column} IS NOT NULL ORDER BY {column}"
+        limited = self._dialect.limited(first, self._source.batch_max_rows)
+        return connection.text(f"SELECT MAX({column}) FROM ({limited}) odradek_n")
+
+    def _literal(self, value: str) -> str:
+        return self._dialect.time_literal(value) if self._is_time else value
+
+    def _below(self, end: str) -> str:
+        """The value that far below another as the overlap goes."""
+        overlap = self._source.overlap or "0"
+        if not self._is_time:
+            return str(Decimal(end) - int(overlap))
+        return str(datetime.fromisoformat(end) - timedelta(milliseconds=interval_ms(overlap)))
+
+    def _reader(self, query: str) -> Any:
+        reader = self._spark.read.format("jdbc").options(**self._database.options()).option("query", query)
+        return reader.option("preferTimestampNTZ", True).option("fetchsize", 10_000)
+
+    def _rows(self, where: str) -> pa.Table:
+        frame = self._reader(f"SELECT * FROM {self._from} WHERE {where}").load()
+        columns = [f.col(quoted(field.name)).cast(field.dataType) for field in self.schema.fields]
+        return frame.select(*columns).toArrow()
+
+    def _not_given(self, found: pa.Table, given: dict[str, str], after: str) -> tuple[pa.Table, dict[str, str]]:
+        """The rows that were not given, and what is then given of the next overlap: values by the hash of their key."""
+        values = found[self._column.name].to_pylist()
+        keys = zip(*(found[key].to_pylist() for key in self._keys), values, strict=True)
+        hashes = [hashlib.sha256(json.dumps(key, default=str).encode()).hexdigest()[:24] for key in keys]
+        fresh = [at for at, hashed in enumerate(hashes) if hashed not in given]
+        remembered = dict(given)
+        for at in fresh:
+            remembered[hashes[at]] = str(values[at])
+        bound = self._comparable(after)
+        kept = {hashed: value for hashed, value in remembered.items() if self._comparable(value) > bound}
+        return found.take(pa.array(fresh, pa.int64())), kept
+
+    def _comparable(self, value: str) -> Any:
+        if not self._is_time:
+            return Decimal(value)
+        moment = datetime.fromisoformat(value)
+        # Of a column without a zone the rows are in the session's: its wall is the database's.
+        has_zone = isinstance(self._column.dataType, TimestampType)
+        return moment if has_zone else moment.replace(tzinfo=None)
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except NoDriverError as error:
+            raise SourceError(f"{self._title}: {error}") from None
+        except DatabaseError as error:
+            raise SourceError(self._said(error)) from None
+        except SourceError:
+            raise
+        except Exception as error:
+            said = database_error(error)
+            if said is None:
+                raise
+            raise SourceError(self._said(said)) from None
+
+    def _said(self, error: DatabaseError) -> str:
+        where = self._database.shown_url
+        if error.state.startswith("08"):
+            return f"{self._title}: database {where} cannot be reached: {error}; start it, or correct connection.url"
+        return f"{self._title}: database {where}: {error}"
