@@ -49,7 +49,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """A local Spark with all connectors, small enough to share two cores with a broker."""
     try:
-        connectors = [*jars.spark_connector_jars(), *jars.postgresql_jars(), *jars.delta_jars(), *jars.iceberg_jars()]
+        databases = [*jars.postgresql_jars(), *jars.sqlite_jars()]
+        connectors = [*jars.spark_connector_jars(), *databases, *jars.delta_jars(), *jars.iceberg_jars()]
         java_home = str(Path(jars.java()).resolve().parent.parent)
     except jars.JarsError as error:
         pytest.exit(f"The Spark tests need the jars of Spark's connectors. {error}", returncode=1)

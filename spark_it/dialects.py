@@ -67,6 +67,12 @@ class Dialect:
         """Whether a row can be put into no table at all, whatever its columns; None if there are no such rows."""
         return None
 
+    def row_by_row(self, numbers: str, statement: str, refused: str) -> str | None:
+        """A statement that does `statement` for each number that query `numbers` has, called odradek_n in it. Of those
+        that fail because of the row, number, SQLSTATE and message go to table `refused`. None where there is no such.
+        """
+        return None
+
     def upsert(self, table: str, columns: Sequence[str], keys: Sequence[str], select: str) -> str:
         """Puts the rows of `select` into the place of those with the same keys. All names are quoted already."""
         on = " AND ".join(f"odradek_t.{key} = odradek_s.{key}" for key in keys)
@@ -121,6 +127,21 @@ class PostgreSQL(_OnConflict):
             name = target.type_name if target.type_name.startswith('"') else f'"{target.type_name}"'
             return f"CAST({staged} AS {name})"
         return staged
+
+    def row_by_row(self, numbers: str, statement: str, refused: str) -> str | None:
+        return f"""DO $odradek$
+            DECLARE odradek_n BIGINT; odradek_state TEXT; odradek_message TEXT;
+            BEGIN
+                FOR odradek_n IN {numbers} LOOP
+                    BEGIN
+                        {statement};
+                    EXCEPTION WHEN data_exception OR integrity_constraint_violation THEN
+                        GET STACKED DIAGNOSTICS
+                            odradek_state = RETURNED_SQLSTATE, odradek_message = MESSAGE_TEXT;
+                        INSERT INTO {refused} VALUES (odradek_n, odradek_state, 'ERROR: ' || odradek_message);
+                    END;
+                END LOOP;
+            END $odradek$"""
 
     def unstorable(self, schema: StructType) -> FrameColumn | None:
         # No text has the character 0, and Spark's job does not say of which row it is.

@@ -15,8 +15,9 @@ from pyspark.sql.types import DataType
 
 from odradek.spark_it.java import causes, is_javas, kinds
 
-_PASSWORD = re.compile(r"(?i)((?:password|passwd|pwd|secret|token)\s*=)[^&;,\s]*")
+_PASSWORD = re.compile(r"(?i)((?:password|passwd|pwd|secret|token)\s*=)\s*[^&;,\s]*")
 _USER_INFO = re.compile(r"//([^/@:\s]*):[^/@\s]*@")
+_POSITION = re.compile(r" Position: \d+$")  # in a statement that nobody sees
 _NAME_PART = re.compile(r'"(?:[^"]|"")*"|`(?:[^`]|``)*`|\[[^\]]*\]|[^."`\[]+')
 
 
@@ -33,7 +34,7 @@ class DatabaseError(Exception):
     """
 
     def __init__(self, message: str, state: str, code: int, kinds: tuple[str, ...]) -> None:
-        super().__init__(" ".join(without_passwords(message).split()))
+        super().__init__(_POSITION.sub("", " ".join(without_passwords(message).split())))
         self.state = state
         self.code = code
         self.kinds = kinds

@@ -86,6 +86,7 @@ SPARK_KAFKA = JarSet(
 )
 
 POSTGRESQL = JarSet("postgresql-42.7.7", (Module("org.postgresql", "postgresql", "42.7.7"),))
+SQLITE = JarSet("sqlite-3.50.1.0", (Module("org.xerial", "sqlite-jdbc", "3.50.1.0", IN_PYSPARK),))
 DELTA = JarSet(
     "delta-spark-4.0.0", (Module("io.delta", f"delta-spark_{SCALA_VERSION}", "4.0.0", IN_PYSPARK),)
 )
@@ -94,7 +95,7 @@ ICEBERG = JarSet(
     (Module("org.apache.iceberg", f"iceberg-spark-runtime-4.0_{SCALA_VERSION}", "1.10.0", IN_PYSPARK),),
 )
 
-ALL = (KAFKA, SPARK_KAFKA, POSTGRESQL, DELTA, ICEBERG)
+ALL = (KAFKA, SPARK_KAFKA, POSTGRESQL, SQLITE, DELTA, ICEBERG)
 
 
 def cache_directory() -> Path:
@@ -152,6 +153,11 @@ def spark_connector_jars() -> list[Path]:
 def postgresql_jars() -> list[Path]:
     """PostgreSQL's JDBC driver."""
     return ensure(POSTGRESQL)
+
+
+def sqlite_jars() -> list[Path]:
+    """SQLite with its JDBC driver."""
+    return ensure(SQLITE)
 
 
 def delta_jars() -> list[Path]:

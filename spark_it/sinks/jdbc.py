@@ -24,6 +24,9 @@ from odradek.spark_it.sinks.jdbc_staging import ROW, Segment, Staging, drop_left
 from odradek.spark_it.sinks.jdbc_target import Preparation, Target
 from odradek.spark_it.spec import Pipeline
 
+_FEW = 2000
+"""Rows that are taken over one by one when one of them is bad, where the database can do that by itself."""
+_REFUSED = "odradek_refused"
 _DEAD_TYPE = "key binary, value binary, headers array<struct<key: string, value: binary>>"
 
 
@@ -171,11 +174,36 @@ class JdbcTable:
             except DatabaseError as error:
                 if not self._dialect.is_bad_row(error):
                     raise
-                if sum(map(len, part)) == 1:
+                size = sum(map(len, part))
+                if size == 1:
                     refused.append((part[0].first, error))
+                    continue
+                is_few = size <= _FEW and self._tolerates
+                found = self._row_by_row(connection, staging, part, error) if is_few else None
+                if found is not None:
+                    refused += found
                 else:
                     waiting += reversed(_halves(part))
         return refused
+
+    def _row_by_row(
+        self, connection: Connection, staging: Staging, part: Sequence[Segment], error: DatabaseError
+    ) -> list[tuple[int, DatabaseError]] | None:
+        """Takes over a part by one statement that does not stop at a bad row, and returns the numbers of those that
+        were refused; None, and nothing is taken over, where the database has no such statement."""
+        assert self._target is not None
+        row = connection.quoted(ROW)
+        numbers = f"SELECT {row} FROM {staging.name} WHERE {staging.where(connection, part)} ORDER BY {row}"
+        one = self._target.statement(staging.name, row, f"{row} = odradek_n")
+        statement = self._dialect.row_by_row(numbers, one, _REFUSED)
+        if statement is None:
+            return None
+        columns = "number BIGINT, state TEXT, message TEXT"
+        connection.execute(f"CREATE TEMPORARY TABLE IF NOT EXISTS {_REFUSED} ({columns}) ON COMMIT DROP")
+        connection.execute(statement)
+        found = connection.rows(f"SELECT number, state, message FROM {_REFUSED} ORDER BY number")
+        connection.execute(f"DELETE FROM {_REFUSED}")
+        return [(int(number), DatabaseError(message, state, 0, error.kinds)) for number, state, message in found]
 
     def _bear(self, bad: _BadRow) -> None:
         """Raises BadRecordError if no row may be bad."""

@@ -1,13 +1,15 @@
 """The database sink against a real PostgreSQL, whose rows are counted by psycopg."""
 
 import json
+import sqlite3
+from contextlib import closing
 
 import pytest
 from pyspark.sql import functions as f
 
 from odradek.spark_it.deadletter import CLASS_NAME, EXCEPTION_CLASS_NAME, EXCEPTION_MESSAGE, STAGE, BadRecordError
 from odradek.spark_it.dialects import Dialect
-from odradek.spark_it.sinks import SinkError
+from odradek.spark_it.sinks import SinkError, Written
 from odradek.spark_it.sinks import jdbc as jdbc_sink
 from spark_it.tests.spark.batches import GENERATION, DeadLetters, batch, pipeline_of, sink_for
 
@@ -176,7 +178,9 @@ def test_rows_that_a_task_wrote_twice_or_a_crash_took_are_noticed(spark, postgre
     assert sink.write(rows, None, batch(spark, 0)).rows == 100
 
 
-def test_bad_rows_are_found_among_good_ones(spark, postgres, sink_to, table):
+@pytest.mark.parametrize("way", ["row by row", "by halves"])
+def test_bad_rows_are_found_among_good_ones(spark, postgres, sink_to, table, way, monkeypatch):
+    monkeypatch.setattr(jdbc_sink, "_FEW", 50 if way == "row by row" else 0)
     postgres.execute(
         f"CREATE TABLE {table} (id BIGINT PRIMARY KEY, text VARCHAR(8) NOT NULL, small SMALLINT CHECK (small >= 0))"
     )
@@ -282,7 +286,8 @@ def test_upsert_keeps_the_last(spark, postgres, sink_to, table, dialect, monkeyp
 
 def test_every_type_and_every_name(spark, postgres, sink_to, table):
     rows = spark.sql(
-        """SELECT 1L AS id, 'ä\\'' AS `a "quoted" name`, true AS flag, 1.5D AS double, CAST(2.25 AS DECIMAL(12,2)) AS dec,
+        """SELECT 1L AS id, 'ä\\'' AS `a "quoted" name`, true AS flag, 1.5D AS double,
+           CAST(2.25 AS DECIMAL(12,2)) AS dec,
            TIMESTAMP'2026-03-29 02:30:00Z' AS at, TIMESTAMP_NTZ'2026-03-29 02:30:00' AS wall, DATE'2026-01-02' AS day,
            BINARY('bytes') AS bytes, CAST(3 AS TINYINT) AS tiny, ARRAY(1, 2) AS many, FLOAT(0.5) AS single"""
     )
@@ -429,3 +434,36 @@ def test_a_database_that_goes_and_comes_back(spark, sink_to, tmp_path):
         assert own.value("SELECT count(*) FROM t") == 100
         assert sink.write(numbers(spark, 100, 100), None, batch(spark, 1)).rows == 100
         assert own.rows("SELECT count(*), count(DISTINCT id) FROM t") == [(200, 200)]
+
+
+def test_sqlite(spark, tmp_path):
+    """Another database: no SQLSTATE, one writer at a time, types that are hardly any."""
+    file = tmp_path / "shop.db"
+    with closing(sqlite3.connect(file)) as database:
+        database.execute("CREATE TABLE sales (id INTEGER PRIMARY KEY, text TEXT CHECK (length(text) < 9))")
+        database.commit()
+    keys = f'connector = "jdbc"\nconnection.url = "jdbc:sqlite:{file}"\n'
+    letters = DeadLetters()
+    upsert = sink_for(pipeline_of(f'{keys}table.name.format = "sales"\n{UPSERT}', tmp_path), spark, letters)
+    rows = spark.range(0, 1000, 1, 4).select(
+        (f.col("id") % 10).alias("id"), f.format_string("row %d", "id").alias("text")
+    )
+    upsert.prepare(rows.schema)
+    for _ in range(2):
+        assert upsert.write(rows, None, batch(spark, 0)).rows == 1000
+    rows = spark.createDataFrame([(3, "new"), (11, "much too long"), (12, "x")], "id long, text string")
+    assert upsert.write(rows, None, batch(spark, 1)) == Written(2, 1)
+    assert [json.loads(value) for _, value, _ in letters.records] == [{"id": 11, "text": "much too long"}]
+    text = f'{keys}table.name.format = "made"\nauto.create = true\nauto.evolve = true'
+    insert = sink_for(pipeline_of(text, tmp_path), spark)
+    for number, frame in enumerate([numbers(spark, 500), numbers(spark, 500, 500).withColumn("more", f.lit(1.5))]):
+        insert.prepare(frame.schema)
+        for _ in range(2):
+            assert insert.write(frame, None, batch(spark, number)).rows == 500
+    with closing(sqlite3.connect(file)) as database:
+        found = database.execute("SELECT id, text FROM sales ORDER BY id").fetchall()
+        assert found == [(n, "new" if n == 3 else f"row {990 + n}") for n in range(10)] + [(12, "x")]
+        [found] = database.execute("SELECT count(*), count(DISTINCT id), sum(more) FROM made").fetchall()
+        assert found == (1000, 1000, 750.0)
+        tables = database.execute("SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY 1").fetchall()
+        assert tables == [("made",), ("pipeline_batches",), ("sales",)]

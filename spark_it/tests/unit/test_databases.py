@@ -1,0 +1,113 @@
+"""What is said of databases without one."""
+
+import pytest
+
+from odradek.spark_it.dialects import Dialect, MySQL, PostgreSQL, SQLite, SQLServer, dialect_of
+from odradek.spark_it.jdbc import Column, DatabaseError, parts_of, without_passwords
+from odradek.spark_it.lock import marker
+from odradek.spark_it.sinks import Batch, SinkError
+from odradek.spark_it.sinks.jdbc import _halves
+from odradek.spark_it.sinks.jdbc_staging import Segment, beside, prefix_of
+from odradek.spark_it.sinks.recorded import is_written
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("jdbc:postgresql://h/d?user=a&password=b%20c&x=1", "jdbc:postgresql://h/d?user=a&password=[hidden]&x=1"),
+        ("jdbc:sqlserver://h;databaseName=d;password=b;x=1", "jdbc:sqlserver://h;databaseName=d;password=[hidden];x=1"),
+        ("jdbc:mysql://user:word@h/d", "jdbc:mysql://user:[hidden]@h/d"),
+        ("jdbc:postgresql://h:5432/d", "jdbc:postgresql://h:5432/d"),
+        ("cannot open jdbc:x://h?PASSWORD = b now", "cannot open jdbc:x://h?PASSWORD =[hidden] now"),
+    ],
+)
+def test_passwords_are_not_shown(text, shown):
+    assert without_passwords(text) == shown
+
+
+def test_names_of_tables():
+    assert parts_of('shop."My.Table"') == ["shop", '"My.Table"']
+    assert parts_of('"a""b"') == ['"a""b"']
+    assert parts_of("[dbo].[sales]") == ["[dbo]", "[sales]"]
+    assert beside('"My Shop".sales', "x") == '"My Shop".x'
+    assert beside("sales", "x") == "x"
+    assert prefix_of("orders", "a") != prefix_of("orders", "b") != prefix_of("refunds", "b")
+    assert len(prefix_of("A very long name of a pipeline", "t")) < 50
+
+
+def test_halves_lose_nothing_and_end():
+    def split(part):
+        if sum(map(len, part)) == 1:
+            return [part[0].first]
+        left, right = _halves(part)
+        assert 0 <= sum(map(len, left)) - sum(map(len, right)) <= 1
+        return split(left) + split(right)
+
+    segments = [Segment(0, 0), Segment(100, 106), Segment(200, 201), Segment(300, 300)]
+    assert split(segments) == [0, *range(100, 107), 200, 201, 300]
+
+
+def test_the_last_batch_of_a_sink():
+    batch = Batch(7, 100, None)
+    assert not is_written(0, batch, "x")
+    assert not is_written(marker(100, 6), batch, "x")
+    assert not is_written(marker(99, 1000), batch, "x")
+    assert is_written(marker(100, 7), batch, "x")
+    with pytest.raises(SinkError, match="x is batch 8, and this is batch 7: the checkpoint is older"):
+        is_written(marker(100, 8), batch, "x")
+    with pytest.raises(SinkError, match="x is of generation 101, and this state of the pipeline of 100"):
+        is_written(marker(101, 0), batch, "x")
+
+
+def test_dialects():
+    assert type(dialect_of("jdbc:postgresql://h/d")) is PostgreSQL
+    assert type(dialect_of("jdbc:sqlite:x.db")) is SQLite
+    assert type(dialect_of("jdbc:mariadb://h/d")) is MySQL
+    assert type(dialect_of("jdbc:sqlserver://h")) is SQLServer
+    assert type(dialect_of("jdbc:oracle:thin:@h")) is Dialect
+    upsert = Dialect().upsert("t", ["k", "v"], ["k"], "SELECT 1 AS k, 2 AS v")
+    assert upsert == (
+        "MERGE INTO t odradek_t USING (SELECT 1 AS k, 2 AS v) odradek_s ON (odradek_t.k = odradek_s.k) "
+        "WHEN MATCHED THEN UPDATE SET v = odradek_s.v WHEN NOT MATCHED THEN INSERT (k, v) VALUES "
+        "(odradek_s.k, odradek_s.v)"
+    )
+    assert SQLServer().upsert("t", ["k"], ["k"], "s").endswith("VALUES (odradek_s.k);")
+    assert "ON DUPLICATE KEY UPDATE v = VALUES(v)" in MySQL().upsert("t", ["k", "v"], ["k"], "s")
+    assert PostgreSQL().upsert("t", ["k"], ["k"], "SELECT 1") == "INSERT INTO t (k) SELECT 1 ON CONFLICT (k) DO NOTHING"
+    assert next(iter(PostgreSQL().begin("+02:00"))) == "SET LOCAL TIME ZONE INTERVAL '+02:00' HOUR TO MINUTE"
+    assert next(iter(PostgreSQL().begin("Europe/Vienna"))) == "SET LOCAL TIME ZONE 'Europe/Vienna'"
+
+
+def test_what_errors_mean():
+    def error(state, code=0, *kinds):
+        return DatabaseError("x", state, code, kinds)
+
+    general = Dialect()
+    assert general.is_bad_row(error("22001"))
+    assert general.is_bad_row(error("23505"))
+    assert not general.is_bad_row(error("08006"))
+    assert not general.is_bad_row(error("42P01"))
+    assert general.is_transient(error("08006"))
+    assert general.is_transient(error("57P03"))
+    assert general.is_transient(error("40P01"))
+    assert general.is_transient(error("", 0, "x.Y", "java.sql.SQLTransientException"))
+    assert not general.is_transient(error("28P01"))
+    assert not general.is_transient(error("22001"))
+    assert SQLite().is_bad_row(error("", 1555))
+    assert SQLite().is_transient(error("", 5))
+    assert not SQLite().is_bad_row(error("", 5))
+
+
+@pytest.mark.parametrize(
+    ("type_", "name", "of_text", "value"),
+    [
+        (1111, "uuid", True, 'CAST(c0 AS "uuid")'),
+        (12, "mood", True, 'CAST(c0 AS "mood")'),
+        (12, '"shop"."mood"', True, 'CAST(c0 AS "shop"."mood")'),
+        (12, "varchar", True, "c0"),
+        (4, "int4", True, "c0"),
+        (1111, "uuid", False, "c0"),
+    ],
+)
+def test_only_postgresqls_own_types_are_cast(type_, name, of_text, value):
+    assert PostgreSQL().value("c0", of_text, Column("x", type_, name, True)) == value
