@@ -60,7 +60,7 @@ class Guarantee:
 
 
 HOW: dict[type[Sink], str] = {
-    FilesSink: "a folder for each batch, which a repeated batch replaces",
+    FilesSink: "a folder for each batch, put in place when it is whole",
     DeltaSink: "the batch's number is part of the table's commit",
     IcebergSink: "the batch's number is part of the table's commit",
     JdbcSink: "rows and the batch's number in one transaction, from a staging table",
@@ -164,7 +164,7 @@ def _conditions(pipeline: Pipeline, of: Units | None, level: Level) -> Iterator[
     if level is Level.AT_LEAST_ONCE:
         return
     if isinstance(pipeline.sink, FilesSink):
-        yield "nobody reads a folder while it is written"
+        yield "the file system renames a folder in one step, as local ones and HDFS do, or nobody reads meanwhile"
     if isinstance(pipeline.sink, JdbcSink):
         yield "the database has transactions"
     for name, source in pipeline.sources.items():
