@@ -1,11 +1,12 @@
 """What a pipeline asks of Kafka beside reading and writing records: topics, their offsets, its group's offsets."""
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+import time
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
-from confluent_kafka import ConsumerGroupTopicPartitions, IsolationLevel, KafkaException, TopicPartition
+from confluent_kafka import ConsumerGroupTopicPartitions, IsolationLevel, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin import OffsetSpec as _OffsetSpec  # type: ignore[attr-defined]
 
@@ -18,7 +19,13 @@ T = TypeVar("T")
 
 OffsetSpec: Any = _OffsetSpec
 _TIMEOUT_S = 15.0
+_BETWEEN_TRIES_S = 0.1
 _NONE = -1
+_NOT_YET = (
+    KafkaError.NOT_COORDINATOR,
+    KafkaError.COORDINATOR_NOT_AVAILABLE,
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+)
 
 
 class Cluster:
@@ -90,14 +97,10 @@ class Cluster:
         if not wanted:
             return {}
         doing = f"read the offsets of group {group}"
-        futures = self._asked(
-            doing,
-            lambda: self._admin.list_consumer_group_offsets(
-                [ConsumerGroupTopicPartitions(group, wanted)], request_timeout=_TIMEOUT_S
-            ),
+        asked = [ConsumerGroupTopicPartitions(group, wanted)]
+        found = self._of_coordinator(
+            doing, lambda: self._admin.list_consumer_group_offsets(asked, request_timeout=_TIMEOUT_S)[group]
         )
-        found = self._result(doing, futures[group]).topic_partitions
-        self._check(doing, found)
         return {(at.topic, at.partition): at.offset for at in found if at.offset >= 0}
 
     def commit(self, group: str, offsets: Mapping[At, int]) -> None:
@@ -106,18 +109,29 @@ class Cluster:
             return
         doing = f"commit offsets of group {group}"
         wanted = [TopicPartition(*at, offset) for at, offset in offsets.items()]
-        futures = self._asked(
-            doing,
-            lambda: self._admin.alter_consumer_group_offsets(
-                [ConsumerGroupTopicPartitions(group, wanted)], request_timeout=_TIMEOUT_S
-            ),
+        asked = [ConsumerGroupTopicPartitions(group, wanted)]
+        self._of_coordinator(
+            doing, lambda: self._admin.alter_consumer_group_offsets(asked, request_timeout=_TIMEOUT_S)[group]
         )
-        self._check(doing, self._result(doing, futures[group]).topic_partitions)
 
-    def _check(self, doing: str, found: Iterable[TopicPartition]) -> None:
+    def _of_coordinator(self, doing: str, ask: Callable[[], "Future[Any]"]) -> list[TopicPartition]:
+        """What a group's coordinator answers; asks again while it is not ready, as in a cluster's first moments."""
+        give_up_at = time.monotonic() + _TIMEOUT_S
+        while True:
+            answered = self._asked(doing, ask)
+            try:
+                found: list[TopicPartition] = answered.result(timeout=_TIMEOUT_S + 5).topic_partitions
+                break
+            except KafkaException as error:
+                if error.args[0].code() not in _NOT_YET or time.monotonic() > give_up_at:
+                    raise self._error(doing, error) from None
+            except TimeoutError:
+                raise self._silent(doing) from None
+            time.sleep(_BETWEEN_TRIES_S)
         for at in found:
             if at.error is not None:
                 raise ClusterError(f"cannot {doing}: {at.topic}-{at.partition}: {at.error.str()}")
+        return found
 
     def _asked(self, doing: str, ask: Callable[[], T]) -> T:
         try:
@@ -131,7 +145,10 @@ class Cluster:
         except KafkaException as error:
             raise self._error(doing, error) from None
         except TimeoutError:
-            raise ClusterError(f"cannot {doing} at {self._servers}: no answer") from None
+            raise self._silent(doing) from None
+
+    def _silent(self, doing: str) -> ClusterError:
+        return ClusterError(f"cannot {doing} at {self._servers}: no answer")
 
     def _error(self, doing: str, error: KafkaException) -> ClusterError:
         return ClusterError(f"cannot {doing} at {self._servers}: {_reason(error)}")

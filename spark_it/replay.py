@@ -120,12 +120,13 @@ def replay(
     sorter = Sorter(pipeline, topic)
     clients = _clients(pipeline)
     group = f"{pipeline.name}.replay"
+    stretches = _stretches(cluster, topic, group)
     try:
         consumer = clients.consumer(group)
     except KafkaException as error:
         raise ReplayError(f"admin.override: {_reason(error)}") from None
     try:
-        for stretch in _stretches(consumer, cluster, topic, group):
+        for stretch in stretches:
             for chunk in _chunks(consumer, stretch, records_in_a_unit):
                 records = _records(chunk, sorter)
                 if execute:
@@ -135,6 +136,8 @@ def replay(
     finally:
         consumer.close()
     yield from _sentences(sorter.found, topic, is_done=execute)
+    if sorter.found.again and not execute:
+        yield "nothing is written yet; --execute does it"
 
 
 def _clients(pipeline: Pipeline) -> Clients:
@@ -173,16 +176,12 @@ class Stretch(NamedTuple):
     end: int
 
 
-def _stretches(consumer: Consumer, cluster: Group, topic: str, group: str) -> Iterator[Stretch]:
-    listed = consumer.list_topics(topic, timeout=_TIMEOUT_S).topics[topic]
-    if listed.error is not None:
-        raise ReplayError(f"dead-letter topic {topic} is not there: no record has died yet")
-    wanted = [(topic, partition) for partition in sorted(listed.partitions)]
+def _stretches(cluster: Group, topic: str, group: str) -> list[Stretch]:
+    wanted = cluster.partitions(TopicSource({"topics": topic}))
     beginnings, ends = cluster.earliest(wanted), cluster.latest(wanted)
     # Without what a replay has open that was killed: the unit ends that before it looks again.
     committed = cluster.committed(group, wanted)
-    for at in wanted:
-        yield Stretch(*at, committed.get(at), beginnings[at], ends[at])
+    return [Stretch(*at, committed.get(at), beginnings[at], ends[at]) for at in wanted]
 
 
 def _chunks(consumer: Consumer, at: Stretch, size: int) -> Iterator[Chunk]:
