@@ -1,0 +1,255 @@
+"""Runs the `[[test]]` cases of a pipeline's file: through real streaming, with the pipeline's own plan, without any of
+its sources and its sink.
+
+Given rows are files, a line each, that Spark's file source reads. Where the pipeline keeps state, rows that are older
+than the watermark which the rows before them have made come in a batch of their own, after an empty one: so whether
+they are late does not depend on how rows fall into batches. When all is read, one more batch without rows has its
+watermark at the end of time, so that all windows close. It is written into the checkpoint, as if Spark had planned it.
+"""
+
+import itertools
+import json
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+from pyspark.sql import types as t
+
+from odradek.spark_it import spark_errors
+from odradek.spark_it.analysis import output_mode
+from odradek.spark_it.batch import together
+from odradek.spark_it.case_inputs import CaseError, Input
+from odradek.spark_it.case_rows import LOCAL_FORMAT, TIMESTAMP_FORMAT, differences
+from odradek.spark_it.deadletter import BadRecordError
+from odradek.spark_it.formats import FormatError
+from odradek.spark_it.plan import Parts, Plan
+from odradek.spark_it.sink_settings import JdbcSink
+from odradek.spark_it.sources import SourceError, column
+from odradek.spark_it.spec import Case, Pipeline
+
+_TIMEOUT_S = 300
+_END_OF_TIME_MS = 253_402_300_799_000
+_OPTIONS = {"timestampFormat": TIMESTAMP_FORMAT, "timestampNTZFormat": LOCAL_FORMAT}
+
+
+@dataclass(frozen=True)
+class Result:
+    """What came of a case; `problems` is empty if it passed."""
+
+    name: str
+    problems: tuple[str, ...]
+
+
+def run(pipeline: Pipeline, spark: SparkSession, stateful: str | None) -> Iterator[Result]:
+    """Runs the cases one after the other, in a session of their own on Spark's context.
+
+    `stateful` is why the pipeline keeps state, as `Analysis` finds it.
+    """
+    for case in pipeline.cases:
+        folder = Path(tempfile.mkdtemp(prefix=f"odradek-test-{pipeline.name}-"))
+        try:
+            problems: tuple[str, ...] = tuple(_Run(pipeline, case, _session(spark), folder, stateful).problems())
+        except (CaseError, FormatError, SourceError) as error:
+            problems = (str(error),)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+        yield Result(case.name, problems)
+
+
+def _session(spark: SparkSession) -> SparkSession:
+    session = spark.newSession()
+    session.conf.set("spark.sql.session.timeZone", "UTC")
+    session.conf.set("spark.sql.shuffle.partitions", "1")
+    session.conf.set(
+        "spark.sql.streaming.stateStore.providerClass",
+        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
+    )
+    return session
+
+
+class _Run:
+    """One case; all it needs is in `folder`."""
+
+    def __init__(
+        self, pipeline: Pipeline, case: Case, spark: SparkSession, folder: Path, stateful: str | None
+    ) -> None:
+        self._pipeline = pipeline
+        self._case = case
+        self._spark = spark
+        self._folder = folder
+        self._is_streaming = stateful is not None or len(pipeline.sources) > 1
+        self._given = {name.casefold(): rows for name, rows in case.given.items()}
+        # Without a topic for dead letters a bad record stops the pipeline, and the case.
+        self._plan = Plan(pipeline)
+
+    def problems(self) -> Iterator[str]:
+        inputs = {name: Input(self._pipeline, name, self._spark, self._folder) for name in self._pipeline.sources}
+        for name, one in inputs.items():
+            one.write(self._given.get(name.casefold(), ()), parts_late=self._is_streaming)
+        try:
+            outputs = self._streamed(inputs) if self._is_streaming else self._batch(inputs)
+        except BadRecordError as error:
+            yield f"the pipeline stops: {error}"
+            return
+        except PySparkException as error:
+            bad = spark_errors.bad_record(error)
+            yield f"the pipeline stops: {bad or spark_errors.readable(error)}"
+            return
+        for table, expected in self._case.expect.items():
+            rows, schema = outputs.rows[table]
+            found = [*differences(expected, rows, schema)]
+            if found:
+                yield f"{table or 'what the sink gets'}: {found[0]}"
+                yield from found[1:]
+        if self._case.dead_letters is not None and outputs.dead != self._case.dead_letters:
+            yield f"dead letters: {self._case.dead_letters} expected, {outputs.dead} came"
+
+    def _batch(self, inputs: Mapping[str, "Input"]) -> "_Outputs":
+        """As `RawBatches` does it."""
+        [(name, one)] = inputs.items()
+        outputs = _Outputs()
+
+        def take(raw: DataFrame, _: int) -> None:
+            parts = self._plan.parts(raw.sparkSession, {name: one.decoded(raw)})
+            self._take(parts, outputs)
+
+        self._run_query(one.raw(), "append", take, "all")
+        if not outputs.rows:
+            # Without a batch there are no rows, but still columns.
+            nothing: list[tuple[str]] = []
+            frame = one.decoded(self._spark.createDataFrame(nothing, "value STRING"))
+            self._take(self._plan.parts(self._spark, {name: frame}), outputs)
+        return outputs
+
+    def _take(self, parts: Parts, outputs: "_Outputs") -> None:
+        for name in self._case.expect:
+            frame = _of(parts, name)
+            outputs.add(name, _as_text(frame), frame.schema)
+        dead = together(parts)
+        if dead is not None and self._case.dead_letters is not None:
+            outputs.dead += dead.count()
+
+    def _streamed(self, inputs: Mapping[str, "Input"]) -> "_Outputs":
+        """As `StreamBatches` does it, with a query for each table that is looked at."""
+        outputs = _Outputs()
+        decoded = {name: one.decoded(one.raw()) for name, one in inputs.items()}
+        parts = self._plan.parts(self._spark, decoded)
+        for name in self._case.expect:
+            frame = _of(parts, name)
+            is_sunk = name is None or name.casefold() == (self._pipeline.sink_input or "").casefold()
+            mode = output_mode(self._pipeline, frame) if is_sunk else _mode(frame)
+            taken: list[list[str]] = []
+
+            def take(batch: DataFrame, _: int, taken: list[list[str]] = taken) -> None:
+                taken.append(_as_text(batch))
+
+            self._run_query(frame, mode, take, f"of-{name or ''}")
+            outputs.add(name, self._merged(taken) if mode == "update" else [*itertools.chain(*taken)], frame.schema)
+        dead = together(parts)
+        if dead is not None and self._case.dead_letters is not None:
+
+            def count(batch: DataFrame, _: int) -> None:
+                outputs.dead += batch.count()
+
+            self._run_query(dead, output_mode(self._pipeline, dead), count, "dead")
+        return outputs
+
+    def _merged(self, batches: Sequence[Sequence[str]]) -> list[str]:
+        """What a sink has in which a row takes the place of the one with the same key."""
+        sink = self._pipeline.sink
+        keys = sink.pk_fields if isinstance(sink, JdbcSink) else ()
+        rows: dict[str, str] = {}
+        for batch in batches:
+            for row in batch:
+                read = json.loads(row)
+                rows[json.dumps([read.get(key) for key in keys]) if keys else row] = row
+        return list(rows.values())
+
+    def _run_query(self, frame: DataFrame, mode: str, take: Callable[[DataFrame, int], None], name: str) -> None:
+        failures: list[BaseException] = []
+
+        def guarded(batch: DataFrame, batch_id: int) -> None:
+            try:
+                take(batch, batch_id)
+            except BaseException as error:
+                failures.append(spark_errors.bad_record(error) or error)
+                raise RuntimeError(f"batch {batch_id} failed") from None
+
+        checkpoint = self._folder / "checkpoint" / name
+        try:
+            self._finish(frame, mode, guarded, checkpoint)
+            if self._is_streaming and _close_windows(checkpoint):
+                self._finish(frame, mode, guarded, checkpoint)
+        except PySparkException as error:
+            failure = failures[0] if failures else error
+            if isinstance(failure, Exception):
+                raise failure from None
+            raise
+
+    def _finish(self, frame: DataFrame, mode: str, take: Callable[[DataFrame, int], None], checkpoint: Path) -> None:
+        writer = frame.writeStream.outputMode(mode).foreachBatch(take).trigger(availableNow=True)
+        query = writer.option("checkpointLocation", str(checkpoint)).start()
+        try:
+            if not query.awaitTermination(_TIMEOUT_S):
+                raise CaseError(f"the case does not end within {_TIMEOUT_S} s")
+        finally:
+            query.stop()
+
+
+class _Outputs:
+    """Rows as JSON and their schema, by table as in `Case.expect`."""
+
+    def __init__(self) -> None:
+        self.rows: dict[str | None, tuple[list[str], t.StructType]] = {}
+        self.dead = 0
+
+    def add(self, name: str | None, rows: Sequence[str], schema: t.StructType) -> None:
+        before = self.rows[name][0] if name in self.rows else []
+        self.rows[name] = ([*before, *rows], schema)
+
+
+def _of(parts: Parts, name: str | None) -> DataFrame:
+    return parts.rows if name is None else parts.steps[name.casefold()]
+
+
+def _mode(frame: DataFrame) -> str:
+    """The mode for a table that is not what the sink gets: only update can show aggregates without a watermark."""
+    plan = frame._jdf.queryExecution().analyzed().toString()
+    return "update" if "Aggregate" in plan and "EventTimeWatermark" not in plan else "append"
+
+
+def _as_text(frame: DataFrame) -> list[str]:
+    row = f.to_json(f.struct(*(column(name) for name in frame.columns)), _OPTIONS)
+    return [text for (text,) in frame.select(row).collect()]
+
+
+def _close_windows(checkpoint: Path) -> bool:
+    """Plans one more batch, without rows and with its watermark at the end of time, if there is a watermark."""
+    offsets = checkpoint / "offsets"
+    planned = sorted(int(path.name) for path in offsets.iterdir() if path.name.isdigit()) if offsets.is_dir() else []
+    if not planned:
+        return False
+    version, about, *of_sources = (offsets / str(planned[-1])).read_text("utf-8").split("\n")
+    batch = json.loads(about)
+    if not batch["batchWatermarkMs"]:
+        return False
+    batch["batchWatermarkMs"] = _END_OF_TIME_MS
+    (offsets / str(planned[-1] + 1)).write_text("\n".join([version, json.dumps(batch), *of_sources]), "utf-8")
+    return True
+
+
+def lines(results: Sequence[Result]) -> Iterator[str]:
+    """What is said of the cases."""
+    for result in results:
+        yield f"test {result.name}: {'failed' if result.problems else 'passed'}"
+        yield from (f"  {line}" for line in result.problems)
+    if not results:
+        yield "the file has no tests"
+        return
+    failed = sum(1 for result in results if result.problems)
+    yield f"{len(results) - failed} of {len(results)} {'test' if len(results) == 1 else 'tests'} passed"

@@ -1,0 +1,147 @@
+"""`[[test]]` cases through real streaming."""
+
+import pytest
+
+from odradek.spark_it.cases import Result, lines, run
+from odradek.spark_it.guarantees import why_stateful
+from spark_it.tests.unit.support import CONSOLE, SOURCE, pipeline, transform
+
+WATERMARKED = SOURCE + 'watermark = "placed 10 minutes"\n'
+PER_MINUTE = transform(
+    "SELECT window.start AS minute, count(*) n, sum(amount) total FROM orders GROUP BY window(placed, '1 minute')",
+    "per_minute",
+)
+DEAD = '[errors]\ntolerance = "all"\ndeadletterqueue.topic.name = "dlq"\n'
+POSITIVE = '[expect.orders]\npositive = { sql = "amount > 0", action = "dead-letter" }\n'
+
+
+def case(name, given="", expect="", dead=None):
+    given = f"given.orders = [{given}]\n" if given is not None else ""
+    expect = f"expect = [{expect}]\n" if expect is not None else ""
+    return f'[[test]]\nname = "{name}"\n{given}{expect}' + (f"dead.letters = {dead}\n" if dead is not None else "")
+
+
+def order(number, amount, placed):
+    return f'{{ order_id = {number}, amount = "{amount}", placed = "2026-01-01T{placed}Z" }}'
+
+
+def minute(at, n, total):
+    return f'{{ minute = "2026-01-01T{at}Z", n = {n}, total = "{total}" }}'
+
+
+@pytest.fixture
+def problems(spark, tmp_path):
+    def of(text):
+        one = pipeline(text, folder=tmp_path)
+        return {result.name: result.problems for result in run(one, spark, why_stateful(one))}
+
+    return of
+
+
+def test_rows_by_themselves(problems):
+    cents = transform("SELECT order_id, CAST(amount * 100 AS BIGINT) cents, placed, upper('x') x FROM orders", "cents")
+    given = order(1, "5.00", "00:00:01") + ", { order_id = 2 }"
+    right = '{ order_id = 2, x = "X" }, { x = "X", cents = 500, order_id = 1, placed = 2026-01-01T01:00:01+01:00 }'
+    wrong = '{ order_id = 2, x = "X" }, { x = "X", cents = 501, order_id = 1, placed = 2026-01-01T00:00:01Z }'
+    found = problems(
+        SOURCE + cents + CONSOLE + POSITIVE.replace("dead-letter", "warn")
+        + case("right", given, right)
+        + case("wrong", given, wrong)
+        + case("nothing", "", "")
+        + case("no such column", given, "{ oder_id = 1 }")
+        + case("not of its type", given, '{ cents = "five" }')
+    )  # fmt: skip
+    assert found["right"] == found["nothing"] == ()
+    row = '{{ order_id = 1, cents = {}, placed = "2026-01-01T00:00:01Z", x = "X" }}'
+    assert found["wrong"] == (
+        "what the sink gets: 2 rows are expected, 2 came", f"  - {row.format(501)}", f"  + {row.format(500)}",
+    )  # fmt: skip
+    assert found["no such column"] == (
+        "what the sink gets: no column is called oder_id, did you mean order_id?",
+    )
+    assert found["not of its type"] == ('what the sink gets: expected row 1: cents = "five" is no bigint',)
+
+
+def test_bad_records_are_counted_or_stop_the_case(problems):
+    good, negative = order(1, "5.00", "00:00:01"), order(3, "-1", "00:00:01")
+    given = f'{good}, {{ _value = "{{broken" }}, {negative}, {{ amount = "x" }}'
+    expect = '{ order_id = 1, amount = 5, placed = "2026-01-01T00:00:01Z" }'
+    found = problems(
+        SOURCE + CONSOLE + POSITIVE + DEAD + case("all", given, expect, dead=3) + case("too few", given, expect, dead=1)
+    )
+    assert found == {"all": (), "too few": ("dead letters: 1 expected, 3 came",)}
+    found = problems(SOURCE + CONSOLE + case("stops", given, expect))
+    [problem] = found["stops"]
+    assert problem.startswith("the pipeline stops: record orders-0 at offset 1: value is no JSON object")
+
+
+def test_windows_close_and_what_is_late_is_left_out(problems):
+    given = ", ".join(
+        [
+            order(1, "5.00", "00:00:01"),
+            order(2, "1.25", "00:00:59"),
+            order(3, "7.00", "01:00:00"),
+            order(4, "99.00", "00:00:30"),  # an hour late
+            order(5, "1.00", "00:55:00"),  # late, and not too late
+        ]
+    )
+    expect = ", ".join([minute("01:00:00", 1, 7), minute("00:00:00", 2, "6.25"), minute("00:55:00", 1, 1)])
+    total = '[expect.per_minute]\nsmall = { sql = "total < 7", action = "dead-letter" }\n'
+    both = ", ".join([minute("00:00:00", 2, "6.25"), minute("00:55:00", 1, 1)])
+    assert problems(WATERMARKED + PER_MINUTE + CONSOLE + case("late", given, expect)) == {"late": ()}
+    found = problems(WATERMARKED + PER_MINUTE + CONSOLE + total + DEAD + case("dead", given, both, dead=1))
+    assert found == {"dead": ()}
+
+
+def test_an_upsert_has_the_last_row_of_each_key(problems):
+    sink = (
+        '[sink]\nconnector = "jdbc"\nconnection.url = "jdbc:postgresql://nowhere/db"\ntable.name.format = "t"\n'
+        'insert.mode = "upsert"\npk.fields = "minute"\n'
+    )
+    given = ", ".join([order(1, "5", "00:00:01"), order(2, "7", "01:00:00"), order(3, "1", "00:55:00")])
+    expect = ", ".join([minute("00:00:00", 1, 5), minute("01:00:00", 1, 7), minute("00:55:00", 1, 1)])
+    assert problems(WATERMARKED + PER_MINUTE + sink + case("upsert", given, expect)) == {"upsert": ()}
+
+
+def test_two_sources_and_a_table_on_the_way(problems):
+    text = (
+        WATERMARKED
+        + '[source.customers]\nconnector = "files"\npath = "in"\nformat = "json"\n'
+        + 'schema = "order_id BIGINT, name STRING, since DATE"\n'
+        + transform("SELECT * FROM orders WHERE amount > 1", "large")
+        + transform("SELECT o.order_id, name, since FROM large o JOIN customers c ON o.order_id = c.order_id", "named")
+        + CONSOLE
+        + f'[[test]]\nname = "join"\ngiven.orders = [{order(1, "5", "00:00:01")}, {order(2, "1", "00:00:01")}]\n'
+        + 'given.customers = [{ order_id = 1, name = "Ann", since = 2020-02-29 }, { order_id = 2, name = "Bo" }]\n'
+        + 'expect.named = [{ order_id = 1, name = "Ann", since = "2020-02-29" }]\n'
+        + f"expect.large = [{order(1, '5.0', '00:00:01')}]\n"
+    )
+    assert problems(text) == {"join": ()}
+    [problem] = problems(text.replace("name = \"Bo\" }", "nam = \"Bo\" }"))["join"]
+    assert problem == "given.customers: row 2: no column is called nam"
+
+
+def test_keys_headers_and_places_of_records(problems):
+    text = (
+        SOURCE.replace("value.schema", "include.headers = true\nvalue.schema")
+        + transform("SELECT _key, _topic, _partition p, _offset o, _timestamp, _headers[0].key h FROM orders", "meta")
+        + CONSOLE
+        + '[[test]]\nname = "meta"\n'
+        + 'given.orders = [{ order_id = 1 }, { _key = "k", _partition = 3, _offset = 7,'
+        + ' _timestamp = 2026-01-01T00:00:00Z, _headers = [{ key = "a", value = "b" }] }]\n'
+        + 'expect = [{ _topic = "orders", p = 0, o = 0 },'
+        + ' { _topic = "orders", _key = "k", p = 3, o = 7, _timestamp = "2026-01-01T00:00:00Z", h = "a" }]\n'
+    )
+    [*said] = problems(text)["meta"]
+    # The first has a time as well, since the second is expected to have one.
+    assert said[1:] == [
+        '  - { _topic = "orders", p = 0, o = 0 }',
+        '  + { _topic = "orders", p = 0, o = 0, _timestamp = "1970-01-01T00:00:00Z" }',
+    ]
+
+
+def test_what_is_said():
+    assert list(lines([])) == ["the file has no tests"]
+    assert list(lines([Result("a", ()), Result("b", ("x", "  - y"))])) == [
+        "test a: passed", "test b: failed", "  x", "    - y", "1 of 2 tests passed",
+    ]  # fmt: skip
