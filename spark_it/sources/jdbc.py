@@ -6,6 +6,7 @@ late, some change. So a thread of the driver polls it and puts what is new into 
 """
 
 import logging
+import re
 import threading
 import time
 from collections.abc import Mapping
@@ -30,6 +31,8 @@ KEPT = 100
 _LONGEST_PAUSE_S = 5.0
 _SHORTEST_PAUSE_S = 0.2
 _STARTS_WITHIN_S = 300.0
+
+_LOG_OFFSET = re.compile(r"logOffset\D+(\d+)")
 
 _log = logging.getLogger(__name__)
 
@@ -102,8 +105,7 @@ class _Poller(threading.Thread):
         self._query_name = query_name
         self._pause_s = pause_s
         self._ended = threading.Event()
-        self._first = spool.last_number()
-        self._taken = self._first
+        self._taken = spool.last_number()
 
     def end(self) -> None:
         self._ended.set()
@@ -140,8 +142,11 @@ class _Poller(threading.Thread):
     def _tidy(self, query: Any) -> None:
         """Reads how far the query has come, and deletes what it will not ask for again."""
         progress = query.lastProgress
-        for source in progress["sources"] if progress else ():
-            offset = source["endOffset"]
-            if str(self._spool.rows) in source["description"] and isinstance(offset, dict):
-                self._taken = max(self._taken, int(offset["logOffset"]))
-                self._spool.drop_before(self._taken - KEPT)
+        for source in progress.sources if progress else ():
+            # The source counts its batches, each of which is a file.
+            found = _LOG_OFFSET.search(source.endOffset)
+            if found is not None and str(self._spool.rows) in source.description:
+                taken = int(found[1])
+                self._taken = max(self._taken, taken)
+                # What an earlier run has put by may not be taken yet, whatever `_taken` began with.
+                self._spool.drop_before(taken - KEPT)

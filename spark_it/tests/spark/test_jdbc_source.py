@@ -1,12 +1,15 @@
 """Tables of a real PostgreSQL as sources of real streams."""
 
 import threading
+from types import SimpleNamespace
 
+import pyarrow as pa
 import pytest
 
 from odradek.spark_it import checkpoint
 from odradek.spark_it.lock import checkpoint_folder, lock_of, read_lock, write_lock
 from odradek.spark_it.sources import SourceError, stream_of
+from odradek.spark_it.sources import jdbc as jdbc_source
 from odradek.spark_it.sources.jdbc_spool import Spool
 from odradek.spark_it.spec_reader import parse
 
@@ -186,6 +189,49 @@ def test_rows_that_come_while_it_runs(postgres, streamed, table, caplog):
     assert pipe.ids() == [1, 2, 3, 4]
 
 
+def test_polls_are_put_by_no_faster_than_they_are_taken_and_deleted_when_they_are(
+    postgres, streamed, table, monkeypatch
+):
+    monkeypatch.setattr(jdbc_source, "KEPT", 2)
+    postgres.execute(f"CREATE TABLE {table} (id INT)", f"INSERT INTO {table} SELECT generate_series(1, 12)")
+    pipe = streamed(INCREMENTING + "\nbatch.max.rows = 1", trigger="100 ms")
+    query = pipe.start()
+    try:
+        pipe.until(12)
+        postgres.execute(f"INSERT INTO {table} VALUES (13), (14)")
+        pipe.until(14)
+    finally:
+        query.stop()
+        pipe.stream.close()
+    assert pipe.ids() == list(range(1, 15))
+    assert [len(rows) for _, rows in pipe.batches] == [1] * 14
+    kept = sorted(int(path.stem) for path in pipe.stream._spool().rows.iterdir())
+    assert kept[0] >= 8
+    assert kept[-1] == 13
+
+
+class Query:
+    """A query that has come so far."""
+
+    def __init__(self, spool, taken):
+        source = SimpleNamespace(
+            description=f"FileStreamSource[file:{spool.rows}]", endOffset=f'{{"logOffset":{taken}}}'
+        )
+        self.lastProgress = SimpleNamespace(sources=[source])
+
+
+def test_what_an_earlier_run_has_put_by_is_not_deleted_before_it_is_taken(tmp_path, monkeypatch):
+    monkeypatch.setattr(jdbc_source, "KEPT", 1)
+    spool = Spool(tmp_path)
+    for number in range(10):
+        spool.add(pa.table({"id": [number]}), {"end": str(number)})
+    poller = jdbc_source._Poller(None, spool, None, "p", 0.1)
+    for taken, first in ((0, 0), (3, 2), (9, 8)):
+        poller._tidy(Query(spool, taken))
+        assert min(int(path.stem) for path in spool.rows.iterdir()) == first
+    poller._tidy(SimpleNamespace(lastProgress=None))
+
+
 def test_what_cannot_be_read(postgres, streamed, table):
     postgres.execute(f"CREATE TABLE {table} (id INT, at TIMESTAMP)")
     for keys, what, message in (
@@ -203,8 +249,6 @@ def test_what_cannot_be_read(postgres, streamed, table):
 
 
 def test_polls_on_disk(tmp_path):
-    import pyarrow as pa
-
     spool = Spool(tmp_path)
     assert (spool.last_number(), spool.last()) == (-1, None)
     for number in range(5):
