@@ -7,6 +7,7 @@ Source: Kafka's documentation, "Connect Monitoring"; Prometheus, "Exposition for
 import threading
 from collections.abc import Iterable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from socketserver import TCPServer
 from typing import Literal, NamedTuple, Self
 
 from odradek.spark_it.lag import PartitionLag
@@ -72,14 +73,22 @@ def _escaped(value: str) -> str:
     return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def server_bind(self) -> None:
+        """Without looking up the machine's own name, which can take long and is not needed."""
+        TCPServer.server_bind(self)
+        self.server_name, self.server_port = "", self.server_address[1]
+
+
 class Metrics:
     """A page of metrics on a port of its own, while the block runs or until it is closed."""
 
     def __init__(self, name: str, port: int) -> None:
         self._name = name
         self._page = text(name, None).encode()
-        self._server = ThreadingHTTPServer(("", port), self._handler())
-        self._server.daemon_threads = True
+        self._server = _Server(("", port), self._handler())
         self._thread = threading.Thread(
             target=self._server.serve_forever, kwargs={"poll_interval": 0.1}, name="metrics", daemon=True
         )

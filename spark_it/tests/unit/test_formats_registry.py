@@ -1,4 +1,5 @@
 import json
+from decimal import Decimal
 
 import pytest
 from pyspark.sql import Row
@@ -125,6 +126,25 @@ def test_records_of_several_writers_are_read_as_one(served):
 def test_what_is_written_is_read(served):
     write = framed_encoder(LONG, served.add(LONG))
     assert framed_decoder(Address(served.url), LONG)(write(Row(a=5))) == {"a": 5}
+
+
+def test_a_record_as_confluents_serializer_writes_it(served):
+    # confluent-kafka 2.16, AvroSerializer: {"id": 7, "d": Decimal("-1.25"), "ts": 2026-01-01 in UTC}, schema 1.
+    theirs = b"\x00\x00\x00\x00\x01\x0e\x02\x83\x02\x80\x80\x82\xe2\x88\xd2\xa3\x06"
+    schema = {
+        "type": "record",
+        "name": "R",
+        "fields": [
+            {"name": "id", "type": "long"},
+            {"name": "d", "type": {"type": "bytes", "logicalType": "decimal", "precision": 12, "scale": 2}},
+            {"name": "ts", "type": ["null", {"type": "long", "logicalType": "timestamp-micros"}]},
+        ],
+    }
+    text = json.dumps(schema)
+    schema_id = served.add(text)
+    value = {"id": 7, "d": Decimal("-1.25"), "ts": 1_767_225_600_000_000}
+    assert framed_decoder(Address(served.url), text)(theirs) == value
+    assert framed_encoder(text, schema_id)(Row(**value)) == theirs
 
 
 def made(served, schema=None, subject="orders-value"):
