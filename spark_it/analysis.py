@@ -21,7 +21,8 @@ from odradek.spark_it.plan import function_of
 from odradek.spark_it.problems import Problem
 from odradek.spark_it.settings import TransformSettings
 from odradek.spark_it.sink_settings import JdbcSink
-from odradek.spark_it.sources import Stream, stream_of
+from odradek.spark_it.source_settings import JdbcSource
+from odradek.spark_it.sources import SourceError, Stream, stream_of
 from odradek.spark_it.spec import Expectation, Pipeline
 from odradek.spark_it.toml_lines import Path
 
@@ -40,7 +41,10 @@ class Analysis:
         self.schema = StructType()
 
     def __call__(self, pipeline: Pipeline) -> tuple[str | None, list[Problem]]:
-        """Why the pipeline is stateful, if it is, and what is wrong with it. Raises SourceError."""
+        """Why the pipeline is stateful, if it is, and what is wrong with it.
+
+        Raises SourceError when a database cannot be asked for columns.
+        """
         problems: list[Problem] = []
         schemas = {}
         for name in pipeline.sources:
@@ -59,7 +63,9 @@ class Analysis:
         try:
             stream: Stream = stream_of(name, pipeline)
             schema = stream.schema(self._spark)
-        except (FormatError, ImportError, AttributeError) as error:
+        except (FormatError, ImportError, AttributeError, SourceError) as error:
+            if isinstance(source, JdbcSource):
+                raise  # a database that is not there is no mistake of the file
             message = str(error)
             keys = ("key.schema", "value.schema", "schema")
             key = next((key for key in keys if message.startswith(key)), "connector")
