@@ -138,9 +138,11 @@ def framed_encoder(schema: str, schema_id: int) -> Callable[[Any], bytes]:
 
 def make(part: PartFormat, pipeline: Pipeline, topic: str | None, side: Side) -> AvroFormat:
     """The format of one side of a topic. Raises FormatError for a schema that is none."""
-    text = None if part.schema is None else _schema_text(part.schema, pipeline)
-    if text is not None:
-        what = part.schema if part.schema is not None and part.schema.endswith(".avsc") else f"{side}.schema"
+    text = None
+    if part.schema is not None:
+        is_file = part.schema.endswith(".avsc")
+        what = f"{side}.schema: {part.schema}" if is_file else f"{side}.schema"
+        text = _read(part.schema, pipeline, what) if is_file else part.schema
         spark_type(parsed(text, what), what)
     address = None
     if part.registry_url is not None:
@@ -153,10 +155,8 @@ def make(part: PartFormat, pipeline: Pipeline, topic: str | None, side: Side) ->
     return AvroFormat(text, address, subject, record_name)
 
 
-def _schema_text(schema: str, pipeline: Pipeline) -> str:
-    if not schema.endswith(".avsc"):
-        return schema
+def _read(file: str, pipeline: Pipeline, what: str) -> str:
     try:
-        return Path(pipeline.located(schema)).read_text("utf-8")
+        return Path(pipeline.located(file)).read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise FormatError(f"cannot read {schema}: {getattr(error, 'strerror', None) or 'not UTF-8'}") from None
+        raise FormatError(f"{what} cannot be read: {getattr(error, 'strerror', None) or 'not UTF-8'}") from None

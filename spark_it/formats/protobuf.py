@@ -90,11 +90,11 @@ def make(part: PartFormat, pipeline: Pipeline, topic: str | None, side: Side) ->
     try:
         descriptors = Path(pipeline.located(part.schema)).read_bytes()
     except OSError as error:
-        raise FormatError(f"cannot read {part.schema}: {error.strerror}") from None
+        raise FormatError(f"{side}.schema: {part.schema} cannot be read: {error.strerror}") from None
     try:
         spark_type(descriptor(descriptors, part.message))
     except FormatError as error:
-        raise FormatError(f"{part.schema}: {error}") from None
+        raise FormatError(f"{side}.schema: {part.schema}: {error}") from None
     return ProtobufFormat(descriptors, part.message)
 
 

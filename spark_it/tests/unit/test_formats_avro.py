@@ -295,10 +295,10 @@ def test_a_schema_in_a_file(tmp_path):
     one = pipeline(source('value.format = "avro"', 'value.schema = "r.avsc"'), folder=tmp_path)
     assert of_value(one).schema().simpleString() == "struct<a:bigint>"
     (tmp_path / "r.avsc").write_text(json.dumps(record("null")))
-    with pytest.raises(FormatError, match=r"r.avsc.a is null"):
+    with pytest.raises(FormatError, match=r"value\.schema: r\.avsc\.a is null"):
         of_value(one)
     (tmp_path / "r.avsc").unlink()
-    with pytest.raises(FormatError, match=r"cannot read r.avsc: No such file"):
+    with pytest.raises(FormatError, match=r"value\.schema: r\.avsc cannot be read: No such file"):
         of_value(one)
 
 
