@@ -15,8 +15,10 @@ only when the records of the attempt are spent; making one costs a tenth of a se
 import contextlib
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import chain
 from typing import Any, NamedTuple, TypeVar
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
@@ -43,6 +45,7 @@ _FENCED = (
 )
 _BETWEEN_TRIES_S = 0.05
 _ABORT_S = 10.0
+_TAKEN_AHEAD = 16
 
 
 class FencedError(SinkError):
@@ -225,17 +228,29 @@ def write(unit: Unit, records: Iterable[Records], clients: Clients) -> Outcome:
     Raises SinkError: FencedError, MarkerError, or one that says what Kafka refused.
     """
     with _attempt(unit.lane, clients) as attempt:
-        if unit.is_written(attempt.marker()):
-            return _counted(records, is_new=False)
-        marker = Marker(unit.end, unit.generation, unit.batch, _now_ms())
-        return attempt.commit(records, marker)
+        is_written, records = _meanwhile(lambda: attempt.begins(unit), records)
+        return _counted(records, is_new=False) if is_written else attempt.commit(records)
+
+
+def _meanwhile(do: Callable[[], T], records: Iterable[Records]) -> tuple[T, Iterator[Records]]:
+    """Does it while the first records are made; returns what comes of it, and all records."""
+    source = iter(records)
+    taken: list[Records] = []
+    with ThreadPoolExecutor(1) as pool:
+        doing = pool.submit(do)
+        while not doing.done() and len(taken) < _TAKEN_AHEAD:
+            some = next(source, None)
+            if some is None:
+                break
+            taken.append(some)
+        return doing.result(), chain(taken, source)
 
 
 def fence(lane: Lane, clients: Clients) -> None:
     """Ends what attempts have open in a lane, so that readers do not wait for it. What keeps it from that is not said:
     the next attempt does it too."""
-    with contextlib.suppress(SinkError), _attempt(lane, clients):
-        pass
+    with contextlib.suppress(SinkError), _attempt(lane, clients) as attempt:
+        attempt.fence()
 
 
 def renew(lane: Lane, clients: Clients) -> None:
@@ -245,9 +260,11 @@ def renew(lane: Lane, clients: Clients) -> None:
     has committed meanwhile. Raises SinkError.
     """
     with _attempt(lane, clients) as attempt:
+        attempt.fence()
         marker = attempt.marker()
         if marker is not None:
-            attempt.commit((), marker._replace(at_ms=_now_ms()))
+            attempt.begin(marker._replace(at_ms=_now_ms()))
+            attempt.commit(())
 
 
 def _now_ms() -> int:
@@ -274,14 +291,25 @@ class _Attempt:
             raise KafkaException(found.error)
         return None if found.offset < 0 else Marker.read(found.offset, found.metadata)
 
-    def commit(self, records: Iterable[Records], marker: Marker) -> Outcome:
-        lane, producer = self._lane, self._producer
-        producer.begin_transaction()
-        outcome = _counted(map(self._produced, records), is_new=True)
-        offset = TopicPartition(lane.topic, lane.partition, marker.offset, marker.metadata)
+    def begins(self, unit: Unit) -> bool:
+        """Whether the unit is written; if it is not, the transaction is begun."""
+        self.fence()
+        if unit.is_written(self.marker()):
+            return True
+        self.begin(Marker(unit.end, unit.generation, unit.batch, _now_ms()))
+        return False
+
+    def begin(self, marker: Marker) -> None:
+        """Begins the transaction with the marker, which counts with the commit: so nothing but that is left to wait
+        for behind the last record."""
+        self._producer.begin_transaction()
+        offset = TopicPartition(self._lane.topic, self._lane.partition, marker.offset, marker.metadata)
         group = self._consumer.consumer_group_metadata()
-        producer.send_offsets_to_transaction([offset], group, self._clients.commit_timeout_s)
-        producer.commit_transaction(self._clients.commit_timeout_s)
+        self._producer.send_offsets_to_transaction([offset], group, self._clients.timeout_s)
+
+    def commit(self, records: Iterable[Records]) -> Outcome:
+        outcome = _counted(map(self._produced, records), is_new=True)
+        self._producer.commit_transaction(self._clients.commit_timeout_s)
         return outcome
 
     def _produced(self, records: Records) -> Records:
@@ -348,7 +376,7 @@ class _Attempt:
 
 @contextlib.contextmanager
 def _attempt(lane: Lane, clients: Clients) -> Iterator[_Attempt]:
-    """An attempt that has fenced. Errors of Kafka leave as SinkError, and no transaction is left open."""
+    """An attempt. Errors of Kafka leave as SinkError, and no transaction is left open."""
     try:
         # The consumer connects while the producer fences.
         producer, consumer = clients.producer(lane.transactional_id), clients.consumer(lane.group)
@@ -357,7 +385,6 @@ def _attempt(lane: Lane, clients: Clients) -> Iterator[_Attempt]:
         raise SinkError(f"producer.override or admin.override cannot be: {what}") from None
     attempt = _Attempt(lane, clients, producer, consumer)
     try:
-        attempt.fence()
         yield attempt
     except BaseException as why:
         failure = attempt.abort(why)

@@ -124,6 +124,33 @@ def test_a_unit_is_written_with_its_marker_and_only_once(bench, kind):
     assert bench.marker(following)[:3] == (following.end, GENERATION, 1)
 
 
+class Watching(Clients):
+    """Calls `producing` or `reading` with the name of what a producer or consumer is asked, before it is."""
+
+    def producer(self, transactional_id):
+        return _Watched(super().producer(transactional_id), type(self).producing)
+
+    def consumer(self, group):
+        return _Watched(super().consumer(group), type(self).reading)
+
+    @staticmethod
+    def producing(name):
+        """Overridden."""
+
+    @staticmethod
+    def reading(name):
+        """Overridden."""
+
+
+class _Watched:
+    def __init__(self, inner, before):
+        self._inner, self._before = inner, before
+
+    def __getattr__(self, name):
+        self._before(name)
+        return getattr(self._inner, name)
+
+
 @KINDS
 @pytest.mark.side_by_side
 def test_an_attempt_that_wakes_late_is_refused(bench, kind):
@@ -131,15 +158,16 @@ def test_an_attempt_that_wakes_late_is_refused(bench, kind):
     has_written, may_go_on = threading.Event(), threading.Event()
     said = []
 
-    def slowly():
-        yield bench.records(*range(50))
-        has_written.set()
-        assert may_go_on.wait(60)
-        yield bench.records(*range(50, 100))
+    class Sleeping(Watching):
+        @staticmethod
+        def producing(name):
+            if name == "commit_transaction":
+                has_written.set()
+                assert may_go_on.wait(60)
 
     def late():
         try:
-            write(unit, slowly(), bench.clients)
+            write(unit, [bench.records(*range(100))], Sleeping(bench.servers))
         except SinkError as error:
             said.append(error)
 
@@ -161,38 +189,48 @@ def test_an_attempt_that_wakes_late_is_refused(bench, kind):
 @pytest.mark.side_by_side
 def test_fencing_comes_before_the_marker_is_read(bench):
     """Between reading and fencing another attempt could commit."""
-    unit = bench.units("offsets")
     asked = []
 
-    class Watched(Clients):
-        def consumer(self, group):
-            watched = super().consumer(group)
+    class Watched(Watching):
+        producing = reading = staticmethod(asked.append)
 
-            class Consumer:
-                def committed(self, *arguments):
-                    asked.append("read")
-                    return watched.committed(*arguments)
+    assert write(bench.units("offsets"), [bench.records(1)], Watched(bench.servers)).is_new
+    steps = [name for name, _ in itertools.groupby(asked)]
+    assert steps == [
+        "init_transactions",
+        "committed",
+        "begin_transaction",
+        "consumer_group_metadata",
+        "send_offsets_to_transaction",
+        "produce",
+        "commit_transaction",
+        "close",
+    ]
 
-                def __getattr__(self, name):
-                    return getattr(watched, name)
 
-            return Consumer()
+def test_records_are_made_while_the_unit_begins(bench):
+    """And those that come before it is known that the unit is written are not lost."""
+    has_begun, are_made = threading.Event(), threading.Event()
 
-        def producer(self, transactional_id):
-            watched = super().producer(transactional_id)
+    class Slow(Watching):
+        @staticmethod
+        def producing(name):
+            if name == "init_transactions":
+                has_begun.set()
+                assert are_made.wait(60)
 
-            class Producer:
-                def init_transactions(self, *arguments):
-                    asked.append("fence")
-                    watched.init_transactions(*arguments)
+    def made():
+        assert has_begun.wait(60)
+        yield from (bench.records(n) for n in range(5))
+        are_made.set()
+        yield bench.records(5)
 
-                def __getattr__(self, name):
-                    return getattr(watched, name)
-
-            return Producer()
-
-    assert write(unit, [bench.records(1)], Watched(bench.servers)).is_new
-    assert [what for what, _ in itertools.groupby(asked)] == ["fence", "read"]
+    unit = bench.units("offsets")
+    for is_new in (True, False):
+        has_begun.clear()
+        are_made.clear()
+        assert write(unit, made(), Slow(bench.servers)) == (6, 0, is_new)
+    assert bench.written() == rows(*range(6))
 
 
 @KINDS
@@ -311,21 +349,13 @@ def test_renewing_does_not_take_back_what_is_committed_meanwhile(bench):
     first, second = bench.offset_unit(0, 100), bench.offset_unit(100, 200, batch=1)
     write(first, [bench.records(1)], bench.clients)
 
-    class Late(Clients):
+    class Late(Watching):
         """Between the marker that was read and its commit, an attempt at the next batch."""
 
-        def consumer(self, group):
-            inner = super().consumer(group)
-
-            class Consumer:
-                def consumer_group_metadata(self):
-                    write(second, [bench.records(2)], bench.clients)
-                    return inner.consumer_group_metadata()
-
-                def __getattr__(self, name):
-                    return getattr(inner, name)
-
-            return Consumer()
+        @staticmethod
+        def reading(name):
+            if name == "consumer_group_metadata":
+                write(second, [bench.records(2)], bench.clients)
 
     with pytest.raises(FencedError):
         renew(first.lane, Late(bench.servers))
@@ -359,27 +389,29 @@ def test_somebody_in_the_group_is_not_in_the_way(bench):
 
 @pytest.mark.side_by_side
 def test_a_transaction_that_takes_too_long(bench):
-    hasty = Clients(bench.servers, {"transaction.timeout.ms": "1000", "message.timeout.ms": "1000"})
     unit = bench.units("offsets")
 
-    def is_aborted():
-        """A record and a marker of the transaction's end."""
-        reader = bench.clients.consumer("reader")
-        try:
-            ends = [reader.get_watermark_offsets(TopicPartition(bench.target, part), 10)[1] for part in (0, 1)]
-        finally:
-            reader.close()
-        return sum(ends) == 2
+    class Sleeping(Watching):
+        """Commits when the broker has put the end of the transaction behind its only record."""
 
-    def slowly():
-        yield bench.records(1)
-        give_up_at = time.monotonic() + 90
-        while not is_aborted():
-            assert time.monotonic() < give_up_at
-        yield bench.records(2)
+        @staticmethod
+        def producing(name):
+            if name != "commit_transaction":
+                return
+            give_up_at = time.monotonic() + 90
+            reader = bench.clients.consumer("reader")
+            try:
+                ends = 0
+                while ends < 2:
+                    assert time.monotonic() < give_up_at
+                    places = [TopicPartition(bench.target, part) for part in (0, 1)]
+                    ends = sum(reader.get_watermark_offsets(place, 10)[1] for place in places)
+            finally:
+                reader.close()
 
+    hasty = Sleeping(bench.servers, {"transaction.timeout.ms": "1000", "message.timeout.ms": "1000"})
     with pytest.raises(FencedError, match=r"or it took longer than transaction\.timeout\.ms .*; see that .* or set"):
-        write(unit, slowly(), hasty)
+        write(unit, [bench.records(1)], hasty)
     assert bench.written() == []
     assert write(unit, [bench.records(1, 2)], bench.clients).is_new
     assert bench.written() == rows(1, 2)
