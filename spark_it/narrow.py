@@ -8,8 +8,6 @@ from pyspark.sql import functions as f
 
 from odradek.spark_it.sources import column
 
-_SIDE = "__odradek_side"
-
 
 def beside(frames: list[DataFrame]) -> DataFrame:
     """The rows of frames with the same columns: partition i has those of partition i of each, in order.
@@ -32,7 +30,14 @@ def _beside(left: DataFrame, right: DataFrame) -> DataFrame:
     assert _partitions(left) == _partitions(right)
     spark = left.sparkSession
     jvm: Any = spark._jvm
-    sides = [side.select(f.lit(True).alias(_SIDE), *(column(name) for name in left.columns)) for side in (left, right)]
+    # Under names of their own, for columns that both have from one frame are the same ones to Spark.
+    sides = [
+        frame.select(
+            f.lit(True).alias(f"{side}0"),
+            *(column(name).alias(f"{side}{index}") for index, name in enumerate(left.columns, 1)),
+        )
+        for side, frame in (("left", left), ("right", right))
+    ]
     plans = [side._jdf.queryExecution().executedPlan() for side in sides]
     catalyst = jvm.org.apache.spark.sql.catalyst
     null = catalyst.expressions.Literal.create(None, jvm.org.apache.spark.sql.types.DataTypes.IntegerType)

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from pyspark.errors import PySparkException
+from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
 from odradek.spark_it import packages
@@ -32,6 +33,8 @@ def build(
     if needs_connectors:
         settings |= connectors_of(pipeline, settings)
     _prepare_environment(pipeline, is_local=is_local(master))
+    # It would print what is said in a line, with Java's stack.
+    PySparkLogger.getLogger("SQLQueryContextLogger").disabled = True
     builder = SparkSession.builder.appName(pipeline.name).master(master)
     for name, value in settings.items():
         builder = builder.config(name, value)
@@ -57,7 +60,6 @@ def settings_of(pipeline: Pipeline, master: str) -> dict[str, str]:
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": str(pipeline.settings.tasks_max),
         "spark.sql.adaptive.enabled": "false",
-        "spark.sql.streaming.metricsEnabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
     }

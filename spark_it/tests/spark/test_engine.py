@@ -1,5 +1,6 @@
 """The way from topics over SQL to a sink, on a broker."""
 
+import json
 import threading
 
 import pytest
@@ -42,10 +43,10 @@ def test_rows_of_a_topic_go_through_sql_to_the_sink(engine, topics, unique):
     topics.produce(unique, [order(n) for n in range(100, 110)])
     engine.run(text)
     assert sorted(row.id for row in kept.rows)[90:] == list(range(101, 110))
-    # Repeated as after a crash: the same number, the same rows.
-    last = kept.batches[-1]
+    # Repeated as after a crash: the same number, the same rows, whatever the order of their partitions.
     engine.run(text, rewinds=True)
-    assert kept.batches[-1] == last and len(kept.batches) == 5
+    *_, (number, before), (again, rows) = kept.batches
+    assert (number, again) == (3, 3) and sorted(before) == sorted(rows) and len(kept.batches) == 5
 
 
 def test_bad_records_become_dead_letters(engine, topics, unique):
@@ -220,7 +221,7 @@ include.headers = true
 keep.unknown.fields = true
 """)
     one, two = sorted(kept.rows)
-    assert (one.id, one._key.k, one._rescued) == (1, 1, '{"b":null,"new":{"a":[1]}}')
+    assert (one.id, one._key.k, json.loads(one._rescued)) == (1, 1, {"b": None, "new": {"a": [1]}})
     assert (one._topic, one._partition, one._offset) == (f"{unique}-1", 0, 0)
     assert [(header.key, bytes(header.value)) for header in one._headers] == [("h", b"v")]
     assert two._rescued is None
@@ -258,7 +259,7 @@ def test_what_spark_finds_wrong(engine, topics, unique):
     ranked = "SELECT id, row_number() OVER (PARTITION BY id ORDER BY placed) n FROM orders"
     for text, line, said in (
         (transform("SELECT\n  idd FROM orders"), 13, f"transform step: {no_column} `idd` cannot be resolved."),
-        (transform("SELECT id FRM orders WHERE"), 12, "transform step: Syntax error at or near"),
+        (transform("SELECT id FROM orders WHERE"), 12, "transform step: Syntax error at or near"),
         (transform("SELECT id, id FROM orders"), 10, "transform step: more than one column is called id; name"),
         ('[expect.orders]\nx = { sql = "no > 1" }\n', 11, f"expect x of orders: {no_column} `no` cannot be resolved."),
         (transform(ranked), 10, "transform step: Window function is not supported in row_number() as column `n`"),
