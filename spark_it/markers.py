@@ -83,6 +83,8 @@ class Markers:
         if self._kind is Units.OFFSETS:
             if batch.ranges is None:
                 raise SinkError(f"batch {batch.id} does not say which records it is made of")
+            if len({(one.topic, one.partition) for one in batch.ranges}) < len(batch.ranges):
+                raise SinkError(f"batch {batch.id} has a partition in pieces; it has one transaction")
             return [self._offset_unit(batch, one) for one in batch.ranges]
         return [
             BatchUnit(

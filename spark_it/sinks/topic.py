@@ -13,6 +13,7 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from itertools import count
 from typing import TYPE_CHECKING, TypeVar
 
@@ -39,7 +40,7 @@ from odradek.spark_it.sinks.topic_tasks import (
     write_partition,
 )
 from odradek.spark_it.spec import Pipeline
-from odradek.spark_it.units import Clients, Outcome, Unit, fence
+from odradek.spark_it.units import Clients, FencedError, Outcome, Unit, fence
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -49,9 +50,13 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 R = TypeVar("R")
 
+OVERTAKEN_MOST = 3
+"""A batch that is overtaken as often in a row stops the pipeline, as a second copy of it may run. Before that it may be
+a task of an earlier try that Spark has yet to end."""
 FEW_BYTES = 8 << 20
 """As many dead letters go over the driver to the tasks of a batch."""
 _THREADS = 8
+_FENCE_S = 5.0
 _WORKER_IS_GONE = ("Python worker exited unexpectedly", "ExecutorLostFailure")
 
 
@@ -92,6 +97,7 @@ class TopicWriter:
         self._lock = threading.Lock()
         self._keeper = Keeper(self._markers, self._clients, self._lock)
         self._records: RecordMaker | None = None
+        self._overtaken = 0
 
     def prepare(self, schema: StructType) -> None:
         records = RecordMaker(self._pipeline, self._sink, schema)
@@ -120,11 +126,20 @@ class TopicWriter:
         assert self._records is not None, "not prepared"
         records = self._records(rows)
         units = self._markers.units(batch)
+        if not units:
+            return Written(0)
         # Renewing a marker is an attempt too, and must not overtake one of these.
         with self._lock:
-            if self._kind is Units.OFFSETS:
-                return _sum(self._write_ranges(records, dead, units))
-            return _sum(self._run(_by_hash(records, dead, len(units)), units, {}))
+            try:
+                if self._kind is Units.OFFSETS:
+                    results = self._write_ranges(records, dead, units)
+                else:
+                    results = self._run(_by_hash(records, dead, len(units)), units, {})
+            except FencedError as error:
+                self._overtaken += 1
+                raise SinkError(str(error), is_retriable=self._overtaken < OVERTAKEN_MOST) from None
+        self._overtaken = 0
+        return _sum(results)
 
     def close(self) -> None:
         self._keeper.close()
@@ -155,7 +170,8 @@ class TopicWriter:
             rows = _collected(written) if not is_narrow or _times(written, records, len(units)) else []
         except BaseException:
             # Tasks end without a word; readers would wait for their transactions.
-            _each(units, lambda unit: fence(unit.lane, clients))
+            brief = replace(clients, timeout_s=_FENCE_S)
+            _each(units, lambda unit: fence(unit.lane, brief))
             raise
         found: _Results = {
             row.unit: Outcome(row.rows, row.dead_letters, row.is_new)
@@ -274,7 +290,7 @@ def _collected(frame: DataFrame) -> list[Row]:
     except (PySparkException, Py4JJavaError) as error:
         text = str(error)
         if found := re.search(r"FencedError: (.*)", text):
-            raise SinkError(found[1]) from None
+            raise FencedError(found[1]) from None
         if any(sign in text for sign in _WORKER_IS_GONE):
             raise SinkError("a worker process has ended while it wrote", is_retriable=True) from None
         raise

@@ -68,6 +68,8 @@ def test_offset_units(tmp_path):
     assert all(unit.is_first for unit in found.units(batch(0, (0, 7, 9), (1, 4, 9))))
     with pytest.raises(SinkError, match="batch 1 does not say which records"):
         found.units(batch(1))
+    with pytest.raises(SinkError, match="batch 1 has a partition in pieces"):
+        found.units(batch(1, (0, 5, 9), (0, 9, 12)))
 
 
 def test_batch_units():
