@@ -26,7 +26,7 @@ from odradek.spark_it.sources import SourceError, Stream, stream_of
 from odradek.spark_it.spec import Expectation, Pipeline
 from odradek.spark_it.toml_lines import Path
 
-_NODE = re.compile(r"^[\s:*+\-()\d]*([A-Z]\w+)", re.MULTILINE)
+_NODE = re.compile(r"^[\s:*+\-()\d~']*([A-Z]\w+)", re.MULTILINE)  # ~ is before what streams
 _BRINGS_TOGETHER = re.compile(
     r"\w*Exchange|Union|Coalesce\w*|CartesianProduct|Subquery\w*|ReusedSubquery|CollectLimit\w*"
 )
