@@ -1,0 +1,110 @@
+"""`python -m odradek.spark_it.examples NAME`: brings an example here and makes its data."""
+
+import argparse
+import importlib.resources
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from odradek.spark_it.examples import edits_data, orders_data, sensors_data
+from odradek.spark_it.examples.topics import Broker, ExampleError
+
+
+class Example(NamedTuple):
+    """`files` are its pipelines in the order in which they run; `leaves` is what they and `fill` leave in the folder,
+    which goes when data is made anew. `fill` makes the data and says what it made."""
+
+    files: tuple[str, ...]
+    leaves: tuple[str, ...]
+    fill: Callable[[Broker, Path], str]
+
+
+def _orders(broker: Broker, folder: Path) -> str:
+    broker.begin_anew({orders_data.TOPIC: orders_data.PARTITIONS, orders_data.DEAD_LETTERS: 1}, ["example-orders"])
+    made = orders_data.make()
+    broker.produce(orders_data.TOPIC, made.records)
+    return (
+        f"{len(made.records):,} orders in topic {orders_data.TOPIC}: {made.late} late, {made.too_late} too late, "
+        f"{made.bad} spoilt"
+    )
+
+
+def _page_edits(broker: Broker, folder: Path) -> str:
+    topics = {edits_data.TOPIC: edits_data.PARTITIONS, edits_data.SESSIONS: 2, edits_data.DEAD_LETTERS: 1}
+    broker.begin_anew(topics, ["example-page-edits", "example-page-edits.batches"])
+    made = edits_data.make()
+    broker.produce(edits_data.TOPIC, made.records)
+    return f"{len(made.records):,} edits in topic {edits_data.TOPIC}: {made.by_bots:,} by bots, {made.bad} spoilt"
+
+
+def _sensors(broker: Broker, folder: Path) -> str:
+    broker.begin_anew(
+        {sensors_data.TOPIC: sensors_data.PARTITIONS, sensors_data.DEAD_LETTERS: 1},
+        ["example-sensor-files.batches", "example-sensor-table"],
+    )
+    made = sensors_data.make()
+    for half, name in ((made.first, sensors_data.READ_FOLDER), (made.second, sensors_data.LATER_FOLDER)):
+        half.write(folder / name)
+    return f"{len(made.first.readings) + len(made.second.readings):,} readings in files below {folder}"
+
+
+EXAMPLES = {
+    "orders": Example(("orders.toml",), ("pipelines/example-orders",), _orders),
+    "page_edits": Example(("page_edits.toml",), ("pipelines/example-page-edits",), _page_edits),
+    "sensors": Example(
+        ("files_to_topic.toml", "topic_to_table.toml"),  # how it goes on, the first one says
+        (
+            sensors_data.READ_FOLDER,
+            sensors_data.LATER_FOLDER,
+            "pipelines/example-sensor-files",
+            "pipelines/example-sensor-table",
+            "warehouse/example",
+        ),
+        _sensors,
+    ),
+}
+
+
+def bring(name: str, into: Path) -> Path:
+    """Copies the folder of an example, unless it is there, and takes out what an earlier run left; returns where it is.
+
+    Raises ExampleError if another folder has the name, OSError.
+    """
+    folder, example = into / name, EXAMPLES[name]
+    if not folder.exists():
+        folder.mkdir(parents=True)
+        for shipped in (importlib.resources.files(__package__) / name).iterdir():
+            if shipped.name.endswith((".toml", ".py")):
+                (folder / shipped.name).write_text(shipped.read_text("utf-8"), "utf-8")
+    if not all((folder / file).is_file() for file in example.files):
+        raise ExampleError(f"{folder} is there and is not the example; --into says where else it may go")
+    for left in example.leaves:
+        shutil.rmtree(folder / left, ignore_errors=True)
+    return folder
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m odradek.spark_it.examples", description="Brings an example here and makes its data."
+    )
+    parser.add_argument("name", choices=EXAMPLES)
+    parser.add_argument("--brokers", default="localhost:9092", metavar="HOST:PORT")
+    parser.add_argument("--into", type=Path, default=Path(), metavar="FOLDER", help="where its folder goes")
+    options = parser.parse_args()
+    example = EXAMPLES[options.name]
+    try:
+        broker = Broker(options.brokers)
+        folder = bring(options.name, options.into)
+        print(example.fill(broker, folder))
+    except (ExampleError, OSError) as error:
+        print(error, file=sys.stderr)
+        return 1
+    for file in example.files:
+        print(f"  odradek pipeline run {folder / file} --available-now")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

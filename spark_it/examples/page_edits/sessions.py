@@ -1,0 +1,78 @@
+"""Sessions of users: edits with less than half an hour between one and the next.
+
+Until a session is over its edits are kept as they are, so that it does not matter in which order they come and how they
+are parted into batches. SQL's session_window would do for counts and sums; it cannot count different pages.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import pandas as pd  # type: ignore[import-untyped]
+from pyspark.sql import DataFrame
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
+
+PAUSE_MS = 30 * 60 * 1000
+STATE = "at_ms BIGINT, page STRING, bytes INT"
+SESSION = "user STRING, began_ms BIGINT, ended_ms BIGINT, edits BIGINT, pages BIGINT, bytes BIGINT"
+
+Edit = tuple[int, str, int]
+
+
+def by_user(edits: DataFrame) -> DataFrame:
+    """Sessions of a stream of edits with `user`, `page`, `bytes`, `at_ms`, and the event time `at`."""
+    return edits.groupBy("user").transformWithStateInPandas(
+        statefulProcessor=Sessions(), outputStructType=SESSION, outputMode="append", timeMode="eventtime"
+    )
+
+
+class Sessions(StatefulProcessor):
+    """The edits of one user, and a timer for the time at which a session may be over."""
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        self._handle = handle
+        self._edits = handle.getListState("edits", STATE)
+
+    def handleInputRows(self, key: Any, rows: Iterator[pd.DataFrame], timer_values: Any) -> Iterator[pd.DataFrame]:
+        for frame in rows:
+            columns = (frame["at_ms"], frame["page"], frame["bytes"])
+            found = [(int(at_ms), str(page), int(size)) for at_ms, page, size in zip(*columns, strict=True)]
+            self._edits.appendList(found)
+            for at_ms in {at_ms for at_ms, _, _ in found}:
+                self._handle.registerTimer(at_ms + PAUSE_MS)
+        yield from ()
+
+    def handleExpiredTimer(self, key: Any, timer_values: Any, expired: Any) -> Iterator[pd.DataFrame]:
+        """Yields the sessions of which no edit can come any more, and forgets them."""
+        watermark_ms = timer_values.getCurrentWatermarkInMs()
+        over: list[list[Edit]] = []
+        going_on: list[list[Edit]] = []
+        for edits in parted(self._edits.get()):
+            is_over = edits[-1][0] + PAUSE_MS <= watermark_ms
+            (over if is_over else going_on).append(edits)
+        if not over:
+            return
+        self._edits.put([edit for edits in going_on for edit in edits])
+        yield pd.DataFrame(
+            {
+                "user": key[0],
+                "began_ms": [edits[0][0] for edits in over],
+                "ended_ms": [edits[-1][0] for edits in over],
+                "edits": [len(edits) for edits in over],
+                "pages": [len({page for _, page, _ in edits}) for edits in over],
+                "bytes": [sum(size for _, _, size in edits) for edits in over],
+            }
+        )
+
+    def close(self) -> None:
+        """Spark keeps what there is to keep."""
+
+
+def parted(edits: Iterable[Edit]) -> list[list[Edit]]:
+    """The edits of each session, by their time."""
+    sessions: list[list[Edit]] = []
+    for edit in sorted(edits):
+        if sessions and edit[0] - sessions[-1][-1][0] < PAUSE_MS:
+            sessions[-1].append(edit)
+        else:
+            sessions.append([edit])
+    return sessions

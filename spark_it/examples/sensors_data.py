@@ -1,0 +1,81 @@
+"""Readings of sensors in CSV files, one for each hour. Half-way the sensors measure humidity too, and the files have
+a column more."""
+
+import random
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import NamedTuple
+
+TOPIC = "example.readings"
+DEAD_LETTERS = "example.readings.dead-letters"
+PARTITIONS = 2
+READ_FOLDER = "readings"
+LATER_FOLDER = "later"
+"""Where the second half waits: a file must have the columns that files_to_topic.toml says when it is read."""
+BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
+SENSORS = ("attic", "cellar", "kitchen", "porch")
+BAD_SHARE = 0.01
+EVERY = timedelta(seconds=30)
+
+
+class Reading(NamedTuple):
+    """A row of the table; `humidity` is None before there was any."""
+
+    sensor: str
+    at: datetime
+    celsius: float
+    humidity: float | None
+
+
+@dataclass(frozen=True)
+class Half:
+    """Texts of files by their name, the readings in them, and the lines in them that are none."""
+
+    files: dict[str, str]
+    readings: list[Reading]
+    bad: list[str]
+
+    def write(self, folder: Path) -> None:
+        """Puts the files into a folder, each at once as a whole. Raises OSError."""
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, text in self.files.items():
+            beside = folder / f".{name}.new"
+            beside.write_text(text, "utf-8")
+            beside.replace(folder / name)
+
+
+@dataclass(frozen=True)
+class Readings:
+    """All of it."""
+
+    first: Half
+    second: Half
+
+
+def make(hours: int = 6, seed: int = 3) -> Readings:
+    """That many files in each half."""
+    chance = random.Random(seed)
+    return Readings(_half(chance, 0, hours), _half(chance, hours, hours, has_humidity=True))
+
+
+def _half(chance: random.Random, first_hour: int, hours: int, *, has_humidity: bool = False) -> Half:
+    half = Half({}, [], [])
+    for hour in range(first_hour, first_hour + hours):
+        lines = ["sensor,at,celsius" + (",humidity" if has_humidity else "")]
+        begin = BEGIN + timedelta(hours=hour)
+        for number in range(timedelta(hours=1) // EVERY):
+            for sensor in SENSORS:
+                celsius, humidity = round(chance.gauss(18, 4), 2), round(chance.uniform(30, 70), 1)
+                reading = Reading(sensor, begin + number * EVERY, celsius, humidity if has_humidity else None)
+                line = f"{sensor},{reading.at.isoformat().replace('+00:00', 'Z')},{celsius}"
+                line += f",{humidity}" if has_humidity else ""
+                if chance.random() < BAD_SHARE:
+                    # No number; or one that no thermometer shows.
+                    line = line.replace(f",{celsius}", chance.choice((",timeout", ",999.9")), 1)
+                    half.bad.append(line)
+                else:
+                    half.readings.append(reading)
+                lines.append(line)
+        half.files[f"{begin:%Y-%m-%dT%H}.csv"] = "\n".join(lines) + "\n"
+    return half

@@ -1,0 +1,95 @@
+"""Topics of the examples: made, filled and read without Spark."""
+
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import Future
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import NewTopic as _NewTopic  # type: ignore[attr-defined]
+
+NewTopic: Any = _NewTopic
+TIMEOUT_S = 30.0
+_POLL_S = 0.1
+_ABSENT = (KafkaError.GROUP_ID_NOT_FOUND, KafkaError.UNKNOWN_TOPIC_OR_PART)
+
+
+class ExampleError(Exception):
+    """What keeps an example from being filled; `str()` says what to do."""
+
+
+class Broker:
+    """The brokers that an example is tried on."""
+
+    def __init__(self, bootstrap_servers: str) -> None:
+        """Raises ExampleError if nobody is there."""
+        self.bootstrap_servers = bootstrap_servers
+        # It says once what is wrong, here, and not again and again by itself.
+        self._client: dict[str, Any] = {"bootstrap.servers": bootstrap_servers, "log_level": 0}
+        self._admin = AdminClient(self._client)
+        try:
+            self._admin.list_topics(timeout=5)
+        except KafkaException:
+            said = f"no broker answers at {bootstrap_servers}; `make start` or `odradek start` runs one"
+            raise ExampleError(said) from None
+
+    def begin_anew(self, topics: Mapping[str, int], groups: Iterable[str]) -> None:
+        """Makes topics, by their number of partitions, and deletes what was there under these names before."""
+        self._each(self._admin.delete_consumer_groups([*groups], request_timeout=TIMEOUT_S))
+        self._each(self._admin.delete_topics([*topics], operation_timeout=TIMEOUT_S, request_timeout=TIMEOUT_S))
+        give_up_at = time.monotonic() + TIMEOUT_S
+        while set(topics) & set(self.topics()) and time.monotonic() < give_up_at:
+            time.sleep(_POLL_S)
+        wanted = [NewTopic(name, partitions, 1) for name, partitions in topics.items()]
+        self._each(self._admin.create_topics(wanted, request_timeout=TIMEOUT_S))
+
+    def topics(self) -> list[str]:
+        return list(self._admin.list_topics(timeout=TIMEOUT_S).topics)
+
+    def _each(self, futures: Mapping[str, Future[Any]]) -> None:
+        for future in futures.values():
+            try:
+                future.result(TIMEOUT_S)
+            except KafkaException as error:
+                if error.args[0].code() not in _ABSENT:
+                    raise ExampleError(f"{self.bootstrap_servers}: {error.args[0].str()}") from None
+
+    def produce(self, topic: str, records: Iterable[tuple[bytes, bytes]]) -> None:
+        """Returns when all are acknowledged. Raises ExampleError."""
+        producer = Producer({**self._client, "enable.idempotence": True, "linger.ms": 20})
+        refused: list[KafkaError] = []
+
+        def delivered(error: KafkaError | None, _: Message) -> None:
+            if error is not None:
+                refused.append(error)
+
+        for key, value in records:
+            producer.produce(topic, value, key, on_delivery=delivered)
+            producer.poll(0)
+        left = producer.flush(TIMEOUT_S)
+        if left or refused:
+            why = refused[0].str() if refused else "they were not acknowledged in time"
+            raise ExampleError(f"{left + len(refused)} records were not written to {topic}: {why}")
+
+    def records(self, topic: str) -> Iterator[Message]:
+        """What is in a topic now, of committed transactions."""
+        settings = {"group.id": "examples", "enable.auto.commit": False, "enable.partition.eof": True}
+        consumer = Consumer({**self._client, **settings, "isolation.level": "read_committed"})
+        try:
+            partitions = self._admin.list_topics(topic, TIMEOUT_S).topics[topic].partitions
+            consumer.assign([TopicPartition(topic, partition, 0) for partition in partitions])
+            left = len(partitions)
+            while left:
+                message = consumer.poll(TIMEOUT_S)
+                if message is None:
+                    raise ExampleError(f"{topic}: nothing comes within {TIMEOUT_S:g} s")
+                error = message.error()
+                if error is None:
+                    yield message
+                elif error.code() == KafkaError._PARTITION_EOF:
+                    left -= 1
+                else:
+                    raise ExampleError(f"{topic}: {error.str()}")
+        finally:
+            consumer.close()
