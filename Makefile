@@ -1,13 +1,16 @@
-# Odradek. `make start` runs a broker, `make test` runs all tests; both set up what they need.
+# Odradek. `make start` runs a broker, `make demo` a pipeline on it, `make test` all tests; they set up what they need.
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: start test check bench simulate install install-test jars clean
+.PHONY: start demo test check bench simulate install install-test jars clean
 
 start: install
 	$(BIN)/odradek start --override listeners=PLAINTEXT://127.0.0.1:9092 --override log.dirs=data
+
+demo: $(VENV)/installed-demo
+	@$(BIN)/python -m demo
 
 test: install-test jars
 	$(BIN)/python -m pytest
@@ -40,6 +43,11 @@ $(VENV)/installed: pyproject.toml
 
 $(VENV)/installed-test: $(VENV)/installed requirements-test.txt
 	$(BIN)/python -m pip install --quiet --requirement requirements-test.txt
+	@touch $@
+
+# Spark and the database client as they are tried, and what else the pipelines need.
+$(VENV)/installed-demo: $(VENV)/installed requirements-test.txt
+	@grep -E '^(pyspark|psycopg)' requirements-test.txt | xargs $(BIN)/python -m pip install --quiet --editable '.[spark]'
 	@touch $@
 
 clean:

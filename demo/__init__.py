@@ -1,0 +1,1 @@
+"""`make demo`: the first example, from made orders to a table, against the broker of `make start`."""
