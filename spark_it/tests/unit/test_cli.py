@@ -113,6 +113,29 @@ def test_status_and_reset_on_a_broker(capsys, file, odradek_broker):
     assert "source orders: lag 0\n" in capsys.readouterr().out
 
 
+def test_what_is_read_and_written_is_looked_up(capsys, file, odradek_broker):
+    from confluent_kafka.admin import AdminClient, NewTopic
+
+    file.write_text(f'bootstrap.servers = "{odradek_broker.bootstrap_servers}"\n{SOURCE}{TOPIC}', "utf-8")
+    asked = ["validate", "--without-spark", "--connect", str(file)]
+    assert cli.main(asked) == 1
+    assert capsys.readouterr().err == "odradek pipeline: topic orders is not there\n"
+    # A run says so before it starts Spark.
+    assert cli.main(["run", str(file)]) == 1
+    assert capsys.readouterr().err == "odradek pipeline: topic orders is not there\n"
+    admin = AdminClient({"bootstrap.servers": odradek_broker.bootstrap_servers})
+    for name, partitions in (("orders", 2), ("out", 1)):
+        admin.create_topics([NewTopic(name, partitions, 1)])[name].result(10)
+    assert cli.main(asked) == 0
+    said = capsys.readouterr().out
+    assert said.endswith(
+        "  source orders: topic orders is there, 2 partitions\n  sink: topic out is there, 1 partition\n"
+    )
+    with exclusively(load(file, {}).state_folder):
+        assert cli.main(["run", str(file)]) == 1
+    assert "runs already as process" in capsys.readouterr().err
+
+
 def test_the_page_has_the_reference_of_the_declarations():
     page = PAGE.read_text("utf-8")
     assert reference.into(page) == page, "run: python -m odradek.spark_it reference --into docs/pipelines.md"
