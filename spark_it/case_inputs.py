@@ -17,7 +17,9 @@ from odradek.spark_it.spec import Pipeline, Row
 RAW_VALUE = "_value"
 """Column of a given row of a topic that is the record's whole value, whatever it is; for records that are bad."""
 
+_NEVER = -(1 << 63)
 _PLAIN_FORMATS = ("json", "string", "bytes")
+_HEADER = t.StructType([t.StructField("key", t.StringType()), t.StructField("value", t.StringType())])
 _LINE = t.StructType(
     [
         t.StructField("key", t.StringType()),
@@ -26,7 +28,7 @@ _LINE = t.StructType(
         t.StructField("partition", t.IntegerType()),
         t.StructField("offset", t.LongType()),
         t.StructField("timestamp", t.TimestampType()),
-        t.StructField("headers", t.ArrayType(t.StructType.fromDDL("key STRING, value STRING"))),
+        t.StructField("headers", t.ArrayType(_HEADER)),
     ]
 )
 
@@ -73,14 +75,17 @@ class Input:
         time_of, delay_ms = self._source.watermark_column, self._source.watermark_ms
         if time_of is None or delay_ms is None:
             return [len(rows)]
-        sizes, latest = [0], None
+        sizes = [0]
+        latest = watermark = _NEVER
         for row in rows:
             micros = event_micros(row.get(time_of))
-            if micros is not None and latest is not None and micros < latest - delay_ms * 1000:
-                # The watermark that rows are held against is that of the batch before.
-                sizes += [0, 0]
+            if micros is not None:
+                if watermark <= micros < latest - delay_ms * 1000:
+                    # Rows are held against the watermark that the batch before was held against.
+                    sizes += [0, 0]
+                    watermark = latest - delay_ms * 1000
+                latest = max(latest, micros)
             sizes[-1] += 1
-            latest = micros if latest is None else latest if micros is None else max(latest, micros)
         return sizes
 
     def _line(self, index: int, row: Row) -> dict[str, Any]:
@@ -95,7 +100,7 @@ class Input:
             "partition": row.get("_partition", 0),
             "offset": row.get("_offset", index),
             "timestamp": row.get("_timestamp", "1970-01-01T00:00:00Z"),
-            "headers": row.get("_headers", []),
+            "headers": row.get("_headers"),
         }
 
     def _record(self, row: Row) -> str | None:

@@ -83,6 +83,9 @@ class _Run:
         self._spark = spark
         self._folder = folder
         self._is_streaming = stateful is not None or len(pipeline.sources) > 1
+        self._has_watermark = self._is_streaming and any(
+            source.watermark_column is not None for source in pipeline.sources.values()
+        )
         self._given = {name.casefold(): rows for name, rows in case.given.items()}
         # Without a topic for dead letters a bad record stops the pipeline, and the case.
         self._plan = Plan(pipeline)
@@ -183,7 +186,7 @@ class _Run:
         checkpoint = self._folder / "checkpoint" / name
         try:
             self._finish(frame, mode, guarded, checkpoint)
-            if self._is_streaming and _close_windows(checkpoint):
+            if self._has_watermark and _close_windows(checkpoint):
                 self._finish(frame, mode, guarded, checkpoint)
         except PySparkException as error:
             failure = failures[0] if failures else error
@@ -229,15 +232,13 @@ def _as_text(frame: DataFrame) -> list[str]:
 
 
 def _close_windows(checkpoint: Path) -> bool:
-    """Plans one more batch, without rows and with its watermark at the end of time, if there is a watermark."""
+    """Plans one more batch, without rows and with its watermark at the end of time; false if there was none yet."""
     offsets = checkpoint / "offsets"
     planned = sorted(int(path.name) for path in offsets.iterdir() if path.name.isdigit()) if offsets.is_dir() else []
     if not planned:
         return False
     version, about, *of_sources = (offsets / str(planned[-1])).read_text("utf-8").split("\n")
     batch = json.loads(about)
-    if not batch["batchWatermarkMs"]:
-        return False
     batch["batchWatermarkMs"] = _END_OF_TIME_MS
     (offsets / str(planned[-1] + 1)).write_text("\n".join([version, json.dumps(batch), *of_sources]), "utf-8")
     return True
