@@ -7,6 +7,7 @@ late, some change. So a thread of the driver polls it and puts what is new into 
 
 import logging
 import re
+import shutil
 import threading
 import time
 from collections.abc import Mapping
@@ -78,7 +79,11 @@ class JdbcStream:
         state = self._pipeline.state_folder
         lock = read_lock(state)
         generation = 0 if lock is None else lock.generation
-        spool = Spool(state / "source" / self._name / str(generation))
+        folder = state / "source" / self._name
+        for path in folder.glob("[0-9]*"):
+            if path.name != str(generation):
+                shutil.rmtree(path, ignore_errors=True)
+        spool = Spool(folder / str(generation))
         found = None if lock is None else checkpoint.read(checkpoint_folder(state, lock))
         if found is None or found.planned is None:
             spool.clear()

@@ -106,7 +106,9 @@ def test_a_new_generation_and_a_lost_checkpoint_begin_anew(postgres, streamed, t
             path.unlink()
     assert pipe.run()[0] == [1, 2]
     write_lock(pipe.pipeline.state_folder, lock_of(pipe.pipeline, None, 29_000_001))
-    assert streamed().run()[0] == [1, 2]
+    pipe = streamed()
+    assert pipe.run()[0] == [1, 2]
+    assert [path.name for path in (pipe.pipeline.state_folder / "source" / "t").iterdir()] == ["29000001"]
 
 
 def test_rows_of_one_time_come_together(postgres, streamed, table):
