@@ -1,0 +1,64 @@
+"""Clients of units that get into trouble, also in worker processes."""
+
+import os
+import signal
+from dataclasses import dataclass
+
+from odradek.spark_it.units import Clients, Lane, renew
+
+
+@dataclass(frozen=True)
+class Killing(Clients):
+    """Its producers kill the process that they are in before or after their commit, but only once: `flag` is a file
+    that says whether they have."""
+
+    flag: str = ""
+    moment: str = "before"
+
+    def producer(self, transactional_id):
+        return _Producer(super().producer(transactional_id), self.flag, self.moment)
+
+
+class _Producer:
+    def __init__(self, inner, flag, moment):
+        self._inner, self._flag, self._moment = inner, flag, moment
+
+    def commit_transaction(self, *arguments):
+        assert self._inner.flush(30) == 0
+        if self._moment == "before":
+            self._die()
+        self._inner.commit_transaction(*arguments)
+        if self._moment == "after":
+            self._die()
+
+    def _die(self):
+        try:
+            os.close(os.open(self._flag, os.O_CREAT | os.O_EXCL))
+        except FileExistsError:
+            return
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def __getattr__(self, name):
+        return getattr(self._inner, name)
+
+
+class Overtaken(Clients):
+    """As soon as a marker is read, others have the lane, which is that of a source partition."""
+
+    def consumer(self, group):
+        return _Slow(super().consumer(group), self.bootstrap_servers, group)
+
+
+class _Slow:
+    def __init__(self, inner, servers, group):
+        self._inner, self._servers, self._group = inner, servers, group
+
+    def committed(self, places, timeout_s):
+        found = self._inner.committed(places, timeout_s)
+        for place in places:
+            lane = Lane(f"{self._group}:{place.topic}-{place.partition}", self._group, place.topic, place.partition)
+            renew(lane, Clients(self._servers))
+        return found
+
+    def __getattr__(self, name):
+        return getattr(self._inner, name)

@@ -1,0 +1,325 @@
+"""The topic sink: what rows become, and that a batch written again shows once, whatever happened the first time."""
+
+import json
+import os
+
+import pytest
+from pyspark.sql import functions as f
+
+from odradek.spark_it.cluster import Cluster
+from odradek.spark_it.guarantees import Units
+from odradek.spark_it.sinks import Batch, Range, SinkError, Written
+from odradek.spark_it.sinks import topic as topic_sink
+from odradek.spark_it.sinks.topic import numbers_for_parts
+from odradek.spark_it.units import Clients
+from spark_it.tests.clients import Killing, Overtaken
+from spark_it.tests.records import messages, read, values
+from spark_it.tests.unit.support import pipeline
+
+GENERATION = 29_000_000
+PARTS = 3
+
+
+class Sunk:
+    """A topic sink, its topics, and a source of PARTS partitions whose records nobody reads."""
+
+    def __init__(self, spark, broker, topics, name, keys="", units=Units.OFFSETS, target_partitions=2):
+        self.spark = spark
+        self.servers = broker.bootstrap_servers
+        self.name = name
+        self.source = topics.create(f"{name}-source", PARTS)
+        self.target = topics.create(f"{name}-target", target_partitions)
+        self.dead = topics.create(f"{name}-dead")
+        self.pipeline = pipeline(f"""
+name = "{name}"
+bootstrap.servers = "{self.servers}"
+tasks.max = {PARTS}
+[source.orders]
+connector = "topic"
+topics = "{self.source}"
+value.schema = "number BIGINT"
+[sink]
+connector = "topic"
+topic = "{self.target}"
+{keys}
+[errors]
+tolerance = "all"
+deadletterqueue.topic.name = "{self.dead}"
+""")
+        self.sink = topic_sink.make(self.pipeline, units, spark, None)
+        self.units = units
+
+    def write(self, rows, dead=None, batch=0):
+        if self.sink._records is None:
+            self.sink.prepare(rows.schema)
+        ranges = tuple(Range(self.source, part, 100 * batch, 100 * batch + 100) for part in range(PARTS))
+        of = ranges if self.units is Units.OFFSETS else None
+        return self.sink.write(rows, dead, Batch(batch, GENERATION, self.spark, of))
+
+    def written(self, **options):
+        return values(self.servers, self.target, **options)
+
+    def numbers(self):
+        return sorted(json.loads(value)["number"] for value in self.written())
+
+    def committed(self):
+        cluster = Cluster(self.pipeline.settings)
+        found = cluster.committed(self.name, [(self.source, part) for part in range(PARTS)])
+        return [found.get((self.source, part)) for part in range(PARTS)]
+
+
+@pytest.fixture
+def sunk(spark, broker, topics, unique):
+    made = []
+
+    def make(**options):
+        made.append(Sunk(spark, broker, topics, f"{unique}-{len(made)}", **options))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.sink.close()
+
+
+def numbered(spark, count, start=0, parts=PARTS):
+    return spark.range(start, start + count, 1, parts).select(f.col("id").alias("number"))
+
+
+def dead_of(rows):
+    """Dead letters of rows, each with its number."""
+    number = f.col("number").cast("string").cast("binary")
+    header = f.array(f.struct(f.lit("why").alias("key"), f.lit("bad").cast("binary").alias("value")))
+    return rows.select(f.lit(None).cast("binary").alias("key"), number.alias("value"), header.alias("headers"))
+
+
+def is_bad():
+    return f.col("number") % 10 == 7
+
+
+@pytest.mark.side_by_side
+@pytest.mark.parametrize("dead", ["none", "few", "many", "two kinds"])
+def test_ranges_written_again_and_again(sunk, dead, monkeypatch):
+    """Rows 30 to 59 are partition 1, where nothing is good."""
+    if dead == "many":
+        monkeypatch.setattr(topic_sink, "FEW_BYTES", 0)
+    made = sunk(target_partitions=1)
+    every = numbered(made.spark, 90)
+    good = every.where(~is_bad() & ~f.col("number").between(30, 59))
+    bad = {
+        "none": None,
+        "few": dead_of(every.where(is_bad())),
+        "many": dead_of(every.where(is_bad())),
+        "two kinds": dead_of(every.where(f.col("number") == 7)).unionAll(
+            dead_of(every.where(is_bad() & (f.col("number") != 7)))
+        ),
+    }[dead]
+    expected = [n for n in range(90) if n % 10 != 7 and not 30 <= n < 60]
+    dead_ones = [] if bad is None else [n for n in range(90) if n % 10 == 7]
+    for _ in range(2):
+        assert made.write(good, bad) == Written(len(expected), len(dead_ones))
+        assert made.committed() == [100, 100, 100]
+        [found] = read(made.servers, made.target).values()
+        in_order = [json.loads(one.value())["number"] for one in found]
+        assert sorted(in_order) == expected
+        # The order within a source partition stays.
+        assert [n for n in in_order if n < 30] == [n for n in expected if n < 30]
+        assert [n for n in in_order if n >= 60] == [n for n in expected if n >= 60]
+        letters = messages(made.servers, made.dead)
+        assert sorted(int(one.value()) for one in letters) == dead_ones
+        assert all(one.headers() == [("why", b"bad")] for one in letters)
+    assert made.write(numbered(made.spark, 30, start=1000), batch=1) == Written(30, 0)
+    assert made.committed() == [200, 200, 200]
+    assert len(made.numbers()) == len(expected) + 30
+
+
+@pytest.mark.parametrize("dead", ["none", "few", "many"])
+def test_no_rows_at_all(sunk, dead, monkeypatch):
+    """Spark knows that there are none, and has no task for any range."""
+    if dead == "many":
+        monkeypatch.setattr(topic_sink, "FEW_BYTES", 0)
+    made = sunk()
+    every = numbered(made.spark, 30)
+    bad = None if dead == "none" else dead_of(every.where(is_bad()))
+    count = 0 if bad is None else 3
+    for _ in range(2):
+        assert made.write(every.where("false"), bad) == Written(0, count)
+        assert made.committed() == [100, 100, 100]
+        assert made.written() == []
+        assert len(values(made.servers, made.dead)) == count
+
+
+@pytest.mark.side_by_side
+@pytest.mark.parametrize("dead", [False, True])
+def test_batches_written_again_and_again(sunk, dead):
+    made = sunk(units=Units.BATCHES, keys='key.fields = "country"')
+    every = numbered(made.spark, 600)
+    counted = every.groupBy((f.col("number") % 50).cast("string").alias("country")).agg(f.count("*").alias("number"))
+    bad = dead_of(every.where(is_bad())) if dead else None
+    expected = Written(50, 60 if dead else 0)
+    for batch in (0, 1):
+        for _ in range(2):
+            assert made.write(counted, bad, batch) == expected
+            found = messages(made.servers, made.target)
+            assert len(found) == 50 * (batch + 1)
+            assert {(one.key(), one.value()) for one in found} == {
+                (b"%d" % n, b'{"country":"%d","number":12}' % n) for n in range(50)
+            }
+            assert len(values(made.servers, made.dead)) == expected.dead_letters * (batch + 1)
+    # Nothing is written, and yet the batch is.
+    for _ in range(2):
+        assert made.write(counted.where("false"), None, 2) == Written(0, 0)
+    assert made.write(counted, None, 3) == Written(50, 0)
+    with pytest.raises(SinkError, match="is of a later batch: the checkpoint is older"):
+        made.write(counted, None, 2)
+    assert len(made.written()) == 150
+
+
+def test_records_without_key_are_spread_over_all_parts(sunk):
+    made = sunk(units=Units.BATCHES)
+    frame = topic_sink._by_hash(dead_of(numbered(made.spark, 300)), None, PARTS)
+    parts = [row["count"] for row in frame.groupBy("part").count().collect()]
+    assert len(parts) == PARTS and min(parts) > 50
+    with pytest.raises(Exception, match="partition 0 has records of parts 0 to 2"):
+        units = made.sink._markers.units(Batch(0, GENERATION, made.spark))
+        made.sink._run(frame.coalesce(1), units, {})
+    assert made.written() == []
+
+
+@pytest.mark.parametrize("parts", [1, 2, 7, 40])
+def test_a_number_for_each_partition(spark, parts):
+    numbers = numbers_for_parts(parts)
+    frame = spark.createDataFrame([(part, number) for part, number in enumerate(numbers)], "part int, number int")
+    found = frame.repartition(parts, "number").select("part", f.spark_partition_id().alias("at")).collect()
+    assert {row.part: row.at for row in found} == {part: part for part in range(parts)}
+
+
+def test_rows_that_are_not_computed_range_by_range(sunk):
+    made = sunk()
+    with pytest.raises(SinkError, match="not computed range by range; stateful = true"):
+        made.write(numbered(made.spark, 30, parts=2))
+    assert made.written() == []
+
+
+@pytest.mark.side_by_side
+@pytest.mark.parametrize("units", list(Units))
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_a_worker_killed_around_its_commit(sunk, tmp_path, units, moment):
+    made = sunk(units=units)
+    flag = str(tmp_path / "killed")
+    made.sink._clients = Killing(made.servers, flag=flag, moment=moment)
+    every = numbered(made.spark, 90)
+    rows, bad = every.where(~is_bad()), dead_of(every.where(is_bad()))
+    with pytest.raises(SinkError, match="a worker process has ended") as failed:
+        made.write(rows, bad)
+    assert failed.value.is_retriable and os.path.exists(flag)
+    assert made.write(rows, bad) == Written(81, 9)
+    assert made.numbers() == [n for n in range(90) if n % 10 != 7]
+    assert len(values(made.servers, made.dead)) == 9
+
+
+def test_rows_that_cannot_be_computed_leave_no_transaction_open(sunk):
+    """A reader of committed records would wait for it."""
+    made = sunk()
+    fails = f.when(f.col("number") == 59_999, f.raise_error("broken").cast("boolean"))
+    broken = numbered(made.spark, 90_000).where(fails.isNull() | fails)
+    with pytest.raises(Exception, match="broken"):
+        made.write(broken)
+    assert made.write(numbered(made.spark, 90)) == Written(90, 0)
+    assert made.numbers() == list(range(90))
+
+
+def test_an_attempt_that_is_overtaken_says_so(sunk):
+    made = sunk()
+    rows = numbered(made.spark, 30)
+    made.write(rows)
+
+    made.sink._clients = Overtaken(made.servers)
+    # The first times it may be a task that Spark has yet to end.
+    for is_retriable in (True, True, False):
+        with pytest.raises(SinkError, match="another attempt has taken over") as said:
+            made.write(numbered(made.spark, 30), batch=1)
+        assert said.value.is_retriable is is_retriable
+    assert made.numbers() == list(range(30))
+
+
+def test_keys_headers_and_columns_of_the_source(sunk):
+    made = sunk(keys='key.fields = ["b", "a"]\nkey.format = "json"\ninclude.headers = true')
+    made.write(
+        made.spark.range(0, 3, 1, PARTS).select(
+            f.lit(1).alias("a"),
+            f.col("id").alias("b"),
+            f.lit("x").alias("_topic"),
+            f.expr("if(id = 0, null, array(struct('h' AS k, 'v' AS v), struct('i' AS k, null AS v)))").alias("headers"),
+        )
+    )
+    found = sorted((one.key(), one.value(), one.headers()) for one in messages(made.servers, made.target))
+    headers = [("h", b"v"), ("i", None)]
+    assert found == [
+        (b'{"b":0,"a":1}', b'{"a":1,"b":0}', None),
+        (b'{"b":1,"a":1}', b'{"a":1,"b":1}', headers),
+        (b'{"b":2,"a":1}', b'{"a":1,"b":2}', headers),
+    ]
+
+
+def test_text_with_a_key_and_tombstones(sunk):
+    made = sunk(keys='key.fields = "_key"\nvalue.format = "string"')
+    made.write(
+        made.spark.range(0, 3, 1, PARTS).select(
+            f.col("id").alias("_key"),
+            f.expr("if(id = 1, null, concat('v', id))").alias("text"),
+            f.lit(1).alias("_offset"),
+        )
+    )
+    found = sorted((one.key(), one.value()) for one in messages(made.servers, made.target))
+    assert found == [(b"0", b"v0"), (b"1", None), (b"2", b"v2")]
+
+
+@pytest.mark.parametrize(
+    ("keys", "columns", "message"),
+    [
+        ('key.fields = "x"', "a INT, b INT", "there is no column x; there are a, b"),
+        ("include.headers = true", "a INT", "there is no column headers"),
+        ("include.headers = true", "a INT, headers INT", "the columns cannot be written"),
+        ('key.fields = ["a", "b"]', "a INT, b INT", "key.format string takes one column, and there are: a, b"),
+        ('value.format = "string"', "a INT, b INT", "value.format string takes one column, and there are: a, b"),
+        ('value.format = "bytes"\nkey.fields = "a"', "a INT", "bytes takes one column, and there are: none"),
+        ("", "_topic STRING", "there is no column for the value"),
+    ],
+)
+def test_rows_that_cannot_be_records(sunk, keys, columns, message):
+    made = sunk(keys=keys)
+    with pytest.raises(SinkError, match=message) as refused:
+        made.sink.prepare(made.spark.createDataFrame([], columns).schema)
+    assert not refused.value.is_retriable
+
+
+def test_a_topic_that_is_not_there(sunk):
+    made = sunk()
+    made.sink._target = made.sink._target._replace(dead_topic=f"{made.name}-missing")
+    with pytest.raises(SinkError, match=f"topic {made.name}-missing is not there .*; create it"):
+        made.sink.prepare(numbered(made.spark, 1).schema)
+    made.sink._clients = Clients("127.0.0.1:1", timeout_s=0.2)
+    with pytest.raises(SinkError, match=r"cannot look up topics at 127\.0\.0\.1:1") as down:
+        made.sink.prepare(numbered(made.spark, 1).schema)
+    assert down.value.is_retriable
+
+
+AVRO = """
+value.format = "avro"
+value.schema = '{"type": "record", "name": "n", "fields": [{"name": "number", "type": "long"}]}'
+"""
+
+
+@pytest.mark.parametrize("units", list(Units))
+def test_rows_that_the_format_refuses_are_dead_letters(sunk, units):
+    made = sunk(keys=AVRO, units=units)
+    rows = made.spark.range(0, 30, 1, PARTS).select(f.expr("if(id % 10 = 3, null, id)").alias("number"))
+    for _ in range(2):
+        assert made.write(rows, dead_of(numbered(made.spark, 1))) == Written(27, 4)
+        assert len(made.written()) == 27
+        letters = {one.value(): dict(one.headers()) for one in messages(made.servers, made.dead)}
+        assert set(letters) == {b"0", b"{}"}
+        why = letters[b"{}"]
+        assert why["__connect.errors.stage"] == b"TASK_PUT"
+        assert why["__connect.errors.class.name"] == b"avro"
+        assert why["__connect.errors.exception.message"].startswith(b"value: ")
