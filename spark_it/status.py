@@ -45,9 +45,12 @@ def _batches(found: Checkpoint | None) -> str:
 
 
 def _progress(progress: Progress) -> Iterator[str]:
+    became = (progress.written, progress.dead_lettered, progress.dropped)
+    # They add up unless rows are brought together.
+    is_all, plus = (" = ", " + ") if progress.read == sum(became) else (", ", ", ")
+    said = plus.join(f"{of:,} {what}" for of, what in zip(became, ("written", "dead letters", "dropped"), strict=True))
     yield (
-        f"this run, up to {_time(progress.at_ms)}: {progress.read:,} read = {progress.written:,} written "
-        f"+ {progress.dead_lettered:,} dead letters + {progress.dropped:,} dropped; "
+        f"this run, up to {_time(progress.at_ms)}: {progress.read:,} read{is_all}{said}; "
         f"{progress.rows_per_second:,.0f} rows/s"
     )
     if progress.last_error is not None:

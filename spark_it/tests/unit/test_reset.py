@@ -164,6 +164,9 @@ def test_status(tmp_path):
         "51,234 rows/s",
         "  last error at 1970-01-01T00:00:01Z: sink is down",
     ]
+    write_progress(one.state_folder, replace(progress, written=12))
+    [line] = [line for line in of_state(one, None, lock) if "read" in line]
+    assert "1,100 read, 12 written, 9 dead letters, 1 dropped" in line
     assert list(of_group(one, lock, FakeGroup({A: 30}))) == [
         "  source orders: lag 22",
         "    TOPIC   PARTITION  CURRENT-OFFSET  LOG-END-OFFSET  LAG  CHECKPOINT",
