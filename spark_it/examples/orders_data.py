@@ -36,7 +36,7 @@ class Revenue(NamedTuple):
 
 @dataclass(frozen=True)
 class Orders:
-    """Keys and values in the order in which they come, and how many are which."""
+    """Keys and values in the order in which they come, and how many are which; what is spoilt counts as nothing else."""
 
     records: list[tuple[bytes, bytes]]
     bad: int
@@ -52,25 +52,25 @@ def make(count: int = 20_000, seed: int = 5) -> Orders:
     into batches, these are behind it, and those that are late are not.
     """
     chance = random.Random(seed)
-    records, bad, late, too_late = [], 0, 0, 0
+    records: list[tuple[bytes, bytes]] = []
+    bad = late = too_late = 0
     for number in range(count):
         placed = BEGIN + HOUR * (number / count)
+        is_bad = chance.random() < BAD_SHARE
         if number >= count * 0.8 and chance.random() < TOO_LATE_SHARE:
             placed = BEGIN + HOUR / 6 * chance.random()
-            too_late += 1
+            too_late += not is_bad
         elif chance.random() < LATE_SHARE:
             placed = max(BEGIN, placed - LATEST * chance.random())
-            late += 1
+            late += not is_bad
         order: dict[str, Any] = {
             "order_id": number + 1,
             "country": chance.choices(list(COUNTRIES), list(COUNTRIES.values()))[0],
             "amount": chance.randint(100, 50_000) / 100,
             "placed": placed.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
         }
-        value = json.dumps(order)
-        if chance.random() < BAD_SHARE:
-            value = chance.choice(_SPOILT)(order)
-            bad += 1
+        value = chance.choice(_SPOILT)(order) if is_bad else json.dumps(order)
+        bad += is_bad
         records.append((str(number + 1).encode(), value.encode()))
     return Orders(records, bad, late, too_late)
 
