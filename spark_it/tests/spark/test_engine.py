@@ -259,7 +259,7 @@ def test_what_spark_finds_wrong(engine, topics, unique):
     ranked = "SELECT id, row_number() OVER (PARTITION BY id ORDER BY placed) n FROM orders"
     for text, line, said in (
         (transform("SELECT\n  idd FROM orders"), 13, f"transform step: {no_column} `idd` cannot be resolved."),
-        (transform("SELECT id FROM orders WHERE"), 12, "transform step: Syntax error at or near"),
+        (transform("SELECT id id id FROM orders"), 12, "transform step: Syntax error at or near"),
         (transform("SELECT id, id FROM orders"), 10, "transform step: more than one column is called id; name"),
         ('[expect.orders]\nx = { sql = "no > 1" }\n', 11, f"expect x of orders: {no_column} `no` cannot be resolved."),
         (transform(ranked), 10, "transform step: Window function is not supported in row_number() as column `n`"),
