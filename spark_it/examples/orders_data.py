@@ -36,7 +36,7 @@ class Revenue(NamedTuple):
 
 @dataclass(frozen=True)
 class Orders:
-    """Keys and values in the order in which they come, and how many are which; what is spoilt counts as nothing else."""
+    """Keys and values in the order in which they come, and how many are which; what is spoilt is nothing else."""
 
     records: list[tuple[bytes, bytes]]
     bad: int

@@ -26,13 +26,16 @@ def by_user(edits: DataFrame) -> DataFrame:
 
 
 class Sessions(StatefulProcessor):
-    """The edits of one user, and a timer for the time at which a session may be over."""
+    """The edits of one user, and a timer for the time at which a session may be over.
+
+    Names of methods and arguments are Spark's, which calls them so.
+    """
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         self._handle = handle
         self._edits = handle.getListState("edits", STATE)
 
-    def handleInputRows(self, key: Any, rows: Iterator[pd.DataFrame], timer_values: Any) -> Iterator[pd.DataFrame]:
+    def handleInputRows(self, key: Any, rows: Iterator[pd.DataFrame], timerValues: Any) -> Iterator[pd.DataFrame]:
         for frame in rows:
             columns = (frame["at_ms"], frame["page"], frame["bytes"])
             found = [(int(at_ms), str(page), int(size)) for at_ms, page, size in zip(*columns, strict=True)]
@@ -41,9 +44,9 @@ class Sessions(StatefulProcessor):
                 self._handle.registerTimer(at_ms + PAUSE_MS)
         yield from ()
 
-    def handleExpiredTimer(self, key: Any, timer_values: Any, expired: Any) -> Iterator[pd.DataFrame]:
+    def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[pd.DataFrame]:
         """Yields the sessions of which no edit can come any more, and forgets them."""
-        watermark_ms = timer_values.getCurrentWatermarkInMs()
+        watermark_ms = timerValues.getCurrentWatermarkInMs()
         over: list[list[Edit]] = []
         going_on: list[list[Edit]] = []
         for edits in parted(self._edits.get()):
