@@ -57,7 +57,7 @@ FEW_BYTES = 8 << 20
 """As many dead letters go over the driver to the tasks of a batch."""
 _THREADS = 8
 _FENCE_S = 5.0
-_WORKER_IS_GONE = ("Python worker exited unexpectedly", "ExecutorLostFailure")
+_WORKER_IS_GONE = ("Python worker exited unexpectedly", "ExecutorLostFailure", "IncompleteError: ")
 
 
 def make(

@@ -3,18 +3,23 @@
 Columns are those of `topic_records`; after a shuffle also `is_dead`, and `part`, the partition that a record is for.
 """
 
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import TaskContext
+from pyspark.serializers import SpecialLengths
 
 from odradek.spark_it import deadletter
 from odradek.spark_it.sinks import SinkError
 from odradek.spark_it.sources import DATA_EXCEPTION
 from odradek.spark_it.units import Clients, FencedError, Headers, Outcome, Records, Unit, write
+
+if TYPE_CHECKING:
+    from io import BufferedReader
 
 OUTCOME_TYPE = "unit int, rows bigint, dead_letters bigint, is_new boolean, error string, is_retriable boolean"
 PACKED_TYPE = "unit int, is_too_much boolean, records binary"
@@ -54,8 +59,39 @@ def write_partition(
     if index >= len(units):
         raise ValueError(f"partition {index} of a batch that has {len(units)} units")
     dead = unpacked(packed.get(index, ()), target)
-    records = (some for batch in batches for some in _records(batch, index, target))
+    whole = _whole(batches, _worker_input())
+    records = (some for batch in whole for some in _records(batch, index, target))
     yield _row(index, attempt(units[index], chain(dead, records), clients))
+
+
+class IncompleteError(Exception):
+    """Spark has ended a task in the middle of its rows."""
+
+
+def _whole(batches: Iterable[pa.RecordBatch], stream: "BufferedReader") -> Iterator[pa.RecordBatch]:
+    """All batches of a partition. Raises IncompleteError where they end before they are all there.
+
+    When rows cannot be computed, or a task is ended, Java closes the stream. That looks like its end, and what there is
+    would be committed for the whole. Behind whole rows Java writes that the stream ends.
+    """
+    yield from batches
+    # Nothing is taken away: Spark's worker reads it next. What is there may be less than all of it.
+    if not (said := stream.peek(len(_END))[: len(_END)]) or not _END.startswith(said):
+        raise IncompleteError("the rows of a task are not complete")
+
+
+_END = SpecialLengths.END_OF_STREAM.to_bytes(4, "big", signed=True)
+
+
+def _worker_input() -> "BufferedReader":
+    """What Java writes to this process. Source: pyspark.worker.main. Spark has no other name for it."""
+    frame = sys._getframe()
+    while frame.f_code.co_name != "main" or "infile" not in frame.f_locals:
+        if frame.f_back is None:
+            raise RuntimeError("this version of Spark does not say when rows are complete")
+        frame = frame.f_back
+    found: BufferedReader = frame.f_locals["infile"]
+    return found
 
 
 def attempt(unit: Unit, records: Iterable[Records], clients: Clients) -> Outcome | Failure:

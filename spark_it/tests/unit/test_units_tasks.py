@@ -1,5 +1,7 @@
 """What tasks make of Arrow's batches, without Spark."""
 
+import io
+
 import pyarrow as pa
 import pytest
 
@@ -98,6 +100,32 @@ def test_dead_letters_packed(monkeypatch, partition, unit):
     assert row.to_pylist() == [{"unit": unit, "is_too_much": True, "records": None}]
 
 
+END = b"\xff\xff\xff\xfc"
+
+
+@pytest.mark.parametrize("rest", [END, END + b"more", END[:1]])
+def test_rows_that_are_complete(rest):
+    stream = io.BufferedReader(io.BytesIO(rest))
+    assert list(topic_tasks._whole([1, 2], stream)) == [1, 2]
+    assert stream.read() == rest
+
+
+@pytest.mark.parametrize("rest", [b"", b"\xff\xff\xff\xff\0\0\0\0", b"\0"])
+def test_rows_that_end_too_soon(rest):
+    """Java closes the stream, with or without Arrow's end."""
+    taken = topic_tasks._whole([1, 2], io.BufferedReader(io.BytesIO(rest)))
+    assert (next(taken), next(taken)) == (1, 2)
+    with pytest.raises(topic_tasks.IncompleteError):
+        next(taken)
+
+
+def test_the_input_of_a_worker():
+    def main(infile):
+        return [topic_tasks._worker_input() for _ in range(1)]
+
+    assert main("stream") == ["stream"]
+
+
 def test_a_partition_that_no_unit_is_for(monkeypatch):
     monkeypatch.setattr(topic_tasks, "_partition", lambda: 3)
     with pytest.raises(ValueError, match="partition 3 of a batch that has 1 units"):
@@ -106,6 +134,7 @@ def test_a_partition_that_no_unit_is_for(monkeypatch):
 
 def test_what_a_task_says_of_its_unit(monkeypatch):
     monkeypatch.setattr(topic_tasks, "_partition", lambda: 0)
+    monkeypatch.setattr(topic_tasks, "_worker_input", lambda: io.BufferedReader(io.BytesIO(END)))
     dead = batch(headers=[None, None, None])
     packed = {0: [bytes(next(pack([dead], 1, 10_000)).column("records")[0].as_py())]}
     taken = []
