@@ -26,7 +26,7 @@ def by_user(edits: DataFrame) -> DataFrame:
 
 
 class Sessions(StatefulProcessor):
-    """The edits of one user, and a timer for the time at which a session may be over.
+    """The edits of one user, and timers for when a session may be over.
 
     Names of methods and arguments are Spark's, which calls them so.
     """
@@ -39,9 +39,11 @@ class Sessions(StatefulProcessor):
         for frame in rows:
             columns = (frame["at_ms"], frame["page"], frame["bytes"])
             found = [(int(at_ms), str(page), int(size)) for at_ms, page, size in zip(*columns, strict=True)]
+            if not found:
+                continue
             self._edits.appendList(found)
-            for at_ms in {at_ms for at_ms, _, _ in found}:
-                self._handle.registerTimer(at_ms + PAUSE_MS)
+            for session in parted(found):
+                self._handle.registerTimer(session[-1][0] + PAUSE_MS)
         yield from ()
 
     def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[pd.DataFrame]:
@@ -49,12 +51,16 @@ class Sessions(StatefulProcessor):
         watermark_ms = timerValues.getCurrentWatermarkInMs()
         over: list[list[Edit]] = []
         going_on: list[list[Edit]] = []
-        for edits in parted(self._edits.get()):
+        for edits in parted((int(at_ms), str(page), int(size)) for at_ms, page, size in self._edits.get()):
             is_over = edits[-1][0] + PAUSE_MS <= watermark_ms
             (over if is_over else going_on).append(edits)
         if not over:
             return
-        self._edits.put([edit for edits in going_on for edit in edits])
+        kept = [edit for edits in going_on for edit in edits]
+        if kept:
+            self._edits.put(kept)
+        else:
+            self._edits.clear()  # Spark takes no list without anything
         yield pd.DataFrame(
             {
                 "user": key[0],
