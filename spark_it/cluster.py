@@ -6,7 +6,14 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
-from confluent_kafka import ConsumerGroupTopicPartitions, IsolationLevel, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import (
+    Consumer,
+    ConsumerGroupTopicPartitions,
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    TopicPartition,
+)
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin import OffsetSpec as _OffsetSpec  # type: ignore[attr-defined]
 
@@ -25,6 +32,7 @@ _NOT_YET = (
     KafkaError.NOT_COORDINATOR,
     KafkaError.COORDINATOR_NOT_AVAILABLE,
     KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+    KafkaError._WAIT_COORD,
 )
 
 
@@ -33,7 +41,7 @@ class Cluster:
 
     def __init__(self, settings: PipelineSettings) -> None:
         self._servers = ",".join(settings.bootstrap_servers)
-        configuration: dict[str, Any] = {
+        self._configuration: dict[str, Any] = {
             "bootstrap.servers": self._servers,
             "client.id": settings.name,
             # What goes wrong is said by what is asked, not in a log of the library's own.
@@ -41,7 +49,7 @@ class Cluster:
             **settings.passed["admin.override."],
         }
         try:
-            self._admin = AdminClient(configuration)
+            self._admin = AdminClient(self._configuration)
         except KafkaException as error:
             raise ClusterError(f"admin.override: {_reason(error)}") from None
 
@@ -97,10 +105,21 @@ class Cluster:
         if not wanted:
             return {}
         doing = f"read the offsets of group {group}"
-        asked = [ConsumerGroupTopicPartitions(group, wanted)]
-        found = self._of_coordinator(
-            doing, lambda: self._admin.list_consumer_group_offsets(asked, request_timeout=_TIMEOUT_S)[group]
-        )
+        # An admin client crashes when the coordinator is not ready (librdkafka issue 5040). This one joins no group.
+        configuration = self._configuration | {
+            "group.id": group,
+            "enable.auto.commit": False,
+            # What a transaction has open is not waited for.
+            "isolation.level": "read_uncommitted",
+        }
+        try:
+            consumer = Consumer(configuration)
+            try:
+                found = self._asked_of_coordinator(doing, lambda: consumer.committed(wanted, _TIMEOUT_S))
+            finally:
+                consumer.close()
+        except KafkaException as error:
+            raise self._error(doing, error) from None
         return {(at.topic, at.partition): at.offset for at in found if at.offset >= 0}
 
     def commit(self, group: str, offsets: Mapping[At, int]) -> None:
@@ -110,17 +129,20 @@ class Cluster:
         doing = f"commit offsets of group {group}"
         wanted = [TopicPartition(*at, offset) for at, offset in offsets.items()]
         asked = [ConsumerGroupTopicPartitions(group, wanted)]
-        self._of_coordinator(
-            doing, lambda: self._admin.alter_consumer_group_offsets(asked, request_timeout=_TIMEOUT_S)[group]
-        )
 
-    def _of_coordinator(self, doing: str, ask: Callable[[], "Future[Any]"]) -> list[TopicPartition]:
+        def ask() -> list[TopicPartition]:
+            asked_for = self._admin.alter_consumer_group_offsets(asked, request_timeout=_TIMEOUT_S)[group]
+            found: list[TopicPartition] = asked_for.result(timeout=_TIMEOUT_S + 5).topic_partitions
+            return found
+
+        self._asked_of_coordinator(doing, ask)
+
+    def _asked_of_coordinator(self, doing: str, ask: Callable[[], list[TopicPartition]]) -> list[TopicPartition]:
         """What a group's coordinator answers; asks again while it is not ready, as in a cluster's first moments."""
         give_up_at = time.monotonic() + _TIMEOUT_S
         while True:
-            answered = self._asked(doing, ask)
             try:
-                found: list[TopicPartition] = answered.result(timeout=_TIMEOUT_S + 5).topic_partitions
+                found = ask()
                 break
             except KafkaException as error:
                 if error.args[0].code() not in _NOT_YET or time.monotonic() > give_up_at:

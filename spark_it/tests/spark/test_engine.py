@@ -4,8 +4,7 @@ import json
 import threading
 
 import pytest
-from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka import Consumer, TopicPartition
 
 from odradek.spark_it.deadletter import origin_of
 from odradek.spark_it.problems import PipelineError
@@ -23,9 +22,11 @@ def engine(spark, broker, tmp_path, unique):
 
 def committed(engine, topic, partitions):
     wanted = [TopicPartition(topic, partition) for partition in range(partitions)]
-    admin = AdminClient({"bootstrap.servers": engine.servers})
-    asked = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(engine.name, wanted)])
-    return [one.offset for one in asked[engine.name].result(10).topic_partitions]
+    consumer = Consumer({"bootstrap.servers": engine.servers, "group.id": engine.name, "enable.auto.commit": False})
+    try:
+        return [one.offset for one in consumer.committed(wanted, 10)]
+    finally:
+        consumer.close()
 
 
 def test_rows_of_a_topic_go_through_sql_to_the_sink(engine, topics, unique):
@@ -262,7 +263,7 @@ def test_what_spark_finds_wrong(engine, topics, unique):
         (transform("SELECT id id id FROM orders"), 12, "transform step: Syntax error at or near"),
         (transform("SELECT id, id FROM orders"), 10, "transform step: more than one column is called id; name"),
         ('[expect.orders]\nx = { sql = "no > 1" }\n', 11, f"expect x of orders: {no_column} `no` cannot be resolved."),
-        (transform(ranked), 10, "transform step: Window function is not supported in row_number() as column `n`"),
+        (transform(ranked), 10, "transform step: Window function is not supported in ROW_NUMBER() (as column `n`)"),
         (transform("SELECT count(*) n FROM orders"), 10, "transform step: Append output mode not supported"),
     ):
         with pytest.raises(PipelineError) as wrong:

@@ -1,0 +1,110 @@
+"""What is asked of a cluster whose coordinators are not ready."""
+
+import socket
+import struct
+import subprocess
+import sys
+import threading
+from collections import Counter
+
+import pytest
+
+from compat_tests.processes import lasting_port
+from odradek.testing import OdradekBroker
+from spark_it.data import Topics
+
+OFFSET_FETCH = 9
+NOT_COORDINATOR = struct.pack(">h", 16)
+ASK = """
+import sys
+from pathlib import Path
+from odradek.spark_it.cluster import Cluster
+from odradek.spark_it.spec_reader import parse
+text = f'''
+name = "p"
+bootstrap.servers = "{sys.argv[1]}"
+[source.orders]
+connector = "topic"
+topics = "orders"
+value.format = "bytes"
+[sink]
+connector = "console"
+'''
+cluster = Cluster(parse(text, {}, file="p.toml", folder=Path.cwd()).settings)
+cluster.commit("p", {("orders", 0): 3})
+print(cluster.committed("p", [("orders", 0), ("orders", 1)]))
+"""
+
+
+class Between:
+    """Passes bytes on between clients and a broker; the first `times` answers to OffsetFetch become NOT_COORDINATOR."""
+
+    def __init__(self, times):
+        self.changed = Counter()
+        self._times = times
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        self.broker_port = 0
+        self._sockets = [self._listener]
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def close(self):
+        for one in self._sockets:
+            one.close()
+
+    def _accept(self):
+        while True:
+            try:
+                client, _ = self._listener.accept()
+                broker = socket.create_connection(("127.0.0.1", self.broker_port))
+            except OSError:
+                return
+            self._sockets += [client, broker]
+            asked = {}
+            threading.Thread(target=self._pass, args=(client, broker, asked, True), daemon=True).start()
+            threading.Thread(target=self._pass, args=(broker, client, asked, False), daemon=True).start()
+
+    def _pass(self, here, there, asked, is_request):
+        with here, there, here.makefile("rb") as frames:
+            try:
+                while size := frames.read(4):
+                    frame = frames.read(struct.unpack(">i", size)[0])
+                    if is_request:
+                        key, version, number = struct.unpack_from(">hhi", frame)
+                        asked[number] = key, version
+                    else:
+                        frame = self._answer(frame, *asked.pop(struct.unpack_from(">i", frame)[0]))
+                    there.sendall(size + frame)
+            except OSError:
+                return
+
+    def _answer(self, frame, key, version):
+        if key != OFFSET_FETCH or self.changed[key] >= self._times:
+            return frame
+        self.changed[key] += 1
+        # The error stands before the tagged fields: those of the answer, and from version 8 on of the group.
+        end = len(frame) - (0 if version < 6 else 1 if version < 8 else 2)
+        return frame[: end - 2] + NOT_COORDINATOR + frame[end:]
+
+
+@pytest.fixture
+def between():
+    one = Between(2)
+    yield one
+    one.close()
+
+
+def test_a_group_is_asked_again_while_its_coordinator_is_not_ready(between):
+    between.broker_port = lasting_port()
+    listeners = {
+        "listeners": f"PLAINTEXT://127.0.0.1:{between.broker_port}",
+        "advertised.listeners": f"PLAINTEXT://127.0.0.1:{between.port}",
+    }
+    with OdradekBroker(listeners):
+        Topics(f"127.0.0.1:{between.port}").create("orders", 2)
+        # In a process of its own, which a client that takes this badly would end.
+        done = subprocess.run(
+            [sys.executable, "-c", ASK, f"127.0.0.1:{between.port}"], capture_output=True, text=True, timeout=60
+        )
+    assert (done.returncode, done.stdout) == (0, "{('orders', 0): 3}\n"), done.stderr
+    assert between.changed[OFFSET_FETCH] == 2
