@@ -21,11 +21,12 @@ from odradek.spark_it.checkpoint import CheckpointError
 from odradek.spark_it.cluster import Cluster
 from odradek.spark_it.group import ClusterError
 from odradek.spark_it.guarantees import Units, why_stateful
+from odradek.spark_it.lanes import BatchUnit, Lane, Marker, OffsetUnit, Unit
 from odradek.spark_it.lock import resets_of
 from odradek.spark_it.sinks import Batch, Range, SinkError
 from odradek.spark_it.source_settings import TopicSource
 from odradek.spark_it.spec import Pipeline
-from odradek.spark_it.units import BatchUnit, Clients, Lane, Marker, OffsetUnit, Unit, renew
+from odradek.spark_it.units import Clients, renew
 
 NewPartitions: Any = _NewPartitions
 NewTopic: Any = _NewTopic

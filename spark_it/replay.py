@@ -18,10 +18,11 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 from odradek.spark_it import units
 from odradek.spark_it.deadletter import CONNECTOR_NAME, EXCEPTION_MESSAGE, Header, Origin, origin_of, without_errors
 from odradek.spark_it.group import Group
+from odradek.spark_it.lanes import Lane, OffsetUnit
 from odradek.spark_it.sinks import SinkError
 from odradek.spark_it.source_settings import TopicSource
 from odradek.spark_it.spec import Pipeline
-from odradek.spark_it.units import Clients, Lane, OffsetUnit, Records
+from odradek.spark_it.units import Clients, Records
 
 RECORDS_IN_A_UNIT = 10_000
 _TIMEOUT_S = 30.0

@@ -25,6 +25,7 @@ from pyspark.sql import functions as f
 from pyspark.sql.types import StructType
 
 from odradek.spark_it.guarantees import Units
+from odradek.spark_it.lanes import Unit
 from odradek.spark_it.markers import Keeper, Markers
 from odradek.spark_it.sink_settings import TopicSink
 from odradek.spark_it.sinks import Batch, SinkError, Written
@@ -40,7 +41,7 @@ from odradek.spark_it.sinks.topic_tasks import (
     write_partition,
 )
 from odradek.spark_it.spec import Pipeline
-from odradek.spark_it.units import Clients, FencedError, Outcome, Unit, fence
+from odradek.spark_it.units import Clients, FencedError, Outcome, fence
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -14,9 +14,10 @@ from pyspark import TaskContext
 from pyspark.serializers import SpecialLengths
 
 from odradek.spark_it import deadletter
+from odradek.spark_it.lanes import Unit
 from odradek.spark_it.sinks import SinkError
 from odradek.spark_it.sources import DATA_EXCEPTION
-from odradek.spark_it.units import Clients, FencedError, Headers, Outcome, Records, Unit, write
+from odradek.spark_it.units import Clients, FencedError, Headers, Outcome, Records, write
 
 if TYPE_CHECKING:
     from io import BufferedReader

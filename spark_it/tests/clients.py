@@ -4,7 +4,8 @@ import os
 import signal
 from dataclasses import dataclass
 
-from odradek.spark_it.units import Clients, Lane, renew
+from odradek.spark_it.lanes import Lane
+from odradek.spark_it.units import Clients, renew
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,9 @@ with the next line that it reads.
 import json
 import sys
 
+from odradek.spark_it.lanes import BatchUnit, Lane, OffsetUnit
 from odradek.spark_it.sinks import SinkError
-from odradek.spark_it.units import BatchUnit, Clients, Lane, OffsetUnit, Records, write
+from odradek.spark_it.units import Clients, Records, write
 
 
 class Waiting(Clients):

@@ -8,20 +8,10 @@ import pytest
 from confluent_kafka import TopicPartition
 
 from odradek.spark_it.cluster import Cluster
+from odradek.spark_it.lanes import BatchUnit, Lane, Marker, MarkerError, OffsetUnit
 from odradek.spark_it.lock import marker
 from odradek.spark_it.sinks import SinkError
-from odradek.spark_it.units import (
-    BatchUnit,
-    Clients,
-    FencedError,
-    Lane,
-    Marker,
-    MarkerError,
-    OffsetUnit,
-    Records,
-    renew,
-    write,
-)
+from odradek.spark_it.units import Clients, FencedError, Records, renew, write
 from spark_it.tests.records import messages, values
 from spark_it.tests.unit.support import SOURCE, TOPIC, pipeline
 

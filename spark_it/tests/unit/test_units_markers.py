@@ -9,10 +9,11 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from odradek.spark_it import markers as markers_module
 from odradek.spark_it.cluster import Cluster
 from odradek.spark_it.guarantees import Units
+from odradek.spark_it.lanes import Lane, MarkerError
 from odradek.spark_it.lock import marker
 from odradek.spark_it.markers import BATCHES_TOPIC, RENEW_AFTER_S, Keeper, Markers, begun
 from odradek.spark_it.sinks import Batch, Range, SinkError
-from odradek.spark_it.units import Clients, Lane, MarkerError, write
+from odradek.spark_it.units import Clients, write
 from spark_it.tests.unit.support import pipeline, transform
 
 GENERATION = 29_000_000

@@ -1,0 +1,110 @@
+"""What is written in one transaction, and what says whether it is: a unit, its lane, and the lane's marker.
+
+The marker is an offset of a group, committed in the same transaction as the records. No Kafka here: `units` writes.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from odradek.spark_it.sinks import SinkError
+
+
+class MarkerError(SinkError):
+    """A marker that says neither that the unit is written nor that it is not."""
+
+
+class Marker(NamedTuple):
+    """What a group's offset says: `offset`, and in its metadata the generation and batch of who wrote it, and when.
+
+    An offset that somebody else committed, such as a reset, has only itself.
+    """
+
+    offset: int
+    generation: int | None = None
+    batch: int | None = None
+    at_ms: int | None = None
+
+    @property
+    def metadata(self) -> str:
+        return ":".join("" if part is None else str(part) for part in self[1:])
+
+    @classmethod
+    def read(cls, offset: int, metadata: str | None) -> "Marker":
+        """The opposite of `metadata`; what is not ours is as if it were not there."""
+        parts = (metadata or "").split(":")
+        if len(parts) != 3 or not all(part == "" or part.isdecimal() for part in parts):
+            return cls(offset)
+        return cls(offset, *(int(part) if part else None for part in parts))
+
+
+class Lane(NamedTuple):
+    """What has units one after the other, a source partition or a part of each batch. `topic` and `partition` are
+    where `group` has the marker."""
+
+    transactional_id: str
+    group: str
+    topic: str
+    partition: int
+
+
+@dataclass(frozen=True)
+class Unit:
+    """One unit of a batch. `end` is what the marker is afterwards.
+
+    With `is_first` there may be no marker yet. `resets` says what helps if the marker is none of those expected.
+    """
+
+    lane: Lane
+    end: int
+    generation: int
+    batch: int
+    is_first: bool
+    resets: str
+
+    def is_written(self, marker: Marker | None) -> bool:
+        """Whether an earlier attempt has written the unit. Raises MarkerError."""
+        raise NotImplementedError
+
+    def _wrong(self, what: str) -> MarkerError:
+        lane = self.lane
+        return MarkerError(f"the offset of group {lane.group} for {lane.topic}-{lane.partition} {what}; {self.resets}")
+
+
+@dataclass(frozen=True)
+class OffsetUnit(Unit):
+    """Rows that come of the records `start` to `end` of a source partition; the marker is how far the group has read.
+
+    It is ahead of the checkpoint by more than this batch when an older copy of the checkpoint was put in place.
+    """
+
+    start: int
+
+    def is_written(self, marker: Marker | None) -> bool:
+        if marker is None:
+            if self.is_first:
+                return False
+            raise self._wrong("is gone, expired or deleted, so it is not known whether the batch is written")
+        if marker.offset == self.start:
+            return False
+        is_ours = marker.generation == self.generation and marker.batch is not None and marker.batch >= self.batch
+        if is_ours and marker.offset >= self.end:
+            return True
+        between = f"is {marker.offset}, and batch {self.batch} goes from {self.start} to {self.end}"
+        if is_ours and self.start < marker.offset:
+            raise self._wrong(f"{between}: the checkpoint is older than what is written")
+        raise self._wrong(f"{between}: somebody else has moved it, or an earlier state of the pipeline")
+
+
+@dataclass(frozen=True)
+class BatchUnit(Unit):
+    """A part of a batch; the marker is the batch's number (`lock.marker`), as the offset of an empty topic."""
+
+    def is_written(self, marker: Marker | None) -> bool:
+        if marker is not None and marker.offset == self.end:
+            return True
+        if marker is not None and marker.offset > self.end:
+            raise self._wrong("is of a later batch: the checkpoint is older than what is written")
+        # An earlier generation has larger numbers of batches, and smaller markers.
+        if self.is_first or (marker is not None and marker.offset >> 32 == self.end >> 32):
+            return False
+        raise self._wrong("is gone, expired or deleted, so it is not known whether the batch is written")
