@@ -80,7 +80,7 @@ class Reporter:
             # What SQL leaves out is dropped too. It makes more rows of a record where it likes.
             dropped = max(0, read - outcome.written - outcome.dead_lettered)
         lags = _lags(event)
-        self._commit(lags)
+        self._commit(_reached(event))
         now = self._progress
         self._keep(
             lags,
@@ -99,13 +99,11 @@ class Reporter:
         for (table, name), count in sorted(broken.items()):
             self._said(f"  {count:,} rows of {table} are not as expected: {name}")
 
-    def _commit(self, lags: list[PartitionLag]) -> None:
-        if self._group is None or not lags:
+    def _commit(self, reached: Mapping[TopicPartition, int]) -> None:
+        if self._group is None or not reached:
             return
         try:
-            self._group.commit(
-                self._pipeline.name, {(lag.topic, lag.partition): lag.position for lag in lags}
-            )
+            self._group.commit(self._pipeline.name, reached)
         except ClusterError as error:
             # The next batch commits what this one did not; the pipeline itself reads its checkpoint.
             self.problem(str(error))
@@ -117,12 +115,17 @@ class Reporter:
             self._metrics.update(self._progress, lags or ())
 
 
+def _reached(event: Mapping[str, Any]) -> dict[TopicPartition, int]:
+    """Where the batch has brought each partition of its topic sources."""
+    return {at: end for source in event["sources"] for at, end in _offsets(source.get("endOffset")).items()}
+
+
 def _lags(event: Mapping[str, Any]) -> list[PartitionLag]:
-    """Where the batch has brought each partition, of what Spark says of its topic sources."""
+    """How far the batch is behind. Spark does not say where a topic ends when it repeats a batch."""
     lags = []
     for source in event["sources"]:
         ends, latest = _offsets(source.get("endOffset")), _offsets(source.get("latestOffset"))
-        lags += [PartitionLag(*at, end, end, 0, latest.get(at, end)) for at, end in sorted(ends.items())]
+        lags += [PartitionLag(*at, end, end, 0, latest.get(at, end)) for at, end in sorted(ends.items()) if latest]
     return lags
 
 

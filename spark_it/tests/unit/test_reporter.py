@@ -1,0 +1,65 @@
+"""What is said and kept after a batch, of progress as Spark says it."""
+
+import json
+from types import SimpleNamespace
+
+import pytest
+
+from odradek.spark_it.batch import Outcome
+from odradek.spark_it.progress import read_progress
+from odradek.spark_it.reporter import Reporter
+from spark_it.tests.unit.support import CONSOLE, SOURCE, pipeline
+
+
+class Group:
+    def __init__(self):
+        self.committed = {}
+
+    def commit(self, group, offsets):
+        self.committed[group] = dict(offsets)
+
+
+class Reports:
+    """Batches of one run, given to a reporter."""
+
+    def __init__(self, folder):
+        self.pipeline = pipeline(SOURCE + CONSOLE, folder=folder)
+        self.pipeline.state_folder.mkdir(parents=True)
+        self.group = Group()
+        self.said = []
+        self._events = []
+        self._reporter = Reporter(self.pipeline, self.group, self.said.append, is_stateful=False)
+
+    def take(self, end, latest, outcome):
+        source = {"endOffset": {"orders": end}, "latestOffset": latest and {"orders": latest}}
+        event = {
+            "batchId": outcome.id,
+            "numInputRows": 5,
+            "durationMs": {"addBatch": 1, "triggerExecution": 2000},
+            "sources": [source],
+        }
+        self._events.append(SimpleNamespace(json=json.dumps(event), timestamp=str(len(self._events))))
+        query = SimpleNamespace(recentProgress=self._events, lastProgress=self._events[-1])
+        with self._reporter as reporter:
+            reporter.take(query, SimpleNamespace(outcome=lambda batch: outcome if batch == outcome.id else None))
+        return self.said[-1]
+
+
+@pytest.fixture
+def reports(tmp_path):
+    return Reports(tmp_path)
+
+
+def test_a_batch_and_what_is_behind_it(reports):
+    line = reports.take({"0": 5, "1": 2}, {"0": 9, "1": 1002}, Outcome(0, 3, 1, read=5))
+    assert line == "batch 0: 5 read, 3 written, 1 dead letters, 1 dropped in 2.0 s, lag 1,004"
+    assert reports.group.committed == {"orders": {("orders", 0): 5, ("orders", 1): 2}}
+    progress = read_progress(reports.pipeline.state_folder)
+    assert (progress.batch, progress.read, progress.written, progress.rows_per_second) == (0, 5, 3, 2.5)
+
+
+def test_nothing_is_said_of_a_lag_that_is_not_known(reports):
+    """Spark does not look where topics end before it repeats the batch that a crash has left."""
+    line = reports.take({"0": 5}, None, Outcome(7, 5, 0, read=5))
+    assert line == "batch 7: 5 read, 5 written in 2.0 s"
+    assert reports.group.committed == {"orders": {("orders", 0): 5}}
