@@ -86,7 +86,9 @@ def read(folder: Path) -> Checkpoint | None:
     query_id = _json(metadata, text).get("id")
     if not isinstance(query_id, str):
         raise CheckpointError(f"{metadata} has no id")
-    planned, done = newest(folder / "offsets"), newest(folder / "commits")
+    # A query that runs plans the next batch after it is done with one: what is done is looked up first.
+    done = newest(folder / "commits")
+    planned = newest(folder / "offsets")
     if done is not None:
         _lines(folder / "commits" / str(done), _COMMITS_VERSIONS)
         if planned is None or planned < done:

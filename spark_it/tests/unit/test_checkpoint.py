@@ -2,6 +2,7 @@ import json
 
 import pytest
 
+from odradek.spark_it import checkpoint as module
 from odradek.spark_it.checkpoint import CheckpointError, read, read_batch, rewind
 
 
@@ -47,6 +48,21 @@ def test_in_a_batch(tmp_path):
     assert (found.planned.id, found.done.id, found.is_in_batch) == (10, 9, True)
     found = read(checkpoint(tmp_path / "first", 0, -1))
     assert (found.planned.id, found.done, found.is_in_batch) == (0, None, True)
+
+
+def test_a_query_that_goes_on_meanwhile(tmp_path, monkeypatch):
+    folder = checkpoint(tmp_path, 3, 3)
+    look = module.newest
+
+    def newest(log):
+        found = look(log)
+        batch = str(look(folder / "offsets") + 1)
+        (folder / "offsets" / batch).write_text((folder / "offsets" / "3").read_text())
+        (folder / "commits" / batch).write_text((folder / "commits" / "3").read_text())
+        return found
+
+    monkeypatch.setattr(module, "newest", newest)
+    assert read(folder).done.id == 3
 
 
 def test_offsets_of_something_else(tmp_path):
