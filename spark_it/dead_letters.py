@@ -1,6 +1,7 @@
 """Writes dead letters to their topic, at least once: a batch that is repeated writes them again.
 
-They carry topic, partition and offset of the record, by which copies are known.
+They carry topic, partition and offset of the record, by which copies are known. One that is too large for the topic
+goes there without its key and value.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -10,6 +11,8 @@ import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
+from odradek.spark_it.deadletter import brief
+from odradek.spark_it.record_sizes import size, sizes
 from odradek.spark_it.sinks import SinkError
 from odradek.spark_it.spark_errors import readable
 from odradek.spark_it.spec import Pipeline
@@ -32,15 +35,16 @@ class DeadLetterWriter:
             # How long a topic that is not there may take to come.
             "topic.metadata.propagation.max.ms": 5000,
             "message.timeout.ms": 60_000,
-            **pipeline.settings.passed["producer.override."],
         }
+        self._settings = pipeline.settings
+        self._largest: int | None = None
 
     def write(self, dead: DataFrame) -> int:
         """Writes them all and returns how many they are. Raises sinks.SinkError."""
-        topic, configuration = self.topic, self._configuration
+        topic, configuration, largest = self.topic, self._configuration, self._measured()
 
         def produce(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            yield pa.RecordBatch.from_pydict({"rows": [produce_all(topic, configuration, batches)]})
+            yield pa.RecordBatch.from_pydict({"rows": [produce_all(topic, configuration, batches, largest)]})
 
         try:
             counts = dead.select("key", "value", "headers").mapInArrow(produce, "rows bigint").collect()
@@ -51,11 +55,20 @@ class DeadLetterWriter:
             raise SinkError(message, is_retriable=True) from None
         return sum(row.rows for row in counts)
 
+    def _measured(self) -> int:
+        if self._largest is None:
+            passed = self._settings.passed
+            servers = {"bootstrap.servers": self._configuration["bootstrap.servers"]}
+            found = sizes([self.topic], servers | passed["admin.override."], passed["producer.override."])
+            self._configuration |= found.configuration
+            self._largest = found.largest[self.topic]
+        return self._largest
+
 
 _UNWRITTEN = "odradek dead letters unwritten: "
 
 
-def produce_all(topic: str, configuration: Mapping[str, Any], batches: Iterable[pa.RecordBatch]) -> int:
+def produce_all(topic: str, configuration: Mapping[str, Any], batches: Iterable[pa.RecordBatch], largest: int) -> int:
     """Produces records and returns how many, when all are acknowledged. Raises RuntimeError. In the workers."""
     from confluent_kafka import KafkaException, Producer
 
@@ -72,7 +85,10 @@ def produce_all(topic: str, configuration: Mapping[str, Any], batches: Iterable[
             for row in batch.to_pylist():
                 producer = producer or Producer(dict(configuration))
                 headers = [(header["key"], header["value"]) for header in row["headers"] or ()]
-                _produce(producer, topic, row["key"], row["value"], headers, delivered)
+                key, value = row["key"], row["value"]
+                if size(key, value, headers) > largest:
+                    key, value, headers = None, None, brief(headers)
+                _produce(producer, topic, key, value, headers, delivered)
                 count += 1
         while producer is not None and producer.flush(_FLUSH_S):
             pass

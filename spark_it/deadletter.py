@@ -90,6 +90,15 @@ def without_errors(headers: Iterable[Header]) -> list[Header]:
     return [header for header in headers if not header[0].startswith(PREFIX)]
 
 
+def brief(headers: Iterable[Header]) -> list[Header]:
+    """Those of a dead letter that is too large for its topic and goes there without key and value: what Connect's say,
+    which is where the record is."""
+    return [(name, value and value[:_BRIEF_BYTES]) for name, value in headers if name.startswith(PREFIX)]
+
+
+_BRIEF_BYTES = 1000
+
+
 def origin_of(headers: Iterable[Header]) -> Origin | None:
     """Where a dead letter comes from: it is the same for two copies of one record. None if it does not say."""
     said: Mapping[str, bytes | None] = dict(headers)

@@ -27,6 +27,7 @@ from pyspark.sql.types import StructType
 from odradek.spark_it.guarantees import Units
 from odradek.spark_it.lanes import Unit
 from odradek.spark_it.markers import Keeper, Markers
+from odradek.spark_it.record_sizes import sizes
 from odradek.spark_it.sink_settings import TopicSink
 from odradek.spark_it.sinks import Batch, SinkError, Written
 from odradek.spark_it.sinks.topic_records import HEADERS, OPTIONAL, RecordMaker
@@ -88,6 +89,7 @@ class TopicWriter:
             errors.deadletterqueue_topic_name,
             has_headers=sink.include_headers,
             says_why=errors.deadletterqueue_context_headers_enable,
+            tolerates=errors.tolerance == "all",
         )
         self._clients = Clients(
             ",".join(settings.bootstrap_servers),
@@ -104,6 +106,7 @@ class TopicWriter:
         records = RecordMaker(self._pipeline, self._sink, schema)
         records.check(self._spark, schema)
         self._check_topics()
+        self._measure_topics()
         self._markers.prepare()
         self._keeper.start()
         self._records = records
@@ -122,6 +125,14 @@ class TopicWriter:
         except KafkaException as error:
             what = f"cannot look up topics at {self._clients.bootstrap_servers}: {error.args[0].str()}"
             raise SinkError(what, is_retriable=True) from None
+
+    def _measure_topics(self) -> None:
+        topics = [topic for topic in (self._target.topic, self._target.dead_topic) if topic is not None]
+        clients, override = self._clients, self._pipeline.settings.passed["producer.override."]
+        admin = {"bootstrap.servers": clients.bootstrap_servers, **clients.consumer_configuration}
+        found = sizes(topics, admin, override)
+        self._target = self._target._replace(largest=found.largest)
+        self._clients = replace(clients, producer_configuration=found.configuration)
 
     def write(self, rows: DataFrame, dead: DataFrame | None, batch: Batch) -> Written:
         assert self._records is not None, "not prepared"

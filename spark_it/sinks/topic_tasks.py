@@ -8,13 +8,16 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import TaskContext
 from pyspark.serializers import SpecialLengths
 
 from odradek.spark_it import deadletter
+from odradek.spark_it.deadletter import brief
 from odradek.spark_it.lanes import Unit
+from odradek.spark_it.record_sizes import HEADER_FRAME_BYTES, size
 from odradek.spark_it.sinks import SinkError
 from odradek.spark_it.sources import DATA_EXCEPTION
 from odradek.spark_it.units import Clients, FencedError, Headers, Outcome, Records, write
@@ -28,13 +31,16 @@ PACKED_TYPE = "unit int, is_too_much boolean, records binary"
 
 class Target(NamedTuple):
     """A pipeline's topics for rows and for dead letters. `has_headers` says whether rows have any, `says_why` whether
-    dead letters made here have Connect's."""
+    dead letters made here have Connect's. `largest` is how large records may be, by topic (`record_sizes`); one of a
+    row that is larger is a dead letter, or with `tolerates` false an error."""
 
     pipeline: str
     topic: str
     dead_topic: str | None
     has_headers: bool
     says_why: bool
+    tolerates: bool = False
+    largest: Mapping[str, int] = {}
 
 
 class Failure(NamedTuple):
@@ -73,7 +79,12 @@ def _whole(batches: Iterable[pa.RecordBatch], stream: "BufferedReader") -> Itera
     """All batches of a partition. Raises IncompleteError where they end before they are all there.
 
     When rows cannot be computed, or a task is ended, Java closes the stream. That looks like its end, and what there is
-    would be committed for the whole. Behind whole rows Java writes that the stream ends.
+    would be committed for the whole. Java writes END_OF_STREAM when its iterator of rows has come to its end and at no
+    other time: what the iterator throws passes by the place that writes it, and a task that is killed or a process that
+    dies does not come there. Source: Spark 4.0, BasePythonRunner.ReaderInputStream.
+
+    A last row made by the plan would say the same, but no plan of Spark's has one that keeps partitions as they are and
+    the counts that are taken by the way.
     """
     yield from batches
     # Nothing is taken away: Spark's worker reads it next. What is there may be less than all of it.
@@ -85,7 +96,10 @@ _END = SpecialLengths.END_OF_STREAM.to_bytes(4, "big", signed=True)
 
 
 def _worker_input() -> "BufferedReader":
-    """What Java writes to this process. Source: pyspark.worker.main. Spark has no other name for it."""
+    """What Java writes to this process. Source: pyspark.worker.main, which all ways of starting a worker come through.
+
+    Spark has no other name for it. In a version that has it elsewhere nothing is written at all.
+    """
     frame = sys._getframe()
     while frame.f_code.co_name != "main" or "infile" not in frame.f_locals:
         if frame.f_back is None:
@@ -160,7 +174,7 @@ def unpacked(packed: Iterable[bytes], target: Target) -> Iterator[Records]:
         assert target.dead_topic is not None
         with pa.ipc.open_stream(records) as stream:
             for batch in stream:
-                yield _of(batch, target.dead_topic, has_headers=True, is_dead=True)
+                yield _fitting(_of(batch, target.dead_topic, has_headers=True, is_dead=True), target)
 
 
 # From Arrow to Python
@@ -178,26 +192,101 @@ def _records(batch: pa.RecordBatch, index: int, target: Target) -> Iterator[Reco
         dead = batch.filter(is_dead)
         if dead.num_rows:
             assert target.dead_topic is not None
-            yield _of(dead, target.dead_topic, has_headers=True, is_dead=True)
+            yield _fitting(_of(dead, target.dead_topic, has_headers=True, is_dead=True), target)
             batch = batch.filter(pc.invert(is_dead))
     if "error" in names and batch.column("error").null_count < batch.num_rows:
         is_bad = pc.is_valid(batch.column("error"))
         # Without a topic for them they are left out.
         if target.dead_topic is not None:
-            yield _refused(batch.filter(is_bad), target, target.dead_topic, index)
+            yield _fitting(_refused(batch.filter(is_bad), target, target.dead_topic, index), target)
         batch = batch.filter(pc.invert(is_bad))
+    most_bytes = target.largest.get(target.topic)
+    if most_bytes is not None and batch.num_rows:
+        is_large = pa.array(_sizes(batch, has_headers=target.has_headers) > most_bytes)
+        if pc.any(is_large).as_py():
+            large = _too_large(batch.filter(is_large), target, most_bytes, index)
+            if large is not None:
+                yield _fitting(large, target)
+            batch = batch.filter(pc.invert(is_large))
     if batch.num_rows:
         yield _of(batch, target.topic, has_headers=target.has_headers, is_dead=False)
 
 
 def _refused(batch: pa.RecordBatch, target: Target, topic: str, index: int) -> Records:
     """Dead letters of rows that their format refuses."""
-    headers: list[Headers | None] = []
-    for class_name, message in zip(*(batch.column(name).to_pylist() for name in ("error_class", "error")), strict=True):
-        failure = deadletter.Failure(deadletter.Stage.TASK_PUT, class_name, DATA_EXCEPTION, message)
-        about = deadletter.error_headers(None, failure, connector_name=target.pipeline, task_id=index)
-        headers.append(about if target.says_why else None)
+    said = zip(*(batch.column(name).to_pylist() for name in ("error_class", "error")), strict=True)
+    put = deadletter.Stage.TASK_PUT
+    failures = [deadletter.Failure(put, class_name, DATA_EXCEPTION, message) for class_name, message in said]
+    headers = _why(failures, target, index)
     return Records(topic, [None] * batch.num_rows, _objects(batch.column("row")), headers, is_dead=True)
+
+
+def _sizes(batch: pa.RecordBatch, *, has_headers: bool) -> "np.ndarray[Any, Any]":
+    """What `record_sizes.size` says of each record."""
+    key, value = (_lengths(batch.column(name)) for name in ("key", "value"))
+    found: np.ndarray[Any, Any] = key + value
+    if has_headers:
+        column = batch.column("headers")
+        flat = column.flatten()
+        of_headers = _lengths(flat.field("key")) + _lengths(flat.field("value")) + HEADER_FRAME_BYTES
+        of_records = np.bincount(pc.list_parent_indices(column).to_numpy(), of_headers, batch.num_rows)
+        found = found + of_records.astype(np.int64)
+    return found
+
+
+def _lengths(column: pa.Array) -> "np.ndarray[Any, Any]":
+    lengths: np.ndarray[Any, Any] = pc.fill_null(pc.binary_length(column), 0).to_numpy(zero_copy_only=False)
+    return lengths.astype(np.int64)
+
+
+def _too_large(batch: pa.RecordBatch, target: Target, most_bytes: int, index: int) -> Records | None:
+    """Dead letters of records that the topic does not take; None without a topic for them. Raises SinkError if they are
+    an error."""
+    sizes = _sizes(batch, has_headers=target.has_headers).tolist()
+    about = [f"a record has {size} bytes, and topic {target.topic} takes {most_bytes}" for size in sizes]
+    if not target.tolerates:
+        raise SinkError(
+            f"{about[0]}; see the topic's max.message.bytes and producer.override.message.max.bytes, "
+            "or let errors.tolerance be all"
+        )
+    if target.dead_topic is None:
+        return None
+    records = _of(batch, target.dead_topic, has_headers=target.has_headers, is_dead=True)
+    failures = [deadletter.Failure(deadletter.Stage.TASK_PUT, "topic", _TOO_LARGE, message) for message in about]
+    added = _why(failures, target, index)
+    headers = [
+        None if new is None and not old else deadletter.headers(old or (), new or ())
+        for old, new in zip(records.headers or [None] * len(added), added, strict=True)
+    ]
+    return records._replace(headers=headers)
+
+
+_TOO_LARGE = "org.apache.kafka.common.errors.RecordTooLargeException"
+
+
+def _why(failures: Iterable[deadletter.Failure], target: Target, index: int) -> list[list[deadletter.Header] | None]:
+    """Connect's headers of dead letters, if they have any."""
+    name = target.pipeline
+    return [
+        deadletter.error_headers(None, one, connector_name=name, task_id=index) if target.says_why else None
+        for one in failures
+    ]
+
+
+def _fitting(dead: Records, target: Target) -> Records:
+    """Dead letters; one that is too large itself without its key and value."""
+    most_bytes = target.largest.get(dead.topic)
+    if most_bytes is None:
+        return dead
+    headers = dead.headers or [None] * len(dead.values)
+    records = [
+        record if size(record[0], record[1], record[2] or ()) <= most_bytes else (None, None, brief(record[2] or ()))
+        for record in zip(dead.keys, dead.values, headers, strict=True)
+    ]
+    if not records:
+        return dead
+    keys, values, kept = map(list, zip(*records, strict=True))
+    return dead._replace(keys=keys, values=values, headers=kept)
 
 
 def _of(batch: pa.RecordBatch, topic: str, *, has_headers: bool, is_dead: bool) -> Records:

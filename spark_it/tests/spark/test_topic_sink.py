@@ -272,17 +272,21 @@ def test_keys_headers_and_columns_of_the_source(sunk):
     ]
 
 
-def test_text_with_a_key_and_tombstones(sunk):
+def test_text_with_a_key_and_tombstones_and_one_too_large(sunk):
     made = sunk(keys='key.fields = "_key"\nvalue.format = "string"')
-    made.write(
-        made.spark.range(0, 3, 1, PARTS).select(
-            f.col("id").alias("_key"),
-            f.expr("if(id = 1, null, concat('v', id))").alias("text"),
-            f.lit(1).alias("_offset"),
-        )
+    text = f.expr("CASE id WHEN 1 THEN null WHEN 3 THEN repeat('v', 1100000) ELSE concat('v', id) END")
+    rows = made.spark.range(0, 4, 1, PARTS).select(
+        f.col("id").alias("_key"), text.alias("text"), f.lit(1).alias("_offset")
     )
-    found = sorted((one.key(), one.value()) for one in messages(made.servers, made.target))
-    assert found == [(b"0", b"v0"), (b"1", None), (b"2", b"v2")]
+    for _ in range(2):
+        assert made.write(rows) == Written(3, 1)
+        found = sorted((one.key(), one.value()) for one in messages(made.servers, made.target))
+        assert found == [(b"0", b"v0"), (b"1", None), (b"2", b"v2")]
+        # Nor does the dead-letter topic take it.
+        [letter] = messages(made.servers, made.dead)
+        assert (letter.key(), letter.value()) == (None, None)
+        why = dict(letter.headers())["__connect.errors.exception.message"]
+        assert why == b"a record has 1100001 bytes, and topic %s takes 1048488" % made.target.encode()
 
 
 @pytest.mark.parametrize(

@@ -77,6 +77,58 @@ def test_rows_that_the_format_refuses():
     assert made(given, target=nowhere) == [rows]
 
 
+def large(count):
+    return b"x" * count
+
+
+def test_rows_that_are_too_large_for_the_topic():
+    target = TARGET._replace(tolerates=True, largest={"out": 100, "dead": 1000})
+    headers = [None, pairs(("h", b"v" * 89)), pairs(("h", large(90)), ("i", None))]
+    given = batch(key=[large(51), None, None], value=[large(50), None, large(1)], headers=headers)
+    dead, rows = made(given, target=target, index=2)
+    assert rows == Records("out", [None], [None], [[("h", b"v" * 89)]])
+    assert (dead.topic, dead.is_dead, dead.keys, dead.values) == (
+        "dead",
+        True,
+        [large(51), None],
+        [large(50), large(1)],
+    )
+    why = dict(dead.headers[0])
+    assert why["__connect.errors.stage"] == b"TASK_PUT" and why["__connect.errors.task.id"] == b"2"
+    assert why["__connect.errors.exception.message"] == b"a record has 101 bytes, and topic out takes 100"
+    assert dead.headers[1][:2] == [("h", large(90)), ("i", None)]
+    [rest] = made(given.slice(1, 1), target=target)
+    assert rest == rows
+    quiet = target._replace(has_headers=False, says_why=False)
+    assert made(given, target=quiet)[0].headers == [None]
+    assert [some.is_dead for some in made(given, target=target._replace(dead_topic=None))] == [False]
+    with pytest.raises(topic_tasks.SinkError, match="a record has 101 bytes, and topic out takes 100; see"):
+        made(given, target=target._replace(tolerates=False))
+
+
+def test_dead_letters_that_are_too_large_themselves(monkeypatch):
+    monkeypatch.setattr(topic_tasks, "_partition", lambda: 0)
+    target = TARGET._replace(tolerates=True, largest={"out": 100, "dead": 500})
+    said = pairs(("mine", b"1"), ("__connect.errors.offset", b"7"), ("__connect.errors.stage", None))
+    left = [("__connect.errors.offset", b"7"), ("__connect.errors.stage", None)]
+    given = batch(
+        key=[b"k", b"l", None],
+        value=[large(470), large(10), large(501)],
+        headers=[said, None, None],
+        is_dead=[True] * 3,
+    )
+    [dead] = made(given, target=target)
+    assert (dead.keys, dead.values) == ([None, b"l", None], [None, large(10), None])
+    assert dead.headers == [left, None, []]
+    packed = next(pack([given.drop_columns("is_dead")], 1, 10_000))
+    [again] = unpacked(packed.column("records").to_pylist(), target)
+    assert again == dead
+    # So may a row be that is too large for both.
+    [row] = made(batch(value=[large(501), None, None], headers=[None] * 3).slice(0, 1), target=target)
+    assert (row.keys, row.values) == ([None], [None])
+    assert dict(row.headers[0])["__connect.errors.exception.message"].startswith(b"a record has 502 bytes")
+
+
 def test_records_of_another_part():
     plain = TARGET._replace(has_headers=False)
     assert len(made(batch(part=[2, 2, 2]), target=plain, index=2)) == 1

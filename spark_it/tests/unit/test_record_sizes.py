@@ -1,0 +1,104 @@
+"""How large records may be, and that the broker takes what is not larger."""
+
+import pyarrow as pa
+import pytest
+
+from odradek.spark_it import record_sizes
+from odradek.spark_it.dead_letters import DeadLetterWriter, produce_all
+from odradek.spark_it.record_sizes import MAX_MESSAGE_BYTES, size, sizes
+from odradek.spark_it.sinks import SinkError
+from odradek.spark_it.units import Clients
+from spark_it.tests.records import messages
+from spark_it.tests.unit.support import pipeline
+
+FRAME = 100
+
+
+def test_the_size_of_a_record():
+    assert size(None, None, []) == 0
+    assert size(b"ab", b"cde", [("h", b"ij"), ("k", None)]) == 2 + 3 + (1 + 2 + 10) + (1 + 10)
+
+
+@pytest.mark.parametrize(
+    ("override", "largest", "most", "batch"),
+    [
+        ({}, MAX_MESSAGE_BYTES, MAX_MESSAGE_BYTES, 1_000_000),
+        ({"message.max.bytes": "5000"}, 5000, 5000, 1_000_000),
+        ({"message.max.bytes": "2000000"}, MAX_MESSAGE_BYTES, 2_000_000, 1_000_000),
+        ({"message.max.bytes": "2000000", "compression.type": "zstd"}, 2_000_000, 2_000_000, 1_000_000),
+        ({"compression.codec": "lz4", "batch.size": "70"}, MAX_MESSAGE_BYTES, MAX_MESSAGE_BYTES, 70),
+        ({"message.max.bytes": "many"}, MAX_MESSAGE_BYTES, "many", 1_000_000),
+    ],
+)
+def test_what_a_producer_is_told(monkeypatch, override, largest, most, batch):
+    monkeypatch.setattr(record_sizes, "_max_message_bytes", lambda *_: MAX_MESSAGE_BYTES)
+    found = sizes(["out"], {}, override)
+    assert found.largest == {"out": largest - FRAME}
+    assert (found.configuration["message.max.bytes"], found.configuration["batch.size"]) == (str(most), str(batch))
+
+
+@pytest.mark.side_by_side
+def test_a_topic_that_is_not_there_yet(broker, unique, monkeypatch):
+    monkeypatch.setattr(record_sizes, "_HEARD_S", 0.2)
+    assert sizes([unique], {"bootstrap.servers": broker.bootstrap_servers}, {}).largest == {
+        unique: MAX_MESSAGE_BYTES - FRAME
+    }
+
+
+def test_a_broker_that_is_down(monkeypatch):
+    monkeypatch.setattr(record_sizes, "_TIMEOUT_S", 0.5)
+    with pytest.raises(SinkError, match=r"cannot look up max\.message\.bytes of topic out") as down:
+        sizes(["out"], {"bootstrap.servers": "127.0.0.1:1"}, {})
+    assert down.value.is_retriable
+
+
+@pytest.mark.side_by_side
+def test_records_as_large_as_topics_take(broker, topics, unique):
+    """The largest goes through, and small ones beside it; one more byte and the size says no."""
+    small = topics.create(f"{unique}-small", config={"max.message.bytes": "20000"})
+    large = topics.create(f"{unique}-large", config={"max.message.bytes": "3000000"})
+    found = sizes([small, large], {"bootstrap.servers": broker.bootstrap_servers}, {})
+    assert found.largest == {small: 20_000 - FRAME, large: 3_000_000 - FRAME}
+    producer = Clients(broker.bootstrap_servers, found.configuration).producer(unique)
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    headers = [("h" * 100, b"v" * 100)] * 10
+    room = size(b"", b"", headers)
+    for topic, most in found.largest.items():
+        producer.produce(topic, b"v" * (most - room - 1), b"k", headers=headers)
+        for _ in range(200):
+            producer.produce(topic, b"v" * 1000)
+    producer.commit_transaction(60)
+    for topic in (small, large):
+        assert len(messages(broker.bootstrap_servers, topic)) == 201
+
+
+def test_dead_letters_that_are_too_large_keep_their_headers(broker, topics, unique):
+    topic = topics.create(unique, config={"max.message.bytes": "5000"})
+    made = pipeline(f"""
+name = "shop"
+bootstrap.servers = "{broker.bootstrap_servers}"
+[source.orders]
+connector = "topic"
+topics = "orders"
+value.schema = "customer STRING"
+[sink]
+connector = "console"
+[errors]
+deadletterqueue.topic.name = "{topic}"
+""")
+    writer = DeadLetterWriter(made)
+    largest = writer._measured()
+    assert largest == 5000 - FRAME
+    said = [{"key": "__connect.errors.offset", "value": b"7"}, {"key": "mine", "value": b"1"}]
+    names = sum(len(one["key"]) + len(one["value"]) + 10 for one in said)
+    rows = [
+        {"key": b"k", "value": b"v" * (largest - names - 1), "headers": said},
+        {"key": b"k", "value": b"v" * (largest - names), "headers": said},
+        {"key": None, "value": b"small", "headers": None},
+    ]
+    batch = pa.RecordBatch.from_pylist(rows)
+    assert produce_all(topic, writer._configuration, [batch], largest) == 3
+    found = [(one.key(), len(one.value() or b""), one.headers()) for one in messages(broker.bootstrap_servers, topic)]
+    headers = [("__connect.errors.offset", b"7"), ("mine", b"1")]
+    assert found == [(b"k", largest - names - 1, headers), (None, 0, headers[:1]), (None, 5, None)]
