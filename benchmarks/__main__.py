@@ -111,7 +111,7 @@ def _chosen_rows(only: Sequence[str] | None, quick: bool) -> list[Row]:
     return [row for row in ROWS if row.name in exact or (prefixes and row.name.startswith(prefixes))]
 
 
-def _environment() -> dict[str, object]:
+def environment() -> dict[str, object]:
     return {
         "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "cpus": os.cpu_count(),
@@ -132,7 +132,7 @@ def main() -> int:
     if arguments.baseline:
         brokers.add_baseline(arguments.baseline.resolve())
     names = [other, "odradek"] if arguments.broker == "both" else [arguments.broker]
-    environment = _environment()
+    before = environment()
     session = Session(names, _chosen_rows(arguments.only, arguments.quick), rounds, pace)
     try:
         session.run()
@@ -140,7 +140,7 @@ def main() -> int:
         session.failures.append(str(error))
     print(report.table(session.results, session.rows, session.failures, other))
     if arguments.json:
-        document = {"environment": environment, "rounds": session.results, "failures": session.failures}
+        document = {"environment": before, "rounds": session.results, "failures": session.failures}
         arguments.json.write_text(json.dumps(document, indent=1))
     return 1 if session.failures else 0
 
