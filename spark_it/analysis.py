@@ -66,7 +66,7 @@ class Analysis:
         except (FormatError, ImportError, AttributeError, SourceError) as error:
             if isinstance(source, JdbcSource):
                 raise  # a database that is not there is no mistake of the file
-            message = str(error)
+            message = str(error).removeprefix(f"source {name}: ")
             keys = ("key.schema", "value.schema", "schema")
             key = next((key for key in keys if message.startswith(key)), "connector")
             problems.append(Problem(pipeline.lines.of((*path, *key.split("."))), f"source.{name}: {message}"))

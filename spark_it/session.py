@@ -33,8 +33,7 @@ def build(
     if needs_connectors:
         settings |= connectors_of(pipeline, settings)
     _prepare_environment(pipeline, is_local=is_local(master))
-    # It would print what is said in a line, with Java's stack.
-    PySparkLogger.getLogger("SQLQueryContextLogger").disabled = True
+    quieten()
     builder = SparkSession.builder.appName(pipeline.name).master(master)
     for name, value in settings.items():
         builder = builder.config(name, value)
@@ -50,6 +49,12 @@ def build(
     return session
 
 
+def quieten() -> None:
+    """PySpark would print what is said in a line, with Java's stack."""
+    for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+        PySparkLogger.getLogger(name).disabled = True
+
+
 def is_local(master: str) -> bool:
     return master.startswith("local")
 
@@ -62,6 +67,8 @@ def settings_of(pipeline: Pipeline, master: str) -> dict[str, str]:
         "spark.sql.adaptive.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
+        # Else Python tells Java where it is for each column it makes, which takes longer than all else before a batch.
+        "spark.python.sql.dataFrameDebugging.enabled": "false",
     }
     if any(step.python is not None for step in pipeline.transforms):
         # What `transformWithStateInPandas` asks for; for other state Spark's default begins faster.

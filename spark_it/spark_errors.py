@@ -17,6 +17,9 @@ _QUERY = re.compile(r"^\[STREAM_FAILED\] Query \[.*?\] terminated with exception
 _TASK = re.compile(r"^.*\(TID \d+\) \([^()]*\): (.*)$", re.MULTILINE)
 _AT = re.compile(r"line (\d+),? pos(?:ition)? \d+")
 _LENGTH = 500
+_ANOTHER = "During handling of the above exception, another exception occurred:"
+_NO_READER = "UnboundLocalError: cannot access local variable 'reader'"
+"""What PySpark says after the error of a data source's own that has no reader: it ends one that it has not got."""
 
 
 def raise_bad_record(origin: Column, error: Column) -> Column:
@@ -58,9 +61,11 @@ def readable(error: BaseException) -> str:
 
 def _of_python(text: str) -> str | None:
     """What a traceback in the text ends with."""
-    _, found, traceback = text.rpartition("Traceback (most recent call last):")
+    first, found, traceback = text.rpartition("Traceback (most recent call last):")
     if not found:
         return None
+    if _NO_READER in traceback and first.rstrip().endswith(_ANOTHER):
+        return _of_python(first.rstrip().removesuffix(_ANOTHER))
     return next((line for line in traceback.split("\n") if line.strip() and not line[0].isspace()), None)
 
 

@@ -77,6 +77,11 @@ def test_a_broker_that_is_not_there(capsys, file, monkeypatch):
     out, err = capsys.readouterr()
     assert out == "orders: stopped, has never run\n"
     assert err.startswith("odradek pipeline: cannot list topics at 127.0.0.1:1: ") and err.count("\n") == 1
+    # A run says so before it starts Spark.
+    for command in (["run"], ["reset", "--to", "earliest"], ["replay-dlq"]):
+        assert cli.main([command[0], str(file), *command[1:]]) == 1
+        out, err = capsys.readouterr()
+        assert out == "" and err.startswith("odradek pipeline: ") and err.count("\n") == 1
 
 
 def test_a_lock_that_is_damaged(capsys, file):

@@ -74,3 +74,14 @@ def test_a_bad_record_travels_in_an_error():
     assert found.origin is None
     assert bad_record(RuntimeError("other")) is None
     assert bad_record(RuntimeError("odradek bad record {cut")) is None
+
+
+def test_a_data_source_without_a_reader():
+    trace = "Traceback (most recent call last):\n  File \"x.py\", line 1, in main\n"
+    another = "\nDuring handling of the above exception, another exception occurred:\n\n"
+    first = f"{trace}NotImplementedError: nothing to read\n"
+    second = f"{trace}PySparkRuntimeError: [A_B] data source silent throw exception: nothing to read\n"
+    third = f"{trace}UnboundLocalError: cannot access local variable 'reader' where it is not associated with a value\n"
+    said = readable(RuntimeError(first + another + second + another + third))
+    assert said == "PySparkRuntimeError: [A_B] data source silent throw exception: nothing to read"
+    assert readable(RuntimeError(third)).startswith("UnboundLocalError: ")
