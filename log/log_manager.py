@@ -6,7 +6,6 @@ Sources: Kafka documentation ("Log", "Compaction", "Hardware and OS: application
 
 import logging
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from typing import NamedTuple
 
 from odradek.log import checkpoints, parallel
@@ -328,40 +327,65 @@ class LogManager(LogUpkeep):
 
     def _create(self, topic: str, partition: int, now_ms: int) -> PartitionLog:
         full: DiskFullError | None = None
+        key = (topic, partition)
         counts = dict.fromkeys(self.directories, 0)
         for log in self._logs.values():
             counts[log.log_directory] += 1
         for directory in sorted(self._online(), key=lambda directory: counts[directory.path]):
             try:
-                # An entry of a log of that name that was deleted would make a crash cut the new one.
-                for file_name in ALL_CHECKPOINTS if directory.has_checkpoint_of((topic, partition)) else ():
-                    directory.write_checkpoint(file_name, self._offsets(file_name, directory.path))
-                log = open_partition_log(
-                    self.fs,
-                    f"{directory.path}/{partition_name(topic, partition)}",
-                    topic,
-                    partition,
-                    self._config_of(topic),
-                    now_ms=now_ms,
-                    is_clean=True,
-                    producer_expiration_ms=self.settings.producer_id_expiration_ms,
-                    choose_jitter_ms=self._choose_jitter_ms,
-                )
-            except (LogDirFailure, DamagedLogError) as error:
+                log = self._create_in(directory, key, now_ms)
+            except (LogDirFailure, DamagedLogError, DiskFullError) as error:
                 self.fail_directory(directory.path, error)
+                if key in self._offline:
+                    break
+                full = error if isinstance(error, DiskFullError) else full
                 continue
-            except DiskFullError as error:
-                full = error
-                self.fail_directory(directory.path, error)
-                with suppress(OSError):
-                    self.fs.remove_tree(f"{directory.path}/{partition_name(topic, partition)}")
-                continue
-            self._logs[topic, partition] = log
+            self._logs[key] = log
             self._sync_names(log)
             return log
-        if full is not None:
+        if full is not None and key not in self._offline:
             raise full
         raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"no log directory can take {topic}-{partition}")
+
+    def _create_in(self, directory: LogDirectory, key: Key, now_ms: int) -> PartitionLog:
+        """Raises LogDirFailure, DamagedLogError, DiskFullError.
+
+        What was half made is gone then, durably: if the log were made elsewhere, the next start would find it twice. If
+        it cannot be removed, the partition is offline, and that start finds it here.
+        """
+        # An entry of a log of that name that was deleted would make a crash cut the new one.
+        for file_name in ALL_CHECKPOINTS if directory.has_checkpoint_of(key) else ():
+            directory.write_checkpoint(file_name, self._offsets(file_name, directory.path))
+        path = f"{directory.path}/{partition_name(*key)}"
+        was_there = self.fs.exists(path)
+        try:
+            self.fs.make_directory(path)
+        except OSError as error:
+            kind = DiskFullError if is_disk_full(error) else LogDirFailure
+            raise kind(directory.path, f"making {path} failed: {error}") from error
+        try:
+            return open_partition_log(
+                self.fs,
+                path,
+                *key,
+                self._config_of(key[0]),
+                now_ms=now_ms,
+                is_clean=True,
+                producer_expiration_ms=self.settings.producer_id_expiration_ms,
+                choose_jitter_ms=self._choose_jitter_ms,
+            )
+        except (LogDirFailure, DamagedLogError, DiskFullError) as error:
+            if was_there:
+                # Not made by this attempt, so not for it to remove.
+                self._offline[key] = directory.path
+                raise
+            try:
+                self.fs.remove_tree(path)
+                self.fs.sync_directory(directory.path)
+            except OSError:
+                self._offline[key] = directory.path
+                raise LogDirFailure(directory.path, f"a log is half made and cannot be removed: {error}") from error
+            raise
 
     def _store_topic_id(self, log: PartitionLog, topic_id: bytes) -> None:
         try:

@@ -1,5 +1,6 @@
 """Directories, partitions in them, and the work behind them, on the in-memory file system."""
 
+import errno
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -224,6 +225,39 @@ def test_a_directory_that_cannot_be_opened_is_offline_and_the_other_serves() -> 
     assert raised.value.code == ErrorCode.KAFKA_STORAGE_ERROR
     assert manager.create_log("new", 0, TOPIC_ID, 0, is_new=True).log_directory == "/data/b"
     assert [d.error_code for d in manager.describe_directories()] == [ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.NONE]
+
+
+@pytest.mark.parametrize("error", [errno.EIO, errno.ENOSPC])
+def test_a_log_that_cannot_be_made_in_one_directory_is_made_in_the_other_and_found_once(error: int) -> None:
+    fs = MemoryFileSystem()
+    manager = opened(fs)
+    fs.fail("create", path_contains="/data/a/t-0/", error=error)
+    append(manager.create_log("t", 0, TOPIC_ID, 0, is_new=True), b"x")
+    assert manager.online_directories == (["/data/b"] if error == errno.EIO else [*DIRECTORIES])
+    for again in (manager.close, lambda now_ms: fs.crash()):
+        again(0)
+        manager = opened(fs)
+        log = manager.get("t", 0)
+        assert log is not None
+        assert log.log_directory == "/data/b"
+
+
+@pytest.mark.parametrize("cleanup", ["remove", "sync_directory"])
+@pytest.mark.parametrize("error", [errno.EIO, errno.ENOSPC])
+def test_a_log_left_half_made_is_not_made_elsewhere(cleanup: str, error: int) -> None:
+    fs = MemoryFileSystem()
+    manager = opened(fs)
+    fs.fail("create", path_contains="/data/a/t-0/", error=error)
+    fs.fail(cleanup, path_contains="/data/a")
+    for _ in range(2):
+        with pytest.raises(KafkaError) as raised:
+            manager.create_log("t", 0, TOPIC_ID, 0, is_new=True)
+        assert (raised.value.code, type(raised.value)) == (ErrorCode.KAFKA_STORAGE_ERROR, KafkaError)
+    assert manager.online_directories == ["/data/b"]
+    assert not fs.is_directory("/data/b/t-0")
+    manager.close(0)
+    manager = opened(fs)
+    append(manager.create_log("t", 0, TOPIC_ID, 0), b"x")
 
 
 def test_no_directory_left() -> None:
