@@ -137,7 +137,7 @@ def test_members_go_on_over_a_broker_restart(start_broker, library, client, uniq
         broker.restart(clean=True)
         with client.Producer(servers, ProducerOptions()) as producer:
             producer.produce(unique, [Message(b"%d" % n, partition=n % PARTITIONS) for n in range(60, 120)])
-        wait_until(lambda: {int(v) for v in a.values + b.values} == set(range(120)), 40)
+        wait_until(lambda: {int(v) for v in a.values + b.values} == set(range(120)), 90)
         wait_settled(unique, a, b)
 
 

@@ -43,7 +43,7 @@ COMPACT = {
     "max.message.bytes": "100000",
 }
 HOUR_MS = 3_600_000
-TIMEOUT_SECONDS = 45
+TIMEOUT_SECONDS = 100
 TICK = b"tick"
 
 
