@@ -3,6 +3,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+TEST_WORKERS ?= 2
 
 .PHONY: start test check bench simulate install install-test jars clean
 
@@ -10,7 +11,7 @@ start: install
 	$(BIN)/odradek start --override listeners=PLAINTEXT://127.0.0.1:9092 --override log.dirs=data
 
 test: install-test jars
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses $(TEST_WORKERS) --dist loadfile
 
 check: install-test
 	$(BIN)/ruff check .
