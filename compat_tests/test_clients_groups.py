@@ -23,7 +23,7 @@ def settled(topic: str, members: list[Member]) -> bool:
 
 
 def wait_settled(topic: str, *members: Member) -> None:
-    wait_until(lambda: settled(topic, list(members)), 25, lambda: [(m.name, m.events) for m in members])
+    wait_until(lambda: settled(topic, list(members)), 60, lambda: [(m.name, m.events) for m in members])
 
 
 @pytest.fixture
