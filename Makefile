@@ -3,6 +3,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+TEST_WORKERS ?= 2
 
 .PHONY: start demo test check bench simulate install install-test jars clean
 
@@ -13,7 +14,7 @@ demo: $(VENV)/installed-demo
 	@$(BIN)/python -m demo
 
 test: install-test jars
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses $(TEST_WORKERS) --dist loadfile
 
 check: install-test
 	$(BIN)/ruff check .

@@ -21,7 +21,7 @@ from odradek.testing import OdradekBroker
 
 Broker = ApacheKafkaBroker | OdradekBroker
 BROKERS: dict[str, type[Any]] = {"odradek": OdradekBroker, "kafka": ApacheKafkaBroker}
-TEST_TIMEOUT_SECONDS = 90
+TEST_TIMEOUT_SECONDS = 180
 
 # Properties that both brokers get: what makes group tests quick, and what the scenarios count on.
 SHARED_PROPERTIES = {

@@ -46,7 +46,17 @@ def test_topics_are_created_described_and_deleted(own_admin, unique):
     wait_until(lambda: unique not in own_admin.topics())
     # A name can be used again, and the new topic is empty.
     own_admin.create_topic(unique, 1)
-    wait_until(lambda: own_admin.partition_count(unique) == 1)
+    wait_until(lambda: unique in own_admin.topics())
+    wait_until(lambda: partition_count(own_admin, unique) == 1)
+
+
+def partition_count(admin, topic):
+    """None while the broker does not know the topic: that may be some time after it is made."""
+    try:
+        return admin.partition_count(topic)
+    except ClientError as error:
+        assert error.code == Code.UNKNOWN_TOPIC_OR_PARTITION
+        return None
 
 
 @pytest.mark.side_by_side

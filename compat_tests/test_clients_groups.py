@@ -23,7 +23,7 @@ def settled(topic: str, members: list[Member]) -> bool:
 
 
 def wait_settled(topic: str, *members: Member) -> None:
-    wait_until(lambda: settled(topic, list(members)), 25, lambda: [(m.name, m.events) for m in members])
+    wait_until(lambda: settled(topic, list(members)), 60, lambda: [(m.name, m.events) for m in members])
 
 
 @pytest.fixture
@@ -137,7 +137,7 @@ def test_members_go_on_over_a_broker_restart(start_broker, library, client, uniq
         broker.restart(clean=True)
         with client.Producer(servers, ProducerOptions()) as producer:
             producer.produce(unique, [Message(b"%d" % n, partition=n % PARTITIONS) for n in range(60, 120)])
-        wait_until(lambda: {int(v) for v in a.values + b.values} == set(range(120)), 40)
+        wait_until(lambda: {int(v) for v in a.values + b.values} == set(range(120)), 90)
         wait_settled(unique, a, b)
 
 

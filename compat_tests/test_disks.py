@@ -13,7 +13,7 @@ import pytest
 
 from compat_tests import bad_frames, processes
 from compat_tests.clients import load
-from compat_tests.clients.common import wait_until
+from compat_tests.clients.common import ConsumerOptions, wait_until
 from compat_tests.kill.damage import DAMAGES, check_read, read_what_can_be
 from compat_tests.kill.disks import (
     LOSE_WHAT_WAS_NOT_SYNCED,
@@ -202,6 +202,76 @@ def test_one_of_two_disks_fails(
     bad.mount_again()
     broker.start()
     assert not (complaints := promises_broken(broker, 4, [writer.ledger for writer in writers])), shown(complaints)
+
+
+def folders(disk: Disk) -> list[str]:
+    return sorted(path.name for path in disk.path.glob(f"data/{TOPIC}-*"))
+
+
+def write_each(broker: OdradekBroker, partitions: int, times: int) -> None:
+    for partition in range(partitions):
+        for _ in range(times):
+            assert error_of_a_write(broker, TOPIC, partition) == 0
+
+
+def sizes(broker: OdradekBroker, partitions: int) -> list[tuple[int, int]]:
+    """First offset and end of each partition."""
+    client = load("kafka_python")
+    with client.Consumer(broker.bootstrap_servers, ConsumerOptions()) as consumer:
+        return [consumer.bounds((TOPIC, partition)) for partition in range(partitions)]
+
+
+def make_anew(broker: OdradekBroker, partitions: int) -> None:
+    with load("kafka_python").Admin(broker.bootstrap_servers) as admin:
+        admin.delete_topic(TOPIC)
+        admin.create_topic(TOPIC, partitions)
+
+
+def test_a_topic_is_made_anew_while_a_disk_is_away(tmp_path: Path, broker_on: Callable[..., OdradekBroker]) -> None:
+    """When the disk is back, what it has of the deleted topic is set aside."""
+    good, bad = (Disk(tmp_path / name, lambda: None) for name in ("good", "bad"))
+    broker = broker_on(good, bad)
+    create(broker, TOPIC, 4)
+    write_each(broker, 4, times=3)
+    where = partitions_by_disk([good, bad], TOPIC)
+    assert len(where[bad.path]) == 2
+    broker.stop()
+    checkpoint = bad.path / "data" / "recovery-point-offset-checkpoint"
+    content = checkpoint.read_bytes()
+    checkpoint.write_bytes(b"unreadable")
+    broker.start()
+    assert errors_of_log_dirs(broker)[str(bad.path / "data")] == KAFKA_STORAGE_ERROR
+    make_anew(broker, 4)
+    write_each(broker, 4, times=1)
+    broker.stop()
+    checkpoint.write_bytes(content)
+    for _ in range(2):
+        broker.start()
+        assert sizes(broker, 4) == [(0, 1)] * 4
+        names = folders(bad)
+        for name, partition in zip(names, where[bad.path], strict=True):
+            assert re.fullmatch(rf"{TOPIC}-{partition}\.[0-9a-f]{{32}}-stray", name)
+            assert f"renamed={bad.path / 'data' / name}" in broker.log_text()
+        broker.stop()
+
+
+def test_a_topic_is_made_anew_in_place_of_one_that_was_refused(
+    tmp_path: Path, broker_on: Callable[..., OdradekBroker]
+) -> None:
+    """Nothing of the damaged log is served as the new topic's."""
+    disk = Disk(tmp_path / "disk", lambda: None)
+    broker = broker_on(disk, log_segment_delete_delay_ms="0")
+    create(broker, TOPIC, 2)
+    write_each(broker, 2, times=3)
+    broker.stop()
+    (disk.path / "data" / f"{TOPIC}-1" / "partition.metadata").write_bytes(b"unreadable")
+    broker.start()
+    assert error_of_a_write(broker, TOPIC, 1) == KAFKA_STORAGE_ERROR
+    make_anew(broker, 2)
+    write_each(broker, 2, times=1)
+    wait_until(lambda: folders(disk) == [f"{TOPIC}-0", f"{TOPIC}-1"], what="the old files to go")
+    broker.restart()
+    assert sizes(broker, 2) == [(0, 1)] * 2
 
 
 def test_the_only_disk_dies(mounted: Callable[..., Disk], broker_on: Callable[..., OdradekBroker]) -> None:

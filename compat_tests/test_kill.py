@@ -16,7 +16,7 @@ from kafka.errors import CoordinatorLoadInProgressError, CoordinatorNotAvailable
 
 from compat_tests import processes
 from compat_tests.clients import load
-from compat_tests.clients.common import wait_until
+from compat_tests.clients.common import ClientError, wait_until
 from compat_tests.kill.files import check_directory
 from compat_tests.kill.history import CommittedOffsets, Fate, Log, Sightings, check_log, shown
 from compat_tests.kill.killer import kill_again_and_again
@@ -28,11 +28,16 @@ from compat_tests.kill.readers import (
     OffsetWatcher,
 )
 from compat_tests.kill.takeover import opened_by_apache_kafka
-from compat_tests.kill.transactional import ConfluentTransactionalWriter, KafkaPythonTransactionalWriter
+from compat_tests.kill.transactional import (
+    ConfluentTransactionalWriter,
+    KafkaPythonTransactionalWriter,
+    TransactionalWriter,
+)
 from compat_tests.kill.writers import (
     ConfluentWriter,
     KafkaPythonWriter,
     VerifiableProducerWriter,
+    wait_for_answers,
     wait_for_first_answers,
 )
 
@@ -82,7 +87,7 @@ def killed(start_broker: Callable[..., Any], tmp_path: Path, seed: str, backend:
         print(f"seed: ODRADEK_KILL_SEED={seed}\ndirectory: {broker.directory}\nthe broker's log ends:\n{tail}")
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_nothing_acknowledged_is_lost(backend: str, killed: Any, tmp_path: Path, seed: str) -> None:
     """Every writer's records are there as promised, every reader saw what is there, and the files agree."""
     bootstrap = killed.bootstrap_servers
@@ -99,7 +104,10 @@ def test_nothing_acknowledged_is_lost(backend: str, killed: Any, tmp_path: Path,
     with running(readers):
         with running(writers):
             wait_for_first_answers(writers)
-            kill_again_and_again(killed, ROUNDS, random.Random(seed), **LIVES[backend])
+            plain = [writer for writer in writers if not isinstance(writer, TransactionalWriter)]
+            kill_again_and_again(
+                killed, ROUNDS, random.Random(seed), lambda: wait_for_answers(plain), **LIVES[backend]
+            )
         log = read_whole(bootstrap, TOPIC, PARTITIONS, "read_committed")
         end = {partition: records[-1].offset + 1 for partition, records in log.items()}
         wait_until(lambda: committed.least() == end, 30, lambda: f"{committed.least()} to reach {end}")
@@ -153,8 +161,8 @@ def what_is_served(bootstrap: str) -> Served:
     with load("kafka_python").Admin(bootstrap) as admin:
         partitions = [TopicPartition(TOPIC, p) for p in range(PARTITIONS)]
         producers = admin._admin.describe_producers(partitions)
-        transactions = wait_until(lambda: transactions_of(admin._admin), 30, "transactions")
-        offsets = wait_until(lambda: admin.group_offsets(GROUP), 30, "offsets")
+        transactions = wait_until(lambda: once_loaded(transactions_of, admin._admin), 60, "transactions")
+        offsets = wait_until(lambda: once_loaded(admin.group_offsets, GROUP), 60, "offsets")
         return Served(
             read_whole(bootstrap, TOPIC, PARTITIONS, "read_committed"),
             read_whole(bootstrap, TOPIC, PARTITIONS, "read_uncommitted"),
@@ -165,11 +173,21 @@ def what_is_served(bootstrap: str) -> Served:
 
 
 def transactions_of(admin: Any) -> dict[str, Any]:
-    """Descriptions of all transactional ids; none while the coordinator loads."""
+    """Descriptions of all transactional ids."""
+    ids = [each.transactional_id for listed in admin.list_transactions().values() for each in listed]
+    return admin.describe_transactions(ids)
+
+
+def once_loaded(ask: Callable[[Any], dict[Any, Any]], of: Any) -> dict[Any, Any]:
+    """What a coordinator answers; nothing while it loads."""
+    not_loaded = (CoordinatorLoadInProgressError, CoordinatorNotAvailableError, NotCoordinatorError)
     try:
-        ids = [each.transactional_id for listed in admin.list_transactions().values() for each in listed]
-        return admin.describe_transactions(ids)
-    except (CoordinatorLoadInProgressError, CoordinatorNotAvailableError, NotCoordinatorError):
+        return ask(of)
+    except not_loaded:
+        return {}
+    except ClientError as error:
+        if error.code not in [each.errno for each in not_loaded]:
+            raise
         return {}
 
 

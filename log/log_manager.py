@@ -57,14 +57,14 @@ class AllLogDirsFailed(Exception):  # noqa: N818 - a state, named as in Kafka's 
 
 
 class DuplicateLogError(Exception):
-    """One partition lies in two log directories; str is one readable line."""
+    """One partition lies in two log directories, and no topic id tells which is it; str is one readable line."""
 
 
 class _Loaded(NamedTuple):
-    """What came of opening one log."""
+    """What came of opening one log. Neither `log` nor `failure`: it was not opened, being another topic's."""
 
     key: Key
-    directory: str
+    path: str
     log: PartitionLog | None
     topic_id: bytes | None
     cleaned_to: int | None
@@ -126,8 +126,11 @@ class LogManager(LogUpkeep):
 
     # Open
 
-    def open(self, now_ms: int) -> None:
+    def open(self, now_ms: int, stored_topic_id: Callable[[str], bytes | None] = lambda topic: None) -> None:
         """Lock and load all directories; one that fails is left offline. Blocks.
+
+        `stored_topic_id` gives the id that the cluster has for a topic, None for a topic it does not know. A log of
+        another id, left from a deleted topic of that name while its directory was offline, is set aside unopened.
 
         Raises LockedError, InconsistentMetaError, DuplicateLogError, AllLogDirsFailed; nothing stays locked then.
         """
@@ -135,7 +138,7 @@ class LogManager(LogUpkeep):
             for directory in self._online():
                 self._guarded(directory, directory.lock)
             self._check_identity()
-            self._load(now_ms)
+            self._load(now_ms, stored_topic_id)
             self._raise_if_none_left()
         except BaseException:
             for directory in self.directories.values():
@@ -179,7 +182,7 @@ class LogManager(LogUpkeep):
             reasons = "; ".join(str(directory.failure) for directory in self.directories.values())
             raise AllLogDirsFailed(f"no log directory can be used: {reasons}")
 
-    def _load(self, now_ms: int) -> None:
+    def _load(self, now_ms: int, stored_topic_id: Callable[[str], bytes | None]) -> None:
         loads: list[Callable[[], None]] = []
         loaded: list[_Loaded] = []
         is_clean = True
@@ -198,7 +201,8 @@ class LogManager(LogUpkeep):
                 elif entry.suffix:
                     logger.warning("not serving directory=%s", path)
                 else:
-                    loads.append(self._loading(directory, entry, offsets, now_ms, loaded))
+                    topic_id = stored_topic_id(entry.topic)
+                    loads.append(self._loading(directory, entry, topic_id, offsets, now_ms, loaded))
         threads = 1 if is_clean else self.settings.num_recovery_threads_per_data_dir * len(self.directories)
         started_s = self._monotonic()
         self._run_all(loads, threads)
@@ -222,6 +226,7 @@ class LogManager(LogUpkeep):
         self,
         directory: LogDirectory,
         entry: PartitionDirectory,
+        stored_topic_id: bytes | None,
         offsets: dict[str, Offsets],
         now_ms: int,
         loaded: "list[_Loaded]",
@@ -236,6 +241,9 @@ class LogManager(LogUpkeep):
             report = RecoveryReport()
             try:
                 topic_id = read_topic_id(self.fs, path, is_clean=directory.was_clean)
+                if stored_topic_id is not None and topic_id not in (None, stored_topic_id):
+                    loaded.append(_Loaded(key, path, None, topic_id, None, None, report))
+                    return
                 log = open_partition_log(
                     self.fs,
                     path,
@@ -260,19 +268,24 @@ class LogManager(LogUpkeep):
                 # What a start finds has to be set right before anything is served.
                 failure = LogDirFailure(directory.path, f"{error.message}; free some and start again")
             cleaned_to = offsets[CLEANER_OFFSETS_FILE].get(key)
-            loaded.append(_Loaded(key, directory.path, log, topic_id, cleaned_to, failure, report))
+            loaded.append(_Loaded(key, path, log, topic_id, cleaned_to, failure, report))
 
         return load
 
     def _take_in(self, loaded: "_Loaded") -> None:
-        directory = self.directories[loaded.directory]
+        directory = self.directories[loaded.path.rpartition("/")[0]]
+        if loaded.log is None and loaded.failure is None:
+            if directory.failure is None:
+                # What cannot be set aside takes its directory offline.
+                with suppress(LogDirFailure):
+                    self._rename(loaded.path, loaded.key, STRAY_SUFFIX)
+            return
         if isinstance(loaded.failure, DamagedLogError | MalformedFileError):
-            partition = partition_name(*loaded.key)
-            logger.error("partition is not served log=%s/%s why=%s", directory.path, partition, loaded.failure)
+            logger.error("partition is not served log=%s why=%s", loaded.path, loaded.failure)
         elif loaded.failure is not None:
             self.fail_directory(directory.path, loaded.failure)
         if loaded.log is None or directory.failure is not None:
-            self._offline[loaded.key] = directory.path
+            self._offline[loaded.key] = loaded.path
             return
         other = self._logs.setdefault(loaded.key, loaded.log)
         if other is not loaded.log:
@@ -328,40 +341,65 @@ class LogManager(LogUpkeep):
 
     def _create(self, topic: str, partition: int, now_ms: int) -> PartitionLog:
         full: DiskFullError | None = None
+        key = (topic, partition)
         counts = dict.fromkeys(self.directories, 0)
         for log in self._logs.values():
             counts[log.log_directory] += 1
         for directory in sorted(self._online(), key=lambda directory: counts[directory.path]):
             try:
-                # An entry of a log of that name that was deleted would make a crash cut the new one.
-                for file_name in ALL_CHECKPOINTS if directory.has_checkpoint_of((topic, partition)) else ():
-                    directory.write_checkpoint(file_name, self._offsets(file_name, directory.path))
-                log = open_partition_log(
-                    self.fs,
-                    f"{directory.path}/{partition_name(topic, partition)}",
-                    topic,
-                    partition,
-                    self._config_of(topic),
-                    now_ms=now_ms,
-                    is_clean=True,
-                    producer_expiration_ms=self.settings.producer_id_expiration_ms,
-                    choose_jitter_ms=self._choose_jitter_ms,
-                )
-            except (LogDirFailure, DamagedLogError) as error:
+                log = self._create_in(directory, key, now_ms)
+            except (LogDirFailure, DamagedLogError, DiskFullError) as error:
                 self.fail_directory(directory.path, error)
+                if key in self._offline:
+                    break
+                full = error if isinstance(error, DiskFullError) else full
                 continue
-            except DiskFullError as error:
-                full = error
-                self.fail_directory(directory.path, error)
-                with suppress(OSError):
-                    self.fs.remove_tree(f"{directory.path}/{partition_name(topic, partition)}")
-                continue
-            self._logs[topic, partition] = log
+            self._logs[key] = log
             self._sync_names(log)
             return log
-        if full is not None:
+        if full is not None and key not in self._offline:
             raise full
         raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"no log directory can take {topic}-{partition}")
+
+    def _create_in(self, directory: LogDirectory, key: Key, now_ms: int) -> PartitionLog:
+        """Raises LogDirFailure, DamagedLogError, DiskFullError.
+
+        What was half made is gone then, durably: if the log were made elsewhere, the next start would find it twice. If
+        it cannot be removed, the partition is offline, and that start finds it here.
+
+        What is there already is never the new log: `open` took in all there was, what it refused is offline, and what
+        is deleted or half made does not keep the name.
+        """
+        # An entry of a log of that name that was deleted would make a crash cut the new one.
+        for file_name in ALL_CHECKPOINTS if directory.has_checkpoint_of(key) else ():
+            directory.write_checkpoint(file_name, self._offsets(file_name, directory.path))
+        path = f"{directory.path}/{partition_name(*key)}"
+        if self.fs.exists(path):
+            self._rename(path, key, STRAY_SUFFIX)
+        try:
+            self.fs.make_directory(path)
+        except OSError as error:
+            kind = DiskFullError if is_disk_full(error) else LogDirFailure
+            raise kind(directory.path, f"making {path} failed: {error}") from error
+        try:
+            return open_partition_log(
+                self.fs,
+                path,
+                *key,
+                self._config_of(key[0]),
+                now_ms=now_ms,
+                is_clean=True,
+                producer_expiration_ms=self.settings.producer_id_expiration_ms,
+                choose_jitter_ms=self._choose_jitter_ms,
+            )
+        except (LogDirFailure, DamagedLogError, DiskFullError) as error:
+            try:
+                self.fs.remove_tree(path)
+                self.fs.sync_directory(directory.path)
+            except OSError:
+                self._offline[key] = path
+                raise LogDirFailure(directory.path, f"a log is half made and cannot be removed: {error}") from error
+            raise
 
     def _store_topic_id(self, log: PartitionLog, topic_id: bytes) -> None:
         try:
@@ -386,35 +424,54 @@ class LogManager(LogUpkeep):
         self._run(parent, sync)
 
     def delete_log(self, topic: str, partition: int, now_ms: int) -> None:
-        """Take the log out; its renamed directory goes after file.delete.delay.ms. Raises LogDirFailure."""
-        log = self._take_out(topic, partition, DELETE_SUFFIX)
-        if log is not None:
-            self._remove_tree_later(log.directory, now_ms + log.config.file_delete_delay_ms)
+        """Take the log out; its renamed directory goes after file.delete.delay.ms. Raises LogDirFailure.
+
+        A log that is not served, since its files are damaged, goes as well. One in a directory that is offline is only
+        forgotten; the start that finds it again tells it by its topic id.
+        """
+        log = self._logs.get((topic, partition))
+        config = self.default_config if log is None else log.config
+        for path in self._take_out(topic, partition, DELETE_SUFFIX):
+            self._remove_tree_later(path, now_ms + config.file_delete_delay_ms)
 
     def mark_stray(self, topic: str, partition: int) -> None:
         """Take out a log that no topic of the cluster has; its renamed directory is kept. Raises LogDirFailure."""
         self._take_out(topic, partition, STRAY_SUFFIX)
 
-    def _take_out(self, topic: str, partition: int, suffix: str) -> PartitionLog | None:
+    def _take_out(self, topic: str, partition: int, suffix: str) -> list[str]:
+        """The renamed directories: beside a log that is served there may be a damaged one in another log directory."""
         key = (topic, partition)
-        self._offline.pop(key, None)
+        refused = self._offline.get(key)
         log = self._logs.get(key)
-        if log is None:
-            return None
-        parent = log.log_directory
-        target = f"{parent}/{marked_name(topic, partition, self._random_bytes(16), suffix)}"
+        renamed = []
         try:
-            self.fs.rename(log.directory, target)
+            if log is not None:
+                renamed.append(self._rename(log.directory, key, suffix))
+                log.move(renamed[0])
+                del self._logs[key]
+            if refused is not None and self.directories[refused.rpartition("/")[0]].failure is None:
+                renamed.append(self._rename(refused, key, suffix))
+        finally:
+            # What lies in a directory that is offline, perhaps since now, is no matter of the next topic of that name.
+            self._offline.pop(key, None)
+            self._topic_ids.pop(key, None)
+            self.cleaner.forget(key)
+        return renamed
+
+    def _rename(self, path: str, key: Key, suffix: str) -> str:
+        """Let a partition's directory have a name that is not served. Raises LogDirFailure, with it offline."""
+        parent = path.rpartition("/")[0]
+        target = f"{parent}/{marked_name(*key, self._random_bytes(16), suffix)}"
+        try:
+            self.fs.rename(path, target)
         except OSError as error:
-            failure = LogDirFailure(parent, f"renaming {log.directory} failed: {error}")
+            failure = LogDirFailure(parent, f"renaming {path} failed: {error}")
             self.fail_directory(parent, failure)
             raise failure from error
-        log.move(target)
-        del self._logs[key]
-        self.cleaner.forget(key)
-        self._topic_ids.pop(key, None)
+        if suffix == STRAY_SUFFIX:
+            logger.warning("set aside what is no log of the topic with its name directory=%s renamed=%s", path, target)
         self._tidy_later(self.directories[parent])
-        return log
+        return target
 
     def _tidy_later(self, directory: LogDirectory) -> None:
         """Sync a directory that logs were taken out of, and drop them from its checkpoints: once for all of them."""

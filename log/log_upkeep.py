@@ -118,6 +118,7 @@ class LogUpkeep:
         self._run_in_thread = run_in_thread
         self._on_directory_failure = on_directory_failure
         self._logs: dict[Key, PartitionLog] = {}
+        # What is there and not served, and where: in a directory that is offline, or damaged.
         self._offline: dict[Key, str] = {}
         self._flushing: dict[PartitionLog, list[Done]] = {}
         self._moved: set[str] = set()
@@ -153,7 +154,7 @@ class LogUpkeep:
             log = self._logs.pop(key)
             if log.failure is None:
                 log.failure = LogDirFailure(path, f"{path} is offline")
-            self._offline[key] = path
+            self._offline[key] = log.directory
         self._on_directory_failure(path, lost)
 
     def _note_full(self, directory: LogDirectory, error: Exception) -> None:

@@ -158,7 +158,7 @@ class ReplicaManager:
             except KafkaError as error:
                 if error.code != ErrorCode.INCONSISTENT_TOPIC_ID:
                     raise
-                logger.warning("setting aside a deleted topic's log topic=%s partition=%d", topic.name, index)
+                # Found on the disk under a name that no topic had, and not what this topic was made of.
                 self._logs.mark_stray(topic.name, index)
                 return create(topic.name, index, topic.topic_id, now_ms, is_new=True)
         except DiskFullError as error:

@@ -226,7 +226,7 @@ class Broker:
         return znodes.uuid_text(random_topic_id(self._random))
 
     async def _load_logs(self, store: MetadataStore, cluster_id: str) -> None:
-        """Load the logs with the properties that the store has for their topics."""
+        """Load the logs with the ids and properties that the store has for their topics."""
         stored = ClusterMetadata()
         self._topic_configs = BrokerConfigs(self.config.node_id, self.config, stored)
         await load_image(store, stored)
@@ -247,7 +247,8 @@ class Broker:
             sleep=self._surroundings.sleep,
             start_compaction_worker=self._surroundings.start_compaction_worker,
         )
-        logs.open(self._now_ms())
+        topics = stored.topics
+        logs.open(self._now_ms(), lambda name: topics[name].topic_id if name in topics else None)
         self.services.logs = logs
 
     def _topic_config(self, topic: str) -> Any:

@@ -114,7 +114,7 @@ class SimulatedSurroundings(Surroundings):
         return path
 
     def is_writable(self, directory: str) -> bool:
-        return directory not in self._world.disk.broken
+        return self._world.disk.is_writable(directory)
 
     def host_name(self) -> str:
         return "broker"

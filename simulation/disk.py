@@ -48,6 +48,7 @@ class SimulatedDisk(MemoryFileSystem):
     is_down: nothing can be read or written, since the process that tries to is dead
     is_full: what would make a file larger gets ENOSPC
     broken: directories in which every operation gets EIO
+    has_refused: whether an operation failed since a process began to use it
     """
 
     def __init__(self, clock: "SimulatedClock", random: Random, on_crash: Callable[[], None]) -> None:
@@ -55,7 +56,7 @@ class SimulatedDisk(MemoryFileSystem):
         self.is_down = False
         self.is_full = False
         self.broken: dict[str, None] = {}
-        self.failed_operations = 0
+        self.has_refused = False
         self.written_bytes = 0
         self._unsynced: list[_Node] = []
         self._clock = clock
@@ -70,11 +71,6 @@ class SimulatedDisk(MemoryFileSystem):
     @now_ms.setter
     def now_ms(self, value: int) -> None:
         pass
-
-    @property
-    def has_faults(self) -> bool:
-        """Whether something is wrong, or ordered to go wrong."""
-        return self.is_full or bool(self.broken) or bool(self._faults)
 
     def repair(self) -> None:
         """From now on everything works."""
@@ -94,6 +90,13 @@ class SimulatedDisk(MemoryFileSystem):
     def come_up(self) -> None:
         """A process begins to use it."""
         self.is_down = False
+        self.has_refused = False
+
+    def is_writable(self, directory: str) -> bool:
+        """access(2); a no is a failed operation."""
+        is_broken = directory in self.broken
+        self.has_refused |= is_broken
+        return not is_broken
 
     def open(self, path: str, *, create: bool = False) -> File:
         self.before_read(path)
@@ -146,7 +149,7 @@ class SimulatedDisk(MemoryFileSystem):
         if self.broken:
             self._check_broken(path)
         if self.is_full and operation in ("write", "create"):
-            self.failed_operations += 1
+            self.has_refused = True
             if half_done is not None:
                 half_done()
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
@@ -157,11 +160,11 @@ class SimulatedDisk(MemoryFileSystem):
             self._on_crash()
             raise
         except OSError:
-            self.failed_operations += 1
+            self.has_refused = True
             raise
 
     def _check_broken(self, path: str) -> None:
         for directory in self.broken:
             if path == directory or path.startswith(directory + "/"):
-                self.failed_operations += 1
+                self.has_refused = True
                 raise OSError(errno.EIO, os.strerror(errno.EIO), path)

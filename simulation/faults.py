@@ -158,9 +158,10 @@ class Faults:
             self._world.broker.start()
 
     def _start_failed(self, why: str) -> None:
-        """A broker may refuse to start as long as the disk is broken, and the operator mends that in the end."""
+        """A broker may refuse to start if the disk refused it something, and the operator mends that in the end."""
+        disk = self._world.disk
+        if not disk.has_refused:
+            self._world.fail(f"the broker does not start although nothing is wrong: {why}")
         self._failed_starts += 1
-        if self._is_over or self._failed_starts > _MOST_FAILED_STARTS:
-            if not self._world.disk.has_faults:
-                self._world.fail(f"the broker does not start although nothing is wrong: {why}")
-            self._world.disk.repair()
+        if self._failed_starts > _MOST_FAILED_STARTS:
+            disk.repair()

@@ -5,21 +5,28 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Callable
 from random import Random
 from typing import Any
 
 from odradek.testing import BrokerFailedError, OdradekBroker
 
 KILLED_IN_START = 0.15
+ROUNDS_BETWEEN_RESTS = 10
 
 
-def kill_again_and_again(broker: Any, rounds: int, random: Random, *, longest_life_s: float = 1.0) -> int:
+def kill_again_and_again(
+    broker: Any, rounds: int, random: Random, rest: Callable[[], None], *, longest_life_s: float = 1.0
+) -> int:
     """Kills and restarts the broker `rounds` times, now and then while it is still starting; it runs at the end.
 
-    Returns how many kills met a starting broker.
+    Before every tenth kill `rest` waits until the clients have what they need: where the machine is slow, lives are too
+    short for it. Returns how many kills met a starting broker.
     """
     in_start = 0
-    for _ in range(rounds):
+    for number in range(1, rounds + 1):
+        if number % ROUNDS_BETWEEN_RESTS == 0:
+            rest()
         time.sleep(random.uniform(0.05, longest_life_s))  # its life is the test, nothing is waited for
         broker.kill()
         if (

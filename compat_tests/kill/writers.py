@@ -6,6 +6,7 @@ import threading
 import time
 import traceback
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
@@ -171,13 +172,15 @@ class KafkaPythonWriter(Writer):
             max_block_ms=DELIVERY_TIMEOUT_MS,
             delivery_timeout_ms=DELIVERY_TIMEOUT_MS,
         )
-        answers = []
+        answers: deque[tuple[int, Any]] = deque()
         while not self._stopping.is_set():
             for _ in range(self._random.randrange(1, 10)):
                 number, value = self.ledger.add()
                 answers.append((number, producer.send(self._topic, value, self._key(), partition=self._partition())))
             self._pause(0.1)
-            self._throttle(answers)
+            self._take(answers)
+            while len(answers) > 500 and not self._stopping.wait(0.02):
+                self._take(answers)
         give_up_at = time.monotonic() + FLUSH_SECONDS
         while answers and not all(future.is_done for _, future in answers) and not self._abandoned.is_set():
             if time.monotonic() > give_up_at:
@@ -187,9 +190,9 @@ class KafkaPythonWriter(Writer):
             self._note(number, future)
         producer.close(0 if self._abandoned.is_set() else 5)
 
-    def _throttle(self, answers: list[tuple[int, Any]]) -> None:
-        while len(answers) > 500 and not answers[-500][1].is_done and not self._stopping.is_set():
-            self._stopping.wait(0.02)
+    def _take(self, answers: deque[tuple[int, Any]]) -> None:
+        while answers and answers[0][1].is_done:
+            self._note(*answers.popleft())
 
     def _note(self, number: int, future: Any) -> None:
         if not future.is_done or not future.succeeded():
@@ -252,6 +255,19 @@ class VerifiableProducerWriter:
             entry.offset = known(event["offset"])
         elif event["name"] == "producer_send_error" and "Producer closed" not in event["message"]:
             self.ledger.troubles.append(f"delivery failed: {event}")
+
+
+def wait_for_answers(writers: list[Any], timeout_s: float = 60) -> None:
+    """Returns when each writer knows what came of all it has sent by now. AssertionError when one does not in time.
+
+    Not for writers of transactions, which may never know.
+    """
+    give_up_at = time.monotonic() + timeout_s
+    for ledger in [writer.ledger for writer in writers]:
+        for entry in ledger.entries[:]:
+            while entry.fate is Fate.UNKNOWN and not ledger.troubles:
+                assert time.monotonic() < give_up_at, f"{ledger.writer} got no answer"
+                time.sleep(0.02)
 
 
 def wait_for_first_answers(writers: list[Any], timeout_s: float = 30) -> None:

@@ -348,7 +348,7 @@ class GroupMachine(RuleBasedStateMachine):
         state, group = driver.shard._state, self.live
         is_settled = not driver.held
         before = None if group is None else (group.state, group.generation_id, group.protocol_type)
-        members = [] if group is None else [(item.member_id, item.assignment) for item in group.members.values()]
+        members = {} if group is None else {item.member_id: item.assignment for item in group.members.values()}
         asked = OffsetFetchRequestGroup(group_id="g", topics=None)
         offsets = fetch_offsets(state, asked, require_stable=True)
         pending = self.pending(state.offsets)
@@ -361,7 +361,7 @@ class GroupMachine(RuleBasedStateMachine):
         loaded = fresh._state.groups.get("g")
         if is_settled and before is not None and before[0] is STABLE:
             assert (loaded.state, loaded.generation_id, loaded.protocol_type) == before
-            assert [(item.member_id, item.assignment) for item in loaded.members.values()] == members
+            assert {item.member_id: item.assignment for item in loaded.members.values()} == members
         assert fetch_offsets(fresh._state, asked, require_stable=True) == offsets
         assert self.pending(fresh._state.offsets) == pending
 

@@ -45,6 +45,14 @@ def test_leader_epochs(fs):
     assert checkpoints.read_leader_epochs(fs, PATH) == [(1, 0), (4, 100)]
 
 
+@pytest.mark.parametrize("kept_bytes", range(1, 17))
+def test_leader_epochs_that_lost_their_end(fs, kept_bytes):
+    whole = b"0\n3\n1 0\n2 5\n3 25\n"
+    put(fs, whole[:kept_bytes])
+    with pytest.raises(MalformedFileError, match=r"^/d/file: "):
+        checkpoints.read_leader_epochs(fs, PATH)
+
+
 def test_synced_before_it_takes_the_name(fs):
     checkpoints.write_offsets(fs, PATH, {("a", 0): 1})
     checkpoints.write_offsets(fs, PATH, {("a", 0): 2})

@@ -1,5 +1,6 @@
 """Directories, partitions in them, and the work behind them, on the in-memory file system."""
 
+import errno
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -19,6 +20,7 @@ from odradek.log.filesystem import (
     MemoryFileSystem,
     OsFileSystem,
     SimulatedCrash,
+    write_atomically,
 )
 from odradek.log.log_directory import InconsistentMetaError, marked_name, parse_directory_name
 from odradek.log.log_manager import AllLogDirsFailed, DuplicateLogError, LogManager, LogManagerSettings
@@ -28,6 +30,7 @@ from odradek.protocol.records import build_batch, iter_batches, iter_records
 
 ONE_THREAD = LogManagerSettings(num_recovery_threads_per_data_dir=1)
 TOPIC_ID = bytes(range(16))
+NEW_ID = bytes(range(16, 32))
 DIRECTORIES = ("/data/a", "/data/b")
 
 
@@ -42,10 +45,23 @@ def make_manager(
     return LogManager(fs, directories, topic_config, lambda topic: None, 1, **options)
 
 
-def opened(fs: MemoryFileSystem, *arguments: Any, now_ms: int = 0, **options: Any) -> LogManager:
+def opened(
+    fs: MemoryFileSystem, *arguments: Any, now_ms: int = 0, ids: dict[str, bytes] | None = None, **options: Any
+) -> LogManager:
     manager = make_manager(fs, *arguments, **options)
-    manager.open(now_ms)
+    manager.open(now_ms, (ids or {}).get)
     return manager
+
+
+def damage(fs: MemoryFileSystem, path: str) -> None:
+    """A file that no start can make sense of."""
+    fs.open(path).write_pieces(0, [b"9"], 1)
+
+
+def folders(fs: MemoryFileSystem, path: str) -> list[str]:
+    """The partitions' folders, those that were renamed as `t-0-stray`."""
+    found = [parse_directory_name(name) for name in fs.list_names(path)]
+    return [f"{one.topic}-{one.partition}{one.suffix}" for one in found if one is not None]
 
 
 def append(log: PartitionLog, *values: bytes, now_ms: int = 0) -> None:
@@ -204,6 +220,79 @@ def test_one_partition_in_two_directories() -> None:
         opened(fs)
 
 
+def with_a_topic_of_the_same_name(fs: MemoryFileSystem, old_id: bytes | None = TOPIC_ID) -> None:
+    """A topic was deleted while the directory of its log was offline, and made anew; that directory is mended."""
+    manager = opened(fs)
+    append(manager.create_log("t", 0, old_id, 0), b"old", b"old", b"old")
+    manager.close(0)
+    good = fs.read_bytes("/data/a/recovery-point-offset-checkpoint")
+    damage(fs, "/data/a/recovery-point-offset-checkpoint")
+    manager = opened(fs, ids={"t": TOPIC_ID})
+    manager.delete_log("t", 0, 0)
+    append(manager.create_log("t", 0, NEW_ID, 0, is_new=True), b"new")
+    manager.get("t", 0).flush(0)  # type: ignore[union-attr]
+    manager.close(0)
+    write_atomically(fs, "/data/a/recovery-point-offset-checkpoint", good)
+    assert [folders(fs, path) for path in DIRECTORIES] == [["t-0"], ["t-0"]]
+
+
+@pytest.mark.parametrize("stop", ["clean", "crash"])
+@pytest.mark.parametrize("is_damaged", [False, True])
+def test_the_log_of_a_deleted_topic_that_comes_back_is_set_aside(
+    stop: str, is_damaged: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    fs = MemoryFileSystem()
+    with_a_topic_of_the_same_name(fs)
+    if is_damaged:
+        damage(fs, "/data/a/t-0/00000000000000000000.log")
+    if stop == "crash":
+        fs.crash()
+        for path in DIRECTORIES:
+            checkpoints.remove_clean_shutdown(fs, path)
+    caplog.clear()
+    for _ in range(2):
+        manager = opened(fs, ids={"t": NEW_ID})
+        log = manager.get("t", 0)
+        assert log is not None
+        assert (log.directory, log.log_end_offset, manager.topic_id("t", 0)) == ("/data/b/t-0", 1, NEW_ID)
+        assert [folders(fs, path) for path in DIRECTORIES] == [["t-0-stray"], ["t-0"]]
+        run_until(manager, 0, 70_000)
+        assert checkpoints.read_offsets(fs, "/data/a/recovery-point-offset-checkpoint") == {}
+        manager.close(0)
+    [line] = [one.message for one in caplog.records if "set aside" in one.message]
+    assert "directory=/data/a/t-0 renamed=/data/a/t-0." in line
+
+
+@pytest.mark.parametrize(("old_id", "ids"), [(None, {"t": NEW_ID}), (NEW_ID, {"t": NEW_ID}), (TOPIC_ID, {})])
+def test_two_logs_of_which_no_topic_id_tells_which_is_right(old_id: bytes | None, ids: dict[str, bytes]) -> None:
+    fs = MemoryFileSystem()
+    with_a_topic_of_the_same_name(fs, old_id)
+    with pytest.raises(DuplicateLogError, match="partition t-0 is in /data/a/t-0 and in /data/b/t-0"):
+        opened(fs, ids=ids)
+    assert [folders(fs, path) for path in DIRECTORIES] == [["t-0"], ["t-0"]]
+
+
+def test_a_log_without_a_topic_id_is_the_topics() -> None:
+    """A crash came between its directory and its topic id, or an old Apache Kafka made it."""
+    fs = MemoryFileSystem()
+    manager = opened(fs, ["/data/a"])
+    append(manager.create_log("t", 0, None, 0), b"x")
+    manager.close(0)
+    manager = opened(fs, ["/data/a"], ids={"t": TOPIC_ID})
+    assert manager.create_log("t", 0, TOPIC_ID, 0).log_end_offset == 1
+    assert manager.topic_id("t", 0) == TOPIC_ID
+
+
+def test_a_log_that_cannot_be_set_aside_takes_its_directory_offline() -> None:
+    fs = MemoryFileSystem()
+    with_a_topic_of_the_same_name(fs)
+    fs.fail("rename", path_contains="/data/a/t-0")
+    manager = opened(fs, ids={"t": NEW_ID})
+    assert manager.online_directories == ["/data/b"]
+    assert "renaming /data/a/t-0 failed" in str(manager.directories["/data/a"].failure)
+    assert manager.create_log("t", 0, NEW_ID, 0).log_end_offset == 1
+
+
 # Directories that fail
 
 
@@ -224,6 +313,39 @@ def test_a_directory_that_cannot_be_opened_is_offline_and_the_other_serves() -> 
     assert raised.value.code == ErrorCode.KAFKA_STORAGE_ERROR
     assert manager.create_log("new", 0, TOPIC_ID, 0, is_new=True).log_directory == "/data/b"
     assert [d.error_code for d in manager.describe_directories()] == [ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.NONE]
+
+
+@pytest.mark.parametrize("error", [errno.EIO, errno.ENOSPC])
+def test_a_log_that_cannot_be_made_in_one_directory_is_made_in_the_other_and_found_once(error: int) -> None:
+    fs = MemoryFileSystem()
+    manager = opened(fs)
+    fs.fail("create", path_contains="/data/a/t-0/", error=error)
+    append(manager.create_log("t", 0, TOPIC_ID, 0, is_new=True), b"x")
+    assert manager.online_directories == (["/data/b"] if error == errno.EIO else [*DIRECTORIES])
+    for again in (manager.close, lambda now_ms: fs.crash()):
+        again(0)
+        manager = opened(fs)
+        log = manager.get("t", 0)
+        assert log is not None
+        assert log.log_directory == "/data/b"
+
+
+@pytest.mark.parametrize("cleanup", ["remove", "sync_directory"])
+@pytest.mark.parametrize("error", [errno.EIO, errno.ENOSPC])
+def test_a_log_left_half_made_is_not_made_elsewhere(cleanup: str, error: int) -> None:
+    fs = MemoryFileSystem()
+    manager = opened(fs)
+    fs.fail("create", path_contains="/data/a/t-0/", error=error)
+    fs.fail(cleanup, path_contains="/data/a")
+    for _ in range(2):
+        with pytest.raises(KafkaError) as raised:
+            manager.create_log("t", 0, TOPIC_ID, 0, is_new=True)
+        assert (raised.value.code, type(raised.value)) == (ErrorCode.KAFKA_STORAGE_ERROR, KafkaError)
+    assert manager.online_directories == ["/data/b"]
+    assert not fs.is_directory("/data/b/t-0")
+    manager.close(0)
+    manager = opened(fs)
+    append(manager.create_log("t", 0, TOPIC_ID, 0), b"x")
 
 
 def test_no_directory_left() -> None:
@@ -287,6 +409,87 @@ def test_a_deleted_log_is_gone_at_once_and_its_files_later() -> None:
     run_until(manager, 1050, 1050)
     assert not fs.is_directory(f"/data/a/{left}")
     assert fs.is_directory("/data/a/t-0")
+
+
+def with_a_refused_log(fs: MemoryFileSystem) -> LogManager:
+    manager = opened(fs)
+    append(manager.create_log("t", 0, TOPIC_ID, 0), b"old")
+    manager.close(0)
+    damage(fs, "/data/a/t-0/partition.metadata")
+    return opened(fs, ids={"t": TOPIC_ID})
+
+
+def test_a_log_that_was_refused_is_deleted_with_its_topic() -> None:
+    fs = MemoryFileSystem()
+    manager = with_a_refused_log(fs)
+    with pytest.raises(KafkaError):
+        manager.get("t", 0)
+    manager.delete_log("t", 0, 50)
+    assert manager.get("t", 0) is None
+    assert folders(fs, "/data/a") == ["t-0-delete"]
+    log = manager.create_log("t", 0, NEW_ID, 60, is_new=True)
+    assert (log.directory, log.log_end_offset) == ("/data/a/t-0", 0)
+    delay_ms = log.config.file_delete_delay_ms
+    run_until(manager, 60, 50 + delay_ms - 1)
+    assert folders(fs, "/data/a") == ["t-0", "t-0-delete"]
+    run_until(manager, 50 + delay_ms, 50 + delay_ms)
+    assert folders(fs, "/data/a") == ["t-0"]
+    manager.close(0)
+    assert opened(fs, ids={"t": NEW_ID}).topic_id("t", 0) == NEW_ID
+
+
+@pytest.mark.parametrize("is_refused", [False, True])
+def test_a_deleted_log_in_a_directory_that_is_offline_is_forgotten(is_refused: bool) -> None:
+    fs = MemoryFileSystem()
+    manager = with_a_refused_log(fs) if is_refused else opened(fs)
+    if not is_refused:
+        manager.create_log("t", 0, TOPIC_ID, 0)
+    manager.fail_directory("/data/a", LogDirFailure("/data/a", "broken"))
+    manager.delete_log("t", 0, 0)
+    assert folders(fs, "/data/a") == ["t-0"]
+    assert manager.create_log("t", 0, NEW_ID, 0, is_new=True).directory == "/data/b/t-0"
+
+
+@pytest.mark.parametrize("is_refused", [False, True])
+def test_a_log_whose_deletion_fails_is_forgotten_with_its_directory(is_refused: bool) -> None:
+    fs = MemoryFileSystem()
+    manager = with_a_refused_log(fs) if is_refused else opened(fs)
+    if not is_refused:
+        manager.create_log("t", 0, TOPIC_ID, 0)
+    fs.fail("rename", path_contains="/data/a/t-0")
+    with pytest.raises(LogDirFailure):
+        manager.delete_log("t", 0, 0)
+    assert manager.online_directories == ["/data/b"]
+    assert manager.create_log("t", 0, NEW_ID, 0, is_new=True).directory == "/data/b/t-0"
+
+
+def test_a_deleted_log_goes_with_the_refused_one_beside_it() -> None:
+    fs = MemoryFileSystem()
+    with_a_topic_of_the_same_name(fs)
+    damage(fs, "/data/a/t-0/partition.metadata")
+    checkpoints.write_clean_shutdown(fs, "/data/a", 0)
+    manager = opened(fs, ids={"t": NEW_ID})
+    manager.delete_log("t", 0, 0)
+    assert [folders(fs, path) for path in DIRECTORIES] == [["t-0-delete"], ["t-0-delete"]]
+    run_until(manager, 0, 60_000)
+    assert [folders(fs, path) for path in DIRECTORIES] == [[], []]
+
+
+@pytest.mark.parametrize("is_new", [False, True])
+@pytest.mark.parametrize("with_topic_id", [False, True])
+def test_a_folder_that_appeared_is_no_new_log(
+    is_new: bool, with_topic_id: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Somebody put it there while the broker was running."""
+    fs = MemoryFileSystem()
+    manager = opened(fs, ["/data/a"])
+    append(manager.create_log("other", 0, TOPIC_ID if with_topic_id else None, 0), b"old")
+    manager.get("other", 0).flush(0)  # type: ignore[union-attr]
+    fs.rename("/data/a/other-0", "/data/a/t-0")
+    log = manager.create_log("t", 0, NEW_ID, 0, is_new=is_new)
+    assert (log.directory, log.log_end_offset, manager.topic_id("t", 0)) == ("/data/a/t-0", 0, NEW_ID)
+    assert folders(fs, "/data/a") == ["t-0", "t-0-stray"]
+    assert "set aside" in caplog.text
 
 
 def test_a_deletion_goes_on_after_a_restart() -> None:

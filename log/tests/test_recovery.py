@@ -285,16 +285,18 @@ def test_transactions_come_back():
         assert log.producer_state.producers[2].coordinator_epoch == 4
 
 
+@pytest.mark.parametrize("lost_bytes", range(1, 18))
 @pytest.mark.parametrize("is_clean", [True, False])
-def test_torn_epoch_checkpoint_is_found_again_in_the_batches(is_clean):
+def test_torn_epoch_checkpoint_is_found_again_in_the_batches(is_clean, lost_bytes):
     fs = MemoryFileSystem(now_ms=NOW_MS)
     log = open_log(fs, SMALL)
-    for number in range(8):
-        append(log, [b"%d" % number * 40], leader_epoch=number // 3)
+    for number in range(15):
+        append(log, [b"%d" % number * 40], leader_epoch=number // 6)
     entries = log.leader_epochs.entries
+    assert entries == [(0, 0), (1, 6), (2, 12)]
     log.close(NOW_MS)
     path = f"{DIRECTORY}/{checkpoints.LEADER_EPOCHS_FILE}"
-    fs.open(path).truncate(6)
+    fs.open(path).truncate(fs.size_bytes(path) - lost_bytes)
     log = open_log(fs, SMALL, is_clean=is_clean, recovery_point=log.segments[-1].base_offset)
     assert log.leader_epochs.entries == entries
 

@@ -140,21 +140,25 @@ def _holes(
 def _contents(evidence: Evidence, partition: Partition) -> Iterator[Violation]:
     """Whatever was read was sent, to this partition, and as it was read."""
     told: set[tuple[int, bytes | None]] = set()
-    reads: list[tuple[str, tuple[ReadRecord, ...]]] = [
-        (poll.client, poll.records) for poll in evidence.polls.get(partition, ())
+    crashes = evidence.crashes(partition[0])
+    reads: list[tuple[str, tuple[ReadRecord, ...], int]] = [
+        (poll.client, poll.records, crashes.era(poll.invoked)) for poll in evidence.polls.get(partition, ())
     ]
     for isolation in Isolation:
         log = evidence.final_log(partition, isolation)
-        reads.append((f"the final {isolation.name} read", log.records if log else ()))
-    for client, records in reads:
+        reads.append((f"the final {isolation.name} read", log.records if log else (), crashes.last_era))
+    for client, records, era in reads:
         for read in records:
-            violation = _content(evidence, partition, client, read)
+            violation = _content(evidence, partition, client, read, era)
             if violation is not None and (read.offset, read.value) not in told:
                 told.add((read.offset, read.value))
                 yield violation
 
 
-def _content(evidence: Evidence, partition: Partition, client: str, read: ReadRecord) -> Violation | None:
+def _content(
+    evidence: Evidence, partition: Partition, client: str, read: ReadRecord, era: int
+) -> Violation | None:
+    """What is wrong with a record that was read in an era."""
     sender = evidence.senders.get(read.value) if read.value is not None else None
     where = f"{name_of(partition)} offset {read.offset} {label_text(read.value)} as read by {client}"
     if sender is None:
@@ -167,8 +171,10 @@ def _content(evidence: Evidence, partition: Partition, client: str, read: ReadRe
         return Violation(ViolationKind.REFUSED_WRITE, f"{where} had been refused: {send.error}")
     timestamp = sent.timestamp
     if partition[0] in evidence.history.settings.log_append_time:
-        # What an attempt that nobody answered has written has a time of its own.
+        # What an attempt that nobody answered has written has a time of its own. It may lie where the answered one
+        # does, if it was read before a crash that took it.
         is_answered = send.log_append_time >= 0 and read.offset == send.base_offset + number
+        is_answered = is_answered and era >= evidence.crashes(partition[0]).era(send.attempts[-1])
         timestamp = send.log_append_time if is_answered else read.timestamp
     if (read.key, read.headers, read.timestamp) != (sent.key, sent.headers, timestamp):
         return Violation(

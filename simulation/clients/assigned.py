@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import count
 from random import Random
 from typing import Final
 
@@ -37,7 +36,6 @@ class AssignedConsumer:
         self._fetcher = Fetcher(self._link, history, random, isolation)
         self._max_wait_ms = random.choice((0, 50, 500))
         self._starts_again = random.choice((0.0, 0.02, 0.2))
-        self._assignments = count()
 
     async def run(self) -> None:
         """Work until the world ends."""
@@ -70,7 +68,7 @@ class AssignedConsumer:
         positions = {
             partition: self._random.choice((0, self._random.randint(0, ends.get(partition, 0)))) for partition in chosen
         }
-        self._fetcher.assign(str(next(self._assignments)), positions)
+        self._fetcher.assign(positions)
 
     def _out_of_range(self, partition: Partition) -> None:
         """Only a crash that took the tail of the log can be the cause."""

@@ -86,7 +86,6 @@ class _Instance:
         self._session = session
         self._membership = membership
         self._fetcher = fetcher
-        self._assignments = count()
 
     async def run(self) -> None:
         """Copy until the world ends. Raises whatever ends an instance."""
@@ -112,7 +111,7 @@ class _Instance:
         if owned:
             committed = await fetch_committed(self._link, self._job.group, owned)
             positions = {partition: max(0, offset) for partition, offset in committed.items()}
-        self._fetcher.assign(f"generation {self._membership.generation} {next(self._assignments)}", positions)
+        self._fetcher.assign(positions)
 
     async def _step(self, owned: Sequence[Partition]) -> bool:
         """Copy what one poll gives; False if it is time to join again."""
@@ -181,5 +180,5 @@ class _Instance:
         if not len(history.lossy_crashes(partition[0])):
             history.note_odd(self._link.name, f"position {self._fetcher.positions[partition]} of {partition} is gone")
         positions = self._fetcher.positions | {partition: 0}
-        self._fetcher.assign(f"reset {next(self._assignments)}", positions)
+        self._fetcher.assign(positions)
         return True

@@ -48,7 +48,7 @@ class OutOfRange(Exception):  # noqa: N818 - what happened
 
 
 class Fetcher:
-    """Reads some partitions from positions of its own. `assignment` names what its polls belong to."""
+    """Reads some partitions from positions of its own. Polls between two calls of `assign` belong together."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class Fetcher:
         self.isolation = isolation
         self.positions: dict[Partition, int] = {}
         self.high_watermarks: dict[Partition, int] = {}
-        self._assignment = ""
+        self._assignments = 0
         self._link = link
         self._history = history
         self._random = random
@@ -73,9 +73,10 @@ class Fetcher:
         self._in_session: dict[Partition, int] = {}
         self._most_bytes = most_bytes or random.choice((1, 300, 3_000, 1_000_000))
 
-    def assign(self, assignment: str, positions: dict[Partition, int]) -> None:
+    def assign(self, positions: dict[Partition, int]) -> None:
         """Read these partitions from these positions from now on."""
-        self._assignment = assignment
+        # Counted, as a group that a loss of power took begins again with the same generation.
+        self._assignments += 1
         self.positions = dict(positions)
         self.high_watermarks = {}
 
@@ -191,7 +192,7 @@ class Fetcher:
                 started,
                 partition,
                 self.isolation,
-                f"{self._link.name}/{self._assignment}",
+                f"{self._link.name}/{self._assignments}",
                 start,
                 position,
                 tuple(records),

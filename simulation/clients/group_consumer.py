@@ -89,7 +89,7 @@ class _Member:
         if owned:
             self._committed = await fetch_committed(self._link, self._membership.group, owned)
             positions = {partition: max(0, offset) for partition, offset in self._committed.items()}
-        self._fetcher.assign(f"generation {self._membership.generation} {self._polls}", positions)
+        self._fetcher.assign(positions)
 
     async def _step(self) -> bool:
         """One round of heartbeat, poll and perhaps commit; False if it is time to join again."""
@@ -140,5 +140,5 @@ class _Member:
         history = self._link.history
         if not len(history.lossy_crashes(partition[0])):
             history.note_odd(self._link.name, f"position {self._fetcher.positions[partition]} of {partition} is gone")
-        self._fetcher.assign(f"reset {self._polls}", self._fetcher.positions | {partition: 0})
+        self._fetcher.assign(self._fetcher.positions | {partition: 0})
         return True

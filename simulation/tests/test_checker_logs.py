@@ -106,6 +106,37 @@ def test_the_timestamp_of_the_broker():
     assert story.found() == {"ALTERED_RECORD"}
 
 
+def answered_across_a_crash(kind):
+    """A reader gets what the first attempt wrote; the second, after a crash, is answered with a later time."""
+    story = Story(log_append_time=frozenset({"a"}))
+    send = story.send("x")
+    story.poll(0, "x")
+    story.crash(kind)
+    story.history.attempt_send(send)
+    send.outcome, send.base_offset, send.log_append_time = Outcome.OK, 0, 1007
+    story.end("x")
+    for isolation in (RU, RC):
+        story.final.logs[A, isolation].records = (read(0, b"x")._replace(timestamp=1007),)
+    return story
+
+
+def test_a_record_that_a_loss_of_power_took_is_written_again_with_another_time():
+    assert answered_across_a_crash(CrashKind.POWER_LOSS).found() == set()
+
+
+def test_a_record_that_no_crash_may_take_keeps_its_time():
+    assert answered_across_a_crash(CrashKind.PROCESS_KILL).found() == {"ALTERED_RECORD"}
+    story = answered_across_a_crash(CrashKind.POWER_LOSS)
+    story.history.settings.flush_before_acks = True
+    assert story.found() == {"ALTERED_RECORD"}
+
+
+def test_a_record_read_after_the_crash_has_the_time_that_was_answered():
+    story = answered_across_a_crash(CrashKind.POWER_LOSS)
+    story.poll(0, "x", assignment="c2")
+    assert story.found() == {"ALTERED_RECORD"}
+
+
 def test_a_partition_that_cannot_be_read(story):
     story.send("x", 0)
     assert story.found() == {"UNREADABLE"}

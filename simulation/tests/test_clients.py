@@ -213,7 +213,7 @@ def fetched(records=b"", aborted=(), code=ErrorCode.NONE):
 def fetcher(world, history, isolation, position=0):
     link = Link(world, history, "c", Random(2), Versions(Random(2), {1: (12, 18), 3: (10, 13)}))
     found = Fetcher(link, history, Random(2), isolation)
-    found.assign("1", {A: position})
+    found.assign({A: position})
     return found
 
 
@@ -261,6 +261,17 @@ def test_a_reader_does_not_take_a_batch_with_a_wrong_checksum(world, history):
     reader = fetcher(world, history, Isolation.READ_UNCOMMITTED)
     assert run(reader.poll(0)) == []
     assert "corrupt batch" in history.odd[0][2]
+
+
+def test_a_reader_that_is_given_a_position_does_not_go_back(world, history):
+    world.scripts["Fetch"] = [fetched(batch(0, b"a", b"b")), fetched(batch(0, b"c"))]
+    reader = fetcher(world, history, Isolation.READ_UNCOMMITTED)
+    run(reader.poll(0))
+    reader.assign({A: 0})
+    run(reader.poll(0))
+    first, second = history.polls
+    assert (first.next_offset, second.fetch_offset) == (2, 0)
+    assert first.assignment != second.assignment
 
 
 def test_a_position_out_of_range_is_told(world, history):

@@ -1,0 +1,61 @@
+"""Whether a broker may refuse to start is judged by what the disk did in that very start."""
+
+import errno
+
+import pytest
+
+from odradek.simulation.faults import Faults
+from odradek.simulation.history import History
+from odradek.simulation.scenario import FaultPlan
+from odradek.simulation.world import World
+
+
+@pytest.fixture
+def world():
+    world = World(1)
+    Faults(world, History(world.now_ms), FaultPlan({}, 1.0), world.new_random())
+    return world
+
+
+def start(world):
+    world.broker.start()
+    return world.run(lambda: world.broker.is_up or not world.broker.is_alive, 60) and world.broker.is_up
+
+
+def lock_out(world):
+    """Let another process have the directory: a reason not to start that is none of the disk's."""
+    assert start(world)
+    world.broker.kill()
+    world.disk.come_up()
+    world.disk.lock(f"{world.broker.directories[0]}/.lock")
+
+
+@pytest.mark.parametrize("error", [errno.EIO, errno.ENOSPC])
+def test_a_start_may_fail_of_an_error_that_is_over_by_then(world, error):
+    for _ in range(10):
+        world.disk.fail("write", error=error)
+        assert not start(world)
+    assert world.failures == []
+    assert start(world)
+
+
+def test_a_start_may_fail_of_a_directory_that_cannot_be_written(world):
+    world.disk.broken.update(dict.fromkeys(world.broker.directories))
+    assert not start(world)
+    assert world.failures == []
+
+
+def test_a_start_may_not_fail_of_an_error_in_the_start_before(world):
+    world.disk.fail("write")
+    assert not start(world)
+    lock_out(world)
+    assert not start(world)
+    (failure,) = world.failures
+    assert "does not start although nothing is wrong" in failure
+
+
+def test_a_start_may_not_fail_of_an_error_that_has_not_come(world):
+    lock_out(world)
+    world.disk.fail("write", after=10_000)
+    assert not start(world)
+    assert len(world.failures) == 1
