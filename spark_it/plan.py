@@ -34,6 +34,26 @@ def unwatched(frame: DataFrame, name: str, counts: Sequence[Column]) -> DataFram
     return frame
 
 
+@dataclass(frozen=True)
+class _SourceColumns:
+    """What is made of a source's columns, once for all batches: each takes several calls of Java. `error` and `passes`
+    are None where there is nothing to find or to stop at."""
+
+    engine: list[Column]
+    counts: list[Column]
+    error: Column | None
+    passes: Column | None
+    is_good: Column
+    drops: list[Column]
+
+    def checked(self, flat: DataFrame) -> DataFrame:
+        """The frame with errors for rows that are not as expected; it stops the pipeline where a record is bad and may
+        not be."""
+        if self.error is not None:
+            flat = flat.withColumn(f"{_PREFIX}error", self.error)
+        return flat if self.passes is None else flat.filter(self.passes)
+
+
 @dataclass
 class Parts:
     """What comes of records. `dead` are frames with `key`, `value` and `headers`. `steps` are frames by name."""
@@ -50,6 +70,7 @@ class Plan:
         self._pipeline = pipeline
         self._has_dead_letters = pipeline.errors.deadletterqueue_topic_name is not None
         self._tolerates = pipeline.errors.tolerance == "all"
+        self._columns: dict[str, _SourceColumns] = {}
         self._functions = {
             step.name: function_of(step.python) for step in pipeline.transforms if step.python is not None
         }
@@ -82,27 +103,32 @@ class Plan:
     def _source(self, name: str, decoded: DataFrame, watch: Watch) -> tuple[DataFrame, list[DataFrame]]:
         """Rows and dead letters of a source. Counts are taken where rows pass: each record passes there once."""
         source = self._pipeline.sources[name]
-        expectations = self._of(name)
-        flat = decoded.select("row.*", *(f.col(one).alias(_PREFIX + one) for one in _ENGINE))
-        watched = watch(flat, name, [_read(), *_counts(expectations, _error().isNull())])
-        rows = self._unless_stopped(_with_broken(watched, expectations), expectations).filter(_error().isNull())
+        if name not in self._columns:
+            self._columns[name] = self._source_columns(self._of(name))
+        columns = self._columns[name]
+        flat = decoded.select("row.*", *columns.engine)
+        rows = columns.checked(watch(flat, name, columns.counts)).filter(columns.is_good)
         dead = []
         if self.has_dead_letters:
-            bad = self._unless_stopped(_with_broken(flat, expectations), expectations)
-            dead.append(self._dead(bad.filter(_error().isNotNull())))
-        for one in expectations:
-            if one.settings.action == "drop":
-                rows = rows.filter(_holds(one))
+            dead.append(self._dead(columns.checked(flat).filter(_error().isNotNull())))
+        for holds in columns.drops:
+            rows = rows.filter(holds)
         rows = rows.drop(*(_PREFIX + one for one in _ENGINE))
         if source.watermark_column is not None and rows.isStreaming:
             rows = rows.withWatermark(source.watermark_column, f"{source.watermark_ms} milliseconds")
         return rows, dead
 
-    def _unless_stopped(self, flat: DataFrame, expectations: Sequence[Expectation]) -> DataFrame:
-        """The frame, which stops the pipeline where a record is bad and may not be."""
+    def _source_columns(self, expectations: Sequence[Expectation]) -> _SourceColumns:
         stops = self._stops(expectations)
         stop = raise_bad_record(f.col(f"{_PREFIX}origin"), _error())
-        return flat if stops is None else flat.filter(f.when(stops, stop).otherwise(True))
+        return _SourceColumns(
+            engine=[f.col(one).alias(_PREFIX + one) for one in _ENGINE],
+            counts=[_read(), *_counts(expectations, _error().isNull())],
+            error=_with_broken(expectations),
+            passes=None if stops is None else f.when(stops, stop).otherwise(True),
+            is_good=_error().isNull(),
+            drops=[_holds(one) for one in expectations if one.settings.action == "drop"],
+        )
 
     def _stops(self, expectations: Sequence[Expectation]) -> Column | None:
         """Which bad records stop the pipeline: those that cannot be decoded, without tolerance, and what must hold."""
@@ -203,15 +229,15 @@ def _read() -> Column:
     return f.count(f.lit(1)).alias(READ)
 
 
-def _with_broken(flat: DataFrame, expectations: Sequence[Expectation]) -> DataFrame:
-    """The frame with an error for rows that are not as expected, where that is no small matter."""
+def _with_broken(expectations: Sequence[Expectation]) -> Column | None:
+    """A row's error, or that it is not as expected where that is no small matter; None where nothing may be one."""
     matter = [one for one in expectations if one.settings.action in ("dead-letter", "fail")]
     if not matter:
-        return flat
+        return None
     found = f.lit(None).cast(ERROR_TYPE)
     for one in reversed(matter):
         found = f.when(~_holds(one), _broken(one)).otherwise(found)
-    return flat.withColumn(f"{_PREFIX}error", f.when(_error().isNull(), found).otherwise(_error()))
+    return f.when(_error().isNull(), found).otherwise(_error())
 
 
 def _holds(expectation: Expectation) -> Column:

@@ -67,7 +67,7 @@ def settings_of(pipeline: Pipeline, master: str) -> dict[str, str]:
         "spark.sql.adaptive.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
-        # Else Python tells Java where it is for each column it makes, which takes longer than all else before a batch.
+        # Else Python tells Java where it is for each column it makes, by several calls more.
         "spark.python.sql.dataFrameDebugging.enabled": "false",
     }
     if any(step.python is not None for step in pipeline.transforms):

@@ -127,12 +127,14 @@ class _FileSystem:
     """Names below a folder, on whatever file system it is, through Hadoop's API as Spark uses it."""
 
     def __init__(self, spark: SparkSession, path: str) -> None:
-        self._jvm: Any = spark._jvm
+        jvm: Any = spark._jvm
+        self._jvm = jvm
         self._configuration: Any = spark._jsparkSession.sessionState().newHadoopConf()
         self._root = path
+        self._path = jvm.org.apache.hadoop.fs.Path
 
     def _at(self, name: str) -> tuple[Any, Any]:
-        path = self._jvm.org.apache.hadoop.fs.Path(f"{self._root}/{name}" if name else self._root)
+        path = self._path(f"{self._root}/{name}" if name else self._root)
         return path.getFileSystem(self._configuration), path
 
     def folders(self) -> list[str]:

@@ -193,6 +193,8 @@ class TopicWriter:
         }
         # Spark has no task for a unit when it knows that there are no rows at all.
         missing = [index for index in range(len(units)) if index not in found]
+        if missing and found:
+            raise SinkError(f"Spark has computed some units of a batch, and not {missing}; nothing is known of those")
         results = _each(missing, lambda i: attempt(units[i], unpacked(packed.get(i, ()), target), clients))
         return found | dict(zip(missing, results, strict=True))
 

@@ -3,6 +3,7 @@
 import json
 from collections import defaultdict
 from collections.abc import Mapping
+from functools import cached_property
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
@@ -33,7 +34,10 @@ def make(name: str, source: TopicSource, pipeline: Pipeline) -> "TopicStream":
 
 
 class TopicStream:
-    """Headers are read where SQL sees them and where a dead letter keeps them."""
+    """Headers are read where SQL sees them and where a dead letter keeps them.
+
+    Columns are made once for all batches: each takes several calls of Java.
+    """
 
     def __init__(self, name: str, source: TopicSource, pipeline: Pipeline) -> None:
         self._name = name
@@ -93,8 +97,35 @@ class TopicStream:
         return options
 
     def decoded(self, raw: DataFrame) -> DataFrame:
+        made = raw.withColumns(self._parsed) if self._parsed else raw
+        return made.withColumns(self._both).select(*self._columns)
+
+    @cached_property
+    def _parsed(self) -> dict[str, Column]:
+        """What is JSON, parsed: `__value_parsed`, `__key_parsed`."""
+        return {
+            f"__{side}_parsed": format_.parsed(f.col(side))
+            for side, format_ in self._formats().items()
+            if isinstance(format_, JsonFormat)
+        }
+
+    @cached_property
+    def _both(self) -> dict[str, Column]:
+        """`__value` and `__key`, what `Format.decode` gives."""
+        return {
+            f"__{side}": format_.of_parsed(f.col(f"__{side}_parsed"), f.col(side))
+            if isinstance(format_, JsonFormat)
+            else format_.decode(f.col(side))
+            for side, format_ in self._formats().items()
+        }
+
+    def _formats(self) -> dict[Side, Format]:
+        return {"value": self._value, "key": self._key}
+
+    @cached_property
+    def _columns(self) -> list[Column]:
+        """The columns of DECODED."""
         value_type = self._value.schema()
-        both = _with_decoded(_with_decoded(raw, "value", self._value), "key", self._key)
         value = f.col("__value.value")
         if isinstance(value_type, StructType):
             columns = [value[field.name].alias(field.name) for field in value_type.fields]
@@ -107,26 +138,17 @@ class TopicStream:
         headers = f.col("headers") if self._has_headers else f.lit(None).cast(HEADERS_TYPE)
         if self._source.include_headers:
             columns.append(headers.alias("_headers"))
-        return both.select(
+        return [
             f.struct(*columns).alias("row"),
             f.coalesce(
                 _error(Stage.KEY_CONVERTER, self._key.name, "key", f.col("__key.error")),
                 _error(Stage.VALUE_CONVERTER, self._value.name, "value", f.col("__value.error")),
             ).alias("error"),
             f.struct("topic", "partition", "offset").alias("origin"),
-            "key",
-            "value",
+            f.col("key"),
+            f.col("value"),
             headers.alias("headers"),
-        )
-
-
-def _with_decoded(frame: DataFrame, side: Side, format_: Format) -> DataFrame:
-    """The frame with column `__value` or `__key`, what `Format.decode` gives."""
-    made = f"__{side}"
-    if not isinstance(format_, JsonFormat):
-        return frame.withColumn(made, format_.decode(f.col(side)))
-    frame = frame.withColumn(f"{made}_parsed", format_.parsed(f.col(side)))
-    return frame.withColumn(made, format_.of_parsed(f.col(f"{made}_parsed"), f.col(side)))
+        ]
 
 
 def _error(stage: Stage, format_name: str, side: str, message: Column) -> Column:

@@ -1,54 +1,16 @@
 """Delta and Iceberg tables, whose rows are counted by pyarrow from the files that their newest metadata names."""
 
-import json
-from pathlib import Path
-
-import fastavro
-import pyarrow.parquet
 import pytest
 from pyspark.sql import functions as f
 
 from odradek.spark_it.sinks import SinkError
 from odradek.spark_it.sinks.lakehouse import DeltaTable, IcebergTable
 from spark_it.tests.spark.batches import GENERATION, batch, pipeline_of, sink_for
+from spark_it.tests.tables import column, delta_files, iceberg_files
 
 
 def numbers(spark, count, start=0):
     return spark.range(start, start + count, 1, 3).select("id", f.format_string("row %d", "id").alias("text"))
-
-
-def delta_files(folder: Path):
-    """Files of a Delta table, by the actions in its log."""
-    there = set()
-    for log in sorted((folder / "_delta_log").glob("*.json")):
-        for action in map(json.loads, log.read_text().splitlines()):
-            if "add" in action:
-                there.add(folder / action["add"]["path"])
-            if "remove" in action:
-                there.discard(folder / action["remove"]["path"])
-    return there
-
-
-def iceberg_files(folder: Path):
-    """Files of an Iceberg table, by the manifests of its current snapshot."""
-    version = (folder / "metadata" / "version-hint.text").read_text().strip()
-    metadata = json.loads((folder / "metadata" / f"v{version}.metadata.json").read_text())
-    current = [each for each in metadata["snapshots"] if each["snapshot-id"] == metadata["current-snapshot-id"]]
-    there = set()
-    for manifest in avro_rows(current[0]["manifest-list"]) if current else ():
-        for entry in avro_rows(manifest["manifest_path"]):
-            if entry["status"] != 2:
-                there.add(local(entry["data_file"]["file_path"]))
-    return there
-
-
-def local(address):
-    return Path(address.removeprefix("file:"))
-
-
-def avro_rows(address):
-    with local(address).open("rb") as file:
-        return list(fastavro.reader(file))
 
 
 class Table:
@@ -68,12 +30,7 @@ class Table:
     def rows(self, *columns):
         place = self.folder / "lake" / "shop" / "t"
         files = delta_files(place) if self.kind == "delta" else iceberg_files(place)
-        columns = list(columns or ["id"])
-        found = []
-        for file in files:
-            read = pyarrow.parquet.ParquetFile(file).read()
-            had = [read[name].to_pylist() if name in read.column_names else [None] * len(read) for name in columns]
-            found += zip(*had, strict=True)
+        found = zip(*(column(files, name) for name in columns or ["id"]), strict=True)
         return sorted(found, key=lambda row: [(value is None, value or 0) for value in row])
 
 

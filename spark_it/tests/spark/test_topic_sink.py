@@ -52,8 +52,7 @@ deadletterqueue.topic.name = "{self.dead}"
     def write(self, rows, dead=None, batch=0):
         if self.sink._records is None:
             self.sink.prepare(rows.schema)
-        ranges = tuple(Range(self.source, part, 100 * batch, 100 * batch + 100) for part in range(PARTS))
-        of = ranges if self.units is Units.OFFSETS else None
+        of = ranges(self.source, batch) if self.units is Units.OFFSETS else None
         return self.sink.write(rows, dead, Batch(batch, GENERATION, self.spark, of))
 
     def written(self, **options):
@@ -81,6 +80,10 @@ def sunk(spark, broker, topics, unique):
         one.sink.close()
 
 
+def ranges(source, batch):
+    return tuple(Range(source, part, 100 * batch, 100 * batch + 100) for part in range(PARTS))
+
+
 def numbered(spark, count, start=0, parts=PARTS):
     return spark.range(start, start + count, 1, parts).select(f.col("id").alias("number"))
 
@@ -96,8 +99,7 @@ def is_bad():
     return f.col("number") % 10 == 7
 
 
-@pytest.mark.side_by_side
-@pytest.mark.parametrize("dead", ["none", "few", "many", "two kinds"])
+@pytest.mark.parametrize("dead", ["few", "many"])
 def test_ranges_written_again_and_again(sunk, dead, monkeypatch):
     """Rows 30 to 59 are partition 1, where nothing is good."""
     if dead == "many":
@@ -105,16 +107,11 @@ def test_ranges_written_again_and_again(sunk, dead, monkeypatch):
     made = sunk(target_partitions=1)
     every = numbered(made.spark, 90)
     good = every.where(~is_bad() & ~f.col("number").between(30, 59))
-    bad = {
-        "none": None,
-        "few": dead_of(every.where(is_bad())),
-        "many": dead_of(every.where(is_bad())),
-        "two kinds": dead_of(every.where(f.col("number") == 7)).unionAll(
-            dead_of(every.where(is_bad() & (f.col("number") != 7)))
-        ),
-    }[dead]
+    first = f.col("number") == 7
+    # Two frames in one, as of two expectations.
+    bad = dead_of(every.where(first)).unionAll(dead_of(every.where(is_bad() & ~first)))
     expected = [n for n in range(90) if n % 10 != 7 and not 30 <= n < 60]
-    dead_ones = [] if bad is None else [n for n in range(90) if n % 10 == 7]
+    dead_ones = [n for n in range(90) if n % 10 == 7]
     for _ in range(2):
         assert made.write(good, bad) == Written(len(expected), len(dead_ones))
         assert made.committed() == [100, 100, 100]
@@ -132,39 +129,36 @@ def test_ranges_written_again_and_again(sunk, dead, monkeypatch):
     assert len(made.numbers()) == len(expected) + 30
 
 
-@pytest.mark.parametrize("dead", ["none", "few", "many"])
+@pytest.mark.parametrize("dead", ["few", "many"])
 def test_no_rows_at_all(sunk, dead, monkeypatch):
     """Spark knows that there are none, and has no task for any range."""
     if dead == "many":
         monkeypatch.setattr(topic_sink, "FEW_BYTES", 0)
     made = sunk()
     every = numbered(made.spark, 30)
-    bad = None if dead == "none" else dead_of(every.where(is_bad()))
-    count = 0 if bad is None else 3
     for _ in range(2):
-        assert made.write(every.where("false"), bad) == Written(0, count)
+        assert made.write(every.where("false"), dead_of(every.where(is_bad()))) == Written(0, 3)
         assert made.committed() == [100, 100, 100]
-        assert made.written() == []
-        assert len(values(made.servers, made.dead)) == count
+    assert made.write(every.where("false"), batch=1) == Written(0, 0)
+    assert made.committed() == [200, 200, 200]
+    assert made.written() == []
+    assert len(values(made.servers, made.dead)) == 3
 
 
-@pytest.mark.side_by_side
-@pytest.mark.parametrize("dead", [False, True])
-def test_batches_written_again_and_again(sunk, dead):
+def test_batches_written_again_and_again(sunk):
     made = sunk(units=Units.BATCHES, keys='key.fields = "country"')
     every = numbered(made.spark, 600)
     counted = every.groupBy((f.col("number") % 50).cast("string").alias("country")).agg(f.count("*").alias("number"))
-    bad = dead_of(every.where(is_bad())) if dead else None
-    expected = Written(50, 60 if dead else 0)
+    bad = dead_of(every.where(is_bad()))
     for batch in (0, 1):
         for _ in range(2):
-            assert made.write(counted, bad, batch) == expected
+            assert made.write(counted, bad, batch) == Written(50, 60)
             found = messages(made.servers, made.target)
             assert len(found) == 50 * (batch + 1)
             assert {(one.key(), one.value()) for one in found} == {
                 (b"%d" % n, b'{"country":"%d","number":12}' % n) for n in range(50)
             }
-            assert len(values(made.servers, made.dead)) == expected.dead_letters * (batch + 1)
+            assert len(values(made.servers, made.dead)) == 60 * (batch + 1)
     # Nothing is written, and yet the batch is.
     for _ in range(2):
         assert made.write(counted.where("false"), None, 2) == Written(0, 0)
@@ -186,7 +180,7 @@ def test_records_without_key_are_spread_over_all_parts(sunk):
     assert made.written() == []
 
 
-@pytest.mark.parametrize("parts", [1, 2, 7, 40])
+@pytest.mark.parametrize("parts", [1, 7])
 def test_a_number_for_each_partition(spark, parts):
     numbers = numbers_for_parts(parts)
     frame = spark.createDataFrame([(part, number) for part, number in enumerate(numbers)], "part int, number int")
@@ -199,12 +193,17 @@ def test_rows_that_are_not_computed_range_by_range(sunk):
     with pytest.raises(SinkError, match="not computed range by range; stateful = true"):
         made.write(numbered(made.spark, 30, parts=2))
     assert made.written() == []
+    # A unit of which Spark has said nothing must not pass for an empty one.
+    units = made.sink._markers.units(Batch(0, GENERATION, made.spark, ranges(made.source, 0)))
+    with pytest.raises(SinkError, match=r"has computed some units of a batch, and not \[2\]"):
+        made.sink._run(made.sink._records(numbered(made.spark, 30, parts=2)), units, {})
+    assert made.committed() == [100, 100, None]
 
 
 @pytest.mark.side_by_side
-@pytest.mark.parametrize("units", list(Units))
-@pytest.mark.parametrize("moment", ["before", "after"])
+@pytest.mark.parametrize(("units", "moment"), [(Units.OFFSETS, "before"), (Units.BATCHES, "after")])
 def test_a_worker_killed_around_its_commit(sunk, tmp_path, units, moment):
+    """All four are tried in tests/crash, without Spark."""
     made = sunk(units=units)
     flag = str(tmp_path / "killed")
     made.sink._clients = Killing(made.servers, flag=flag, moment=moment)
@@ -225,7 +224,8 @@ def test_rows_that_cannot_be_computed(sunk, units):
     made = sunk(units=units)
     fails = f.when(f.col("number") == 59_999, f.raise_error("broken").cast("boolean"))
     every = numbered(made.spark, 90_000)
-    for _ in range(3):
+    # Once may be luck: Spark ends the worker too, but not at once.
+    for _ in range(2):
         with pytest.raises(Exception, match="broken"):
             made.write(every.where(fails.isNull() | fails))
         found = made.numbers()

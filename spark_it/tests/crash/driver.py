@@ -1,0 +1,58 @@
+"""Runs several pipelines on one Spark in one process, for a test to kill it: as many as there are files.
+
+    python -m spark_it.tests.crash.driver LOG FILE...
+
+Each line that it reads has the options of a run, as JSON. It says what the pipelines say, and ENDED when all have taken
+what is there. The session is that of the first pipeline; what Java says goes to LOG.
+"""
+
+import json
+import os
+import sys
+import threading
+import traceback
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from pyspark.java_gateway import ensure_callback_server_started
+
+from odradek.spark_it import runner, session
+from odradek.spark_it.spec_reader import load
+
+ENDED = "every pipeline has ended well"
+
+
+def main():
+    pipelines = [load(Path(file), os.environ) for file in sys.argv[2:]]
+    spark = session.build(pipelines[0], log=Path(sys.argv[1]))
+    # Each query would start it when it finds none, but not two at once.
+    ensure_callback_server_started(spark.sparkContext._gateway)
+    for line in sys.stdin:
+        if not run(pipelines, spark, runner.Options(**json.loads(line))):
+            return 1
+        print(ENDED, flush=True)
+    session.end(spark)
+    return 0
+
+
+def run(pipelines, spark, options):
+    """Runs them all; whether all have ended well. When one fails the others are asked to stop."""
+    stop = threading.Event()
+
+    def run_one(pipeline):
+        try:
+            said = f"{pipeline.name}: {{}}".format
+            runner.run(
+                pipeline, options, lambda line: print(said(line), flush=True), spark=spark.newSession(), stop=stop
+            )
+        except BaseException:
+            print(f"{pipeline.name}: {traceback.format_exc()}", flush=True)
+            stop.set()
+        return not stop.is_set()
+
+    with ThreadPoolExecutor(len(pipelines)) as pool:
+        return all(list(pool.map(run_one, pipelines)))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

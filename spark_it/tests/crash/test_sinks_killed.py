@@ -1,0 +1,162 @@
+"""Every sink, its pipeline killed three times while it is in the middle of a batch, and its last batch repeated.
+
+All pipelines run in one process. ODRADEK_CRASH_ROWS says how many rows each has to write, ODRADEK_CRASH_SEED when the
+process is killed; a failure prints the seed.
+"""
+
+import contextlib
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from compat_tests import processes
+from compat_tests.apache_kafka import jars
+from odradek.spark_it.reset import reached_offsets
+from spark_it.tests.crash.driver import ENDED
+from spark_it.tests.crash.sinks import DEAD_LETTERS_ONCE, Numbers, Pipelines
+
+ROWS = int(os.environ.get("ODRADEK_CRASH_ROWS", "20000"))
+BATCHES = 6
+KILLS = 3
+ROOT = Path(__file__).parents[3]
+
+pytestmark = [pytest.mark.side_by_side, pytest.mark.timeout(900)]
+
+
+class Driver:
+    """A process that runs all pipelines, and what it says. On leaving the context it is killed, and Java with it."""
+
+    def __init__(self, pipelines, number):
+        folder = pipelines.folder
+        self._pipelines = pipelines
+        self._said = folder / f"driver-{number}.out"
+        work = folder / "work"
+        work.mkdir(exist_ok=True)
+        command = [sys.executable, "-m", "spark_it.tests.crash.driver", str(folder / f"driver-{number}.log")]
+        with self._said.open("wb") as said:
+            self._process = processes.start(
+                [*command, *(str(pipelines.file(sink)) for sink in pipelines.sinks)],
+                cwd=work,
+                stdin=subprocess.PIPE,
+                stdout=said,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                env={
+                    **os.environ,
+                    "JAVA_HOME": str(Path(jars.java()).resolve().parent.parent),
+                    "PYTHONPATH": str(ROOT),
+                    "SPARK_LOCAL_DIRS": str(work),
+                },
+            )
+
+    def run(self, **options):
+        """Has all pipelines begin to run."""
+        self._process.stdin.write(f"{json.dumps(options)}\n".encode())
+        self._process.stdin.flush()
+
+    def wait_until_batch(self, sink, number, timeout_s):
+        """Until the pipeline of a sink has begun that batch."""
+        self._wait_until(lambda found: batch_of(found[sink]) >= number, timeout_s)
+
+    def wait_until_in_batch(self, timeout_s):
+        """Until no pipeline is between batches."""
+        records = self._pipelines.numbers.records
+        self._wait_until(
+            lambda found: all(is_in_batch(one) or has_all(one, records) for one in found.values()), timeout_s
+        )
+
+    def _wait_until(self, is_so, timeout_s):
+        give_up_at = time.monotonic() + timeout_s
+        while not is_so(self._pipelines.checkpoints()):
+            assert self._process.poll() is None, self._everything()
+            assert time.monotonic() < give_up_at, f"not in {timeout_s} s\n{self._everything()}"
+            time.sleep(0.02)
+
+    def wait_until_ended(self, times, timeout_s):
+        """Until all pipelines have taken what is there, for the so-manieth time."""
+        give_up_at = time.monotonic() + timeout_s
+        while self._everything().count(ENDED) < times:
+            assert self._process.poll() is None, self._everything()
+            assert time.monotonic() < give_up_at, f"not in {timeout_s} s\n{self._everything()}"
+            time.sleep(0.1)
+
+    def _everything(self):
+        return self._said.read_text("utf-8", "replace")
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        self._process.stdin.close()
+
+
+@pytest.fixture
+def pipelines(topics, postgres, unique, tmp_path):
+    connectors = tmp_path / "jars"
+    connectors.mkdir()
+    of = (jars.spark_connector_jars(), jars.delta_jars(), jars.iceberg_jars(), jars.postgresql_jars())
+    for jar in (jar for some in of for jar in some):
+        (connectors / jar.name).symlink_to(jar)
+    name = unique[-40:].lstrip("-")
+    return Pipelines(tmp_path, name, topics, Numbers(topics, name, ROWS), postgres, connectors, BATCHES)
+
+
+def batch_of(found):
+    return -1 if found is None or found.planned is None else found.planned.id
+
+
+def is_in_batch(found):
+    return found is not None and found.is_in_batch
+
+
+def has_all(found, records):
+    return found is not None and found.done is not None and sum(reached_offsets(found).values()) == records
+
+
+def check(pipelines):
+    """Each row once in each sink, and each bad record among its dead letters."""
+    count, bad = pipelines.numbers.count, pipelines.numbers.bad
+    counts = {}
+    for sink in pipelines.sinks:
+        rows, dead = pipelines.rows(sink), pipelines.dead_letters(sink)
+        counts[sink] = (len(rows), len(set(rows)), len(dead), len(set(dead)))
+        print(f"  {sink}:", "{:,} rows, {:,} distinct; {:,} dead letters, {:,} distinct".format(*counts[sink]))
+        assert set(rows) <= set(range(count)) and set(dead) <= bad, sink
+    for sink, (rows, distinct, dead, distinct_dead) in counts.items():
+        assert (rows, distinct, distinct_dead) == (count, count, len(bad)), sink
+        assert dead == len(bad) or sink not in DEAD_LETTERS_ONCE, sink
+
+
+def test_every_sink_killed_in_a_batch_and_its_last_batch_repeated(pipelines):
+    seed = int(os.environ.get("ODRADEK_CRASH_SEED", random.randrange(1 << 32)))
+    print(f"ODRADEK_CRASH_SEED={seed}")
+    chosen = random.Random(seed)
+    begun = time.monotonic()
+    killed_in_batch = Counter()
+    for number in range(KILLS):
+        with Driver(pipelines, number) as driver:
+            driver.run()
+            driver.wait_until_batch(chosen.choice(pipelines.sinks), number, 180)
+            time.sleep(chosen.uniform(0, 2))
+            driver.wait_until_in_batch(120)
+        found = pipelines.checkpoints()
+        killed_in_batch.update(sink for sink, one in found.items() if is_in_batch(one))
+        print(f"{time.monotonic() - begun:.0f} s: killed in", {sink: batch_of(one) for sink, one in found.items()})
+    assert set(killed_in_batch) == set(pipelines.sinks), killed_in_batch
+    with Driver(pipelines, KILLS) as driver:
+        for times, options in enumerate(({}, {"rewinds": True})):
+            driver.run(is_available_now=True, **options)
+            driver.wait_until_ended(times + 1, 400)
+            print(f"{time.monotonic() - begun:.0f} s: all is taken")
+            check(pipelines)

@@ -1,0 +1,416 @@
+"""What people get wrong, and what goes wrong around them: each is a line that says what helps, and nothing is written
+twice. The command runs as people run it, in the tests' session."""
+
+import threading
+import time
+
+import psycopg
+import pytest
+from confluent_kafka.admin import AdminClient
+
+from odradek.spark_it import cli, session
+from odradek.spark_it.spec_reader import load
+from spark_it.data import Topics
+from spark_it.tests.records import values
+from spark_it.tests.spark.engine import Engine, errors, order, orders, transform
+
+WAIT_S = 60
+COUNTS = "SELECT window.start AS minute, count(*) AS n FROM orders GROUP BY window(placed, '1 minute')"
+
+
+class Command:
+    """`odradek pipeline` on one file, with the tests' Spark."""
+
+    def __init__(self, servers, folder, name, capsys):
+        self.servers = servers
+        self.file = folder / "p.toml"
+        self.name = name
+        self.capsys = capsys
+
+    def write(self, text):
+        head = f'name = "{self.name}"\nbootstrap.servers = "{self.servers}"\n'
+        self.file.write_text(head + text, "utf-8")
+
+    def __call__(self, command, *options):
+        """Exit code, standard output, and the lines of standard error that are no progress."""
+        self.capsys.readouterr()
+        code = cli.main([command, str(self.file), *options])
+        out, err = self.capsys.readouterr()
+        return code, out, [line for line in err.splitlines() if not line.startswith(f"{self.name}: ")]
+
+    def runs(self):
+        code, _, err = self("run", "--available-now")
+        assert (code, err) == (0, [])
+
+    def refused(self, text=None, code=1):
+        """The only line that a run says, without the program's name."""
+        if text is not None:
+            self.write(text)
+        found, out, err = self("run", "--available-now")
+        assert (found, out, len(err)) == (code, "", 1), (found, out, err)
+        return err[0].removeprefix("odradek pipeline: ").removeprefix(f"{self.file}:")
+
+    def reset(self, to):
+        code, out, err = self("reset", "--to", to, "--execute")
+        assert (code, err) == (0, []) and out.endswith(": is reset\n")
+        return out
+
+
+@pytest.fixture
+def commands(spark, capsys, monkeypatch):
+    """commands(servers, folder, name): the command on a file of the folder."""
+    monkeypatch.setattr(session, "build", lambda *_, **__: spark)
+    monkeypatch.setattr(session, "end", lambda _: None)
+    session.quieten()
+    return lambda servers, folder, name: Command(servers, folder, name, capsys)
+
+
+@pytest.fixture
+def command(commands, broker, tmp_path, unique):
+    return commands(broker.bootstrap_servers, tmp_path, unique)
+
+
+def to_topic(topic):
+    return f'[sink]\nconnector = "topic"\ntopic = "{topic}"\nkey.fields = "id"\n'
+
+
+def to_table(postgres, table, more=""):
+    return f"""[sink]
+connector = "jdbc"
+connection.url = "{postgres.jdbc_url}"
+connection.user = "{postgres.user}"
+connection.password = "{postgres.password}"
+table.name.format = "{table}"
+{more}
+"""
+
+
+def test_topics_that_are_not_there(command, topics, unique):
+    text = orders(unique) + to_topic(f"{unique}-out") + errors(f"{unique}-dead")
+    assert command.refused(text) == f"topic {unique} is not there"
+    topics.produce(topics.create(unique), [order(1)])
+    assert command.refused() == f"topic {unique}-dead is not there"
+    topics.create(f"{unique}-dead")
+    assert command.refused().startswith(f"topic {unique}-out is not there (")
+    topics.create(f"{unique}-out")
+    command.runs()
+    assert len(values(command.servers, f"{unique}-out")) == 1
+    nothing = orders(unique).replace(f'topics = "{unique}"', f'topics.regex = "{unique}-none-.*"')
+    said = command.refused(nothing + to_topic(f"{unique}-out"))
+    assert said == f"source orders: no topic is there that matches {unique}-none-.*"
+
+
+def test_schemas_that_are_not_readable(command, topics, unique, tmp_path):
+    topics.create(unique)
+    sink = to_topic(topics.create(f"{unique}-out"))
+    source = orders(unique)
+    assert "source.orders: value.schema is no schema such as" in command.refused(
+        source.replace("BIGINT", "BIGINTT") + sink, code=2
+    )
+    for form, schema, more, said in (
+        ("avro", "none.avsc", "", "cannot read none.avsc: No such file or directory"),
+        ("avro", '{"type": "recor"}', "", "value.schema"),
+        ("protobuf", "none.desc", 'value.message = "a.B"', "value.schema = none.desc: there is no such file"),
+    ):
+        other = source.replace('value.schema = "id BIGINT, amount DECIMAL(12,2), placed TIMESTAMP"', more)
+        line = command.refused(f"{other}value.format = \"{form}\"\nvalue.schema = '{schema}'\n{sink}", code=2)
+        assert line.startswith(tuple("123456789")) and said in line
+    (tmp_path / "damaged.desc").write_bytes(b"\x0a\xff")
+    other = source.replace("value.schema", "# value.schema") + 'value.format = "protobuf"\nvalue.message = "a.B"\n'
+    assert "damaged.desc" in command.refused(f'{other}value.schema = "damaged.desc"\n{sink}', code=2)
+
+
+def test_a_function_that_spark_refuses(command, topics, unique):
+    topics.create(unique)
+    step = '[[transform]]\nname = "step"\npython = "spark_it.tests.spark.pieces.broken"\n'
+    said = command.refused(orders(unique) + step + to_topic(topics.create(f"{unique}-out")), code=2)
+    assert "transform step: A column, variable, or function parameter with name `idd` cannot be resolved." in said
+
+
+def test_a_table_whose_columns_do_not_fit(command, postgres, topics, unique):
+    table = unique.replace("-", "_")
+    topics.produce(topics.create(unique), [order(1), order(2)])
+    text = orders(unique) + transform("SELECT id, amount FROM orders") + to_table(postgres, table)
+    assert command.refused(text).endswith(f"there is no table {table}; create it, or write auto.create = true")
+    postgres.execute(f"CREATE TABLE {table} (id BIGINT)")
+    assert f"table {table} has no column amount" in command.refused()
+    postgres.execute(f"ALTER TABLE {table} ADD COLUMN amount TIMESTAMP")
+    assert "amount" in command.refused()
+    assert postgres.rows(f"SELECT * FROM {table}") == []
+    postgres.execute(f"ALTER TABLE {table} DROP COLUMN amount", f"ALTER TABLE {table} ADD COLUMN amount NUMERIC")
+    command.runs()
+    assert postgres.rows(f"SELECT id FROM {table} ORDER BY id") == [(1,), (2,)]
+    # Changed while nobody looked: the batch is not written, and is written when it fits again.
+    topics.produce(unique, [order(3)])
+    postgres.execute(f"ALTER TABLE {table} RENAME COLUMN amount TO total")
+    assert f"table {table} has no column amount" in command.refused()
+    postgres.execute(f"ALTER TABLE {table} RENAME COLUMN total TO amount")
+    command.runs()
+    assert postgres.rows(f"SELECT id FROM {table} ORDER BY id") == [(1,), (2,), (3,)]
+
+
+def test_a_record_that_cannot_be_decoded(command, topics, unique):
+    topics.produce(topics.create(unique), [order(1), (b"k", b"{garbage"), order(2)])
+    text = orders(unique) + to_topic(topics.create(f"{unique}-out"))
+    for _ in range(2):
+        said = command.refused(text)
+        assert said.startswith(f"record {unique}-0 at offset 1: value is no JSON object with id BIGINT, ")
+    _, out, _ = command("status")
+    assert f"record {unique}-0 at offset 1" in out
+    # Tolerated, the rest is there, once.
+    topics.create(f"{unique}-dead")
+    command.write(text + errors(f"{unique}-dead"))
+    command.runs()
+    assert len(values(command.servers, f"{unique}-out")) == 2
+    assert values(command.servers, f"{unique}-dead") == [b"{garbage"]
+
+
+def test_a_changed_pipeline_on_an_old_checkpoint(command, topics, unique):
+    topics.produce(topics.create(unique), [order(n) for n in range(120)])
+    topics.create(f"{unique}-other")
+    out = topics.create(f"{unique}-out")
+    windows = orders(unique, 'watermark = "placed 0 seconds"') + transform(COUNTS)
+    sink = f'[sink]\nconnector = "topic"\ntopic = "{out}"\n'
+    command.write(windows + sink)
+    command.runs()
+    written = values(command.servers, out)
+    resets = "take it back, or reset --to earliest or reset --to committed"
+    other = windows.replace(f'topics = "{unique}"', f'topics = "{unique}-other"')
+    for text, what in (
+        (other + sink, "source orders reads from somewhere else: "),
+        (windows.replace("1 minute", "2 minutes") + sink, "the transforms are others: "),
+        (windows.replace("BIGINT", "INT") + sink, "source orders has other columns: "),
+        (windows + sink.replace("-out", "-other"), "the sink writes somewhere else: "),
+        ("tasks.max = 3\n" + windows + sink, "tasks.max is 3, and the checkpoint was begun with 4: "),
+    ):
+        said = command.refused(text)
+        assert said.startswith(what) and said.endswith(resets)
+    command.write(windows + sink)
+    command.runs()
+    assert values(command.servers, out) == written and written
+
+
+def test_markers_that_expired(commands, start_broker, tmp_path, unique):
+    broker = start_broker()
+    servers, topics = broker.bootstrap_servers, Topics(broker.bootstrap_servers)
+    admin = AdminClient({"bootstrap.servers": servers})
+    topics.produce(topics.create("in"), [order(n) for n in range(5)])
+    # Offset units.
+    command = commands(servers, tmp_path, unique)
+    command.write(orders("in") + to_topic(topics.create("copy")))
+    command.runs()
+    admin.delete_consumer_groups([unique])[unique].result(10)
+    topics.produce("in", [order(n) for n in range(5, 8)])
+    said = command.refused()
+    assert said.startswith(f"the offset of group {unique} for in-0 is gone, expired or deleted, so it is not known")
+    assert said.endswith("; reset --to committed or reset --to earliest")
+    assert len(values(servers, "copy")) == 5
+    command.reset("committed")
+    command.runs()
+    assert len(values(servers, "copy")) == len(set(values(servers, "copy"))) == 8
+    # Batch units: their topic is deleted, and with it their offsets.
+    command = commands(servers, tmp_path, f"{unique}-sums")
+    topics.create("more")
+    more = orders("more").replace("source.orders", "source.more")
+    steps = transform("SELECT id FROM orders UNION ALL SELECT id FROM more")
+    command.write(orders("in") + more + steps + to_topic(topics.create("ids")))
+    command.runs()
+    assert len(values(servers, "ids")) == 8
+    admin.delete_consumer_groups([f"{unique}-sums.batches"])[f"{unique}-sums.batches"].result(10)
+    for future in admin.delete_topics(["__pipeline_batches"]).values():
+        future.result(10)
+    topics.produce("in", [order(n) for n in range(8, 10)])
+    said = command.refused()
+    assert said.startswith(f"the offset of group {unique}-sums.batches for __pipeline_batches-")
+    assert "is gone, expired or deleted" in said and "reset --to committed" in said
+    assert len(values(servers, "ids")) == 8
+    command.reset("committed")
+    command.runs()
+    assert len(values(servers, "ids")) == len(set(values(servers, "ids"))) == 10
+
+
+def test_a_second_copy(commands, broker, topics, tmp_path, unique):
+    """Another folder for its state, as on another machine: nothing but the sink knows of both."""
+    topics.produce(topics.create(unique), [order(n) for n in range(5)])
+    topics.create(f"{unique}-out")
+    text = orders(unique) + to_topic(f"{unique}-out")
+    copies = []
+    for place in ("one", "two"):
+        (tmp_path / place).mkdir()
+        copies.append(commands(broker.bootstrap_servers, tmp_path / place, unique))
+        copies[-1].write(text)
+    one, two = copies
+    one.runs()
+    topics.produce(unique, [order(n) for n in range(5, 8)])
+    two.runs()
+    assert len(values(one.servers, f"{unique}-out")) == 8
+    topics.produce(unique, [order(n) for n in range(8, 10)])
+    said = one.refused()
+    assert said.startswith(f"the offset of group {unique} for {unique}-0 is 8, and batch 1 goes from 5 to 10: ")
+    assert said.endswith("; reset --to committed or reset --to earliest")
+    assert len(values(one.servers, f"{unique}-out")) == 8
+    two.runs()
+    one.reset("committed")
+    one.runs()
+    written = values(one.servers, f"{unique}-out")
+    assert len(written) == len(set(written)) == 10
+
+
+def test_where_a_reset_goes(command, topics, unique):
+    topics.create(unique, 2)
+    out = topics.create(f"{unique}-out")
+    for n in range(6):
+        topics.produce(unique, [order(n)], partition=n % 2, timestamp_ms=1_700_000_000_000 + 1000 * n)
+    command.write(orders(unique) + to_topic(out))
+    command.runs()
+
+    def written():
+        return len(values(command.servers, out))
+
+    assert written() == 6
+    assert "goes on where it was" in command.reset("committed")
+    command.runs()
+    assert written() == 6
+    topics.produce(unique, [order(6)], partition=0)
+    command.runs()
+    assert written() == 7
+    assert "gives 7 records again" in command.reset("earliest")
+    command.runs()
+    assert written() == 14
+    # From 22:13:24 on: the last two of the six, and the seventh.
+    assert "gives 3 records again" in command.reset("2023-11-14T22:13:24Z")
+    command.runs()
+    assert written() == 17
+    command.runs()
+    assert written() == 17
+
+
+def follow(engine, text, sink, until):
+    """A pipeline that runs in a thread while `until(wait)` is called; `wait(text)` waits until it says something."""
+    stop, failures, taken = threading.Event(), [], 0
+
+    def target():
+        try:
+            engine.run('trigger = "100 milliseconds"\n' + text, sink, stop=stop, now=False)
+        except Exception as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=target)
+
+    def wait(wanted):
+        nonlocal taken
+        give_up_at = time.monotonic() + WAIT_S
+        while not any(wanted in line for line in engine.said[taken:]):
+            assert not failures, failures
+            assert time.monotonic() < give_up_at, f"no {wanted!r} in {engine.said}"
+            time.sleep(0.02)
+        taken = len(engine.said)
+
+    thread.start()
+    try:
+        until(wait)
+    finally:
+        stop.set()
+        thread.join(WAIT_S)
+    assert not failures, failures
+
+
+def test_a_database_that_stops_and_starts_again(spark, broker, postgres, topics, tmp_path, unique):
+    engine = Engine(spark, broker.bootstrap_servers, tmp_path, unique)
+    table = unique.replace("-", "_")
+    postgres.execute(f"CREATE TABLE {table} (id BIGINT)")
+    topics.produce(topics.create(unique), [order(n) for n in range(10)])
+    topics.create(f"{unique}-dead")
+    retries = errors(f"{unique}-dead").replace("= 10\n", "= 200\n")
+
+    def until(wait):
+        wait("; tried again in 0.2 s")
+        postgres.start()
+        wait("batch 0: 10 read, 10 written")
+        postgres.kill()
+        topics.produce(unique, [order(n) for n in range(10, 20)] + [(None, b"bad")])
+        wait("; tried again in 0.2 s")
+        assert engine.progress().last_error is not None
+        postgres.start()
+        wait("batch 1: 11 read, 10 written, 1 dead letters")
+
+    postgres.kill()
+    try:
+        steps = transform("SELECT id FROM orders")
+        follow(engine, orders(unique) + steps + retries, to_table(postgres, table), until)
+    finally:
+        if not _answers(postgres):
+            postgres.start()
+    assert postgres.rows(f"SELECT count(*), count(DISTINCT id) FROM {table}") == [(20, 20)]
+    assert values(broker.bootstrap_servers, f"{unique}-dead") == [b"bad"]
+
+
+def _answers(postgres):
+    try:
+        postgres.connect().close()
+    except psycopg.OperationalError:
+        return False
+    return True
+
+
+def test_a_broker_that_stops_and_starts_again(spark, start_broker, tmp_path, unique):
+    broker = start_broker()
+    topics = Topics(broker.bootstrap_servers)
+    topics.produce(topics.create("in"), [order(n) for n in range(10)])
+    topics.create("out")
+    engine = Engine(spark, broker.bootstrap_servers, tmp_path, unique)
+
+    def until(wait):
+        wait("batch 0: 10 read, 10 written")
+        broker.restart(clean=False)
+        topics.produce("in", [order(n) for n in range(10, 20)])
+        wait(": 10 read, 10 written")
+
+    follow(engine, orders("in"), to_topic("out"), until)
+    written = values(broker.bootstrap_servers, "out")
+    assert len(written) == len(set(written)) == 20
+
+
+def test_a_sink_that_refuses_for_good(command, topics, unique):
+    topics.produce(topics.create(unique), [order(1), (b"2", b'{"id": 2, "amount": 1}')])
+    out = topics.create(f"{unique}-out")
+    sink = to_topic(out)
+    steps = transform("SELECT id, repeat('x', 5000) AS text FROM orders")
+    said = command.refused('producer.override."message.max.bytes" = "2000"\n' + orders(unique) + steps + sink)
+    assert said.startswith("a record has 50") and "see the topic's max.message.bytes and producer.override" in said
+    assert "producer.override" in command.refused('producer.override.acks = "some"\n' + orders(unique) + steps + sink)
+    assert values(command.servers, out) == []
+    command.write(orders(unique) + steps + sink)
+    command.runs()
+    assert len(values(command.servers, out)) == 2
+
+
+def test_what_a_consumer_does_not_take(command, topics, unique):
+    topics.produce(topics.create(unique), [order(1)])
+    sink = to_topic(topics.create(f"{unique}-out"))
+    said = command.refused('consumer.override."max.poll.records" = "few"\n' + orders(unique) + sink)
+    assert "max.poll.records" in said
+    said = command.refused('consumer.override."auto.offset.reset" = "latest"\n' + orders(unique) + sink)
+    assert "auto.offset.reset" in said
+    command.write('consumer.override."max.poll.records" = "7"\n' + orders(unique) + sink)
+    command.runs()
+    assert len(values(command.servers, f"{unique}-out")) == 1
+
+
+def test_a_lost_checkpoint(command, topics, unique):
+    """Of a sink that keeps no offsets of its own: what is written is not known."""
+    from spark_it.tests.spark import engine
+
+    kept = engine.kept.setdefault(unique, engine.Kept())
+    topics.produce(topics.create(unique), [order(n) for n in range(5)])
+    command.write(orders(unique) + f'[sink]\nconnector = "python:{engine.HERE}.keep"\noptions.name = "{unique}"\n')
+    command.runs()
+    state = load(command.file, {}).state_folder
+    state.rename(state.with_name("away"))
+    said = command.refused()
+    assert said.startswith(f"group {unique} has committed offset 5 of {unique}-0, and there is no checkpoint in ")
+    assert said.endswith("; reset --to committed or reset --to earliest")
+    command.reset("committed")
+    topics.produce(unique, [order(5)])
+    command.runs()
+    assert sorted(row.id for row in kept.rows) == list(range(6))

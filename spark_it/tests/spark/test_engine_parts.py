@@ -1,0 +1,114 @@
+"""Parts of a pipeline that people bring along: their sources and functions, their files, topics that come later."""
+
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+
+from odradek.spark_it.problems import PipelineError
+from odradek.spark_it.runner import RunError
+from spark_it.tests.records import values
+from spark_it.tests.spark import pieces
+from spark_it.tests.spark.engine import Engine, all_records, errors, order, orders, transform
+
+PIECES = pieces.__name__
+
+
+@pytest.fixture
+def engine(spark, broker, tmp_path, unique):
+    return Engine(spark, broker.bootstrap_servers, tmp_path, unique)
+
+
+def function(name, more="", step="step"):
+    return f'[[transform]]\nname = "{step}"\npython = "{PIECES}.{name}"\n{more}'
+
+
+def letters(engine, rows, name="Letters"):
+    file = engine.folder / "rows"
+    file.write_text(str(rows))
+    return f'[source.letters]\nconnector = "python:{PIECES}.{name}"\noptions.rows = "{file}"\n'
+
+
+def test_a_data_source_of_ones_own(engine, topics, unique):
+    topics.create(unique, 2)
+    topics.create(f"{unique}-dead")
+    must = '[expect.letters]\nknown = { sql = "letter <> \'c\'", action = "dead-letter" }\n'
+    sink = f'[sink]\nconnector = "topic"\ntopic = "{unique}"\nkey.fields = "number"\n'
+    engine.run("tasks.max = 2\n" + letters(engine, 5) + must + errors(f"{unique}-dead"), sink)
+    assert engine.counters() == (5, 4, 1, 0)
+    # It repeats the last batch, and goes on where it was.
+    engine.run("tasks.max = 2\n" + letters(engine, 7) + must + errors(f"{unique}-dead"), sink, rewinds=True)
+    assert sorted(int(key) for key, _, _ in all_records(engine.servers, unique)) == [0, 1, 3, 4, 5, 6]
+    [(key, value, _)] = all_records(engine.servers, f"{unique}-dead")
+    assert (key, value) == (None, b'{"number":2,"letter":"c"}')
+
+
+def test_functions_of_ones_own(engine, topics, unique):
+    topics.produce(topics.create(unique), [order(1, 5), order(2, 7)])
+    text = orders(unique) + function("doubled", step="doubled")
+    kept = engine.run(text + function("both", 'input = "doubled, orders"\n') + transform("SELECT * FROM step", "every"))
+    assert sorted((row.id, int(row.amount)) for row in kept.rows) == [(1, 5), (1, 10), (2, 7), (2, 14)]
+
+
+def test_what_is_wrong_with_what_people_bring(engine, topics, unique):
+    topics.create(unique)
+    source = orders(unique)
+    for text, said in (
+        (source + function("broken"), "transform step: A column, variable, or function parameter with name `idd`"),
+        (source + function("nothing"), f"transform step: {PIECES}.nothing returns NoneType, not a data frame"),
+        (source + function("ends"), f"transform step: {PIECES}.ends: ValueError: no more"),
+        (source + function("missing"), f"transform step: {PIECES}.missing: AttributeError: "),
+        (letters(engine, 1, "missing"), f"source.letters: {PIECES}.missing: "),
+        (letters(engine, 1, "doubled"), f"source.letters: {PIECES}.doubled is no pyspark.sql.datasource."),
+    ):
+        with pytest.raises(PipelineError) as wrong:
+            engine.run(text)
+        message = str(wrong.value)
+        assert message.partition(": ")[2].startswith(said) and "\n" not in message
+    with pytest.raises(RunError) as failed:
+        engine.run(letters(engine, 1, "Silent"))
+    assert "nothing to read" in str(failed.value) and "\n" not in str(failed.value)
+
+
+def files(form, schema="", more=""):
+    schema = f'schema = "{schema}"\n' if schema else ""
+    return f'[source.rows]\nconnector = "files"\npath = "in"\nformat = "{form}"\n{schema}{more}'
+
+
+def test_files_of_json_and_text_and_parquet(engine, topics, unique):
+    """One pipeline each, on folders of their own."""
+    topics.create(f"{unique}-dead")
+    found = {}
+    for form, schema in (("json", "id INT, name STRING"), ("text", ""), ("parquet", "id INT, name STRING")):
+        place = engine.folder / form
+        (place / "in").mkdir(parents=True)
+        one = Engine(engine.spark, engine.servers, place, f"{unique}-{form}")
+        text = files(form, schema, "max.files.per.trigger = 1\n") + errors(f"{unique}-dead")
+        for number in (1, 2):
+            into = place / "in" / f"{number}.{form}"
+            if form == "parquet":
+                pa.parquet.write_table(pa.table({"id": pa.array([number], pa.int32()), "name": ["x"]}), into)
+            else:
+                into.write_text(f'{{"id": {number}, "name": "x"}}\nno row\n', "utf-8")
+            kept = one.run(text)
+        found[form] = (sorted(map(tuple, kept.rows)), one.counters())
+    assert found == {
+        "json": ([(1, "x"), (2, "x")], (2, 1, 1, 0)),
+        "text": ([("no row",), ("no row",), ('{"id": 1, "name": "x"}',), ('{"id": 2, "name": "x"}',)], (2, 2, 0, 0)),
+        "parquet": ([(1, "x"), (2, "x")], (1, 1, 0, 0)),
+    }
+    assert [value for _, value, _ in all_records(engine.servers, f"{unique}-dead")] == [b"no row", b"no row"]
+
+
+def test_a_topic_that_appears_later(engine, topics, unique):
+    topics.produce(topics.create(f"{unique}-in1"), [order(n) for n in range(5)])
+    out = topics.create(f"{unique}-out")
+    text = orders(unique).replace(f'topics = "{unique}"', f'topics.regex = "{unique}-in.*"')
+    sink = f'[sink]\nconnector = "topic"\ntopic = "{out}"\n'
+    engine.run(text, sink)
+    topics.produce(topics.create(f"{unique}-in2"), [order(n) for n in range(5, 8)])
+    topics.add_partitions(f"{unique}-in1", 2)
+    topics.produce(f"{unique}-in1", [order(n) for n in range(8, 10)], partition=1)
+    engine.run(text, sink)
+    engine.run(text, sink, rewinds=True)
+    written = values(engine.servers, out)
+    assert len(written) == len(set(written)) == 10

@@ -1,0 +1,129 @@
+"""A pipeline on a Spark master with two workers, in processes of their own."""
+
+import contextlib
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pyspark
+import pytest
+
+from compat_tests import processes
+from compat_tests.apache_kafka import jars
+from spark_it.tests.records import values
+from spark_it.tests.spark.engine import order, orders
+
+HERE = Path(__file__).parents[3]
+SPARK = Path(pyspark.__file__).parent
+START_S = 60
+
+
+class Master:
+    """Spark's own, as its start scripts have it, on free ports of this machine."""
+
+    def __init__(self, folder):
+        self._folder = folder
+        self._processes = []
+        self._environment = {
+            **os.environ,
+            "SPARK_HOME": str(SPARK),
+            "JAVA_HOME": str(Path(jars.java()).resolve().parent.parent),
+            "SPARK_LOCAL_IP": "127.0.0.1",
+            "SPARK_DAEMON_MEMORY": "256m",
+            "SPARK_LOCAL_DIRS": str(folder / "local"),
+            # Workers' Python: this one, with the package that is tested.
+            "PYSPARK_PYTHON": sys.executable,
+            "PYTHONPATH": str(HERE),
+        }
+
+    def _start(self, name, *arguments):
+        log = self._folder / f"{name}.log"
+        kind = f"org.apache.spark.deploy.{'master.Master' if name == 'master' else 'worker.Worker'}"
+        with log.open("wb") as to:
+            options = ["--host", "127.0.0.1", "--port", "0", "--webui-port", "0", *arguments]
+            command = [str(SPARK / "bin" / "spark-class"), kind, *options]
+            streams = {"stdin": subprocess.DEVNULL, "stdout": to, "stderr": to}
+            self._processes.append(processes.start(command, cwd=self._folder, env=self._environment, **streams))
+        return log
+
+    def _until(self, log, mark, count=1):
+        give_up_at = time.monotonic() + START_S
+        while log.read_text("utf-8", "replace").count(mark) < count:
+            assert all(process.poll() is None for process in self._processes), log.read_text("utf-8", "replace")
+            assert time.monotonic() < give_up_at, f"no {mark!r} in {log.read_text('utf-8', 'replace')}"
+            time.sleep(0.1)
+        return log.read_text("utf-8", "replace").partition(mark)[2].split()[0]
+
+    def __enter__(self):
+        try:
+            log = self._start("master")
+            self.url = self._until(log, "Starting Spark master at ")
+            for number in (1, 2):
+                work = str(self._folder / f"work{number}")
+                self._start(f"worker{number}", "--cores", "1", "--memory", "512m", "--work-dir", work, self.url)
+            self._until(log, "Registering worker ", 2)
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+    def close(self):
+        for process in reversed(self._processes):
+            process.terminate()
+        for process in self._processes:
+            try:
+                process.wait(30)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+    def running(self):
+        """Processes in the folder: the master's and the workers', and the executors that those have started."""
+        found = []
+        for process in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                if (process / "cwd").readlink().is_relative_to(self._folder):
+                    found.append(process.name)
+        return found
+
+    def executors(self):
+        """How many the workers have started."""
+        return [len(list(folder.glob("app-*/*"))) for folder in sorted(self._folder.glob("work?"))]
+
+
+@pytest.mark.timeout(240)
+def test_topic_to_topic_on_two_workers(broker, topics, unique, tmp_path):
+    topics.create(f"{unique}-dead")
+    topics.produce(topics.create(unique, 4), [order(n) for n in range(1000)] + [(b"x", b"bad")])
+    topics.create(f"{unique}-out", 2)
+    file = tmp_path / "p.toml"
+    file.write_text(
+        f'name = "{unique}"\nbootstrap.servers = "{broker.bootstrap_servers}"\n'
+        f'plugin.path = "{jars.spark_connector_jars()[0].parent}"\n'
+        'spark.executor.memory = "512m"\nspark.executor.cores = "1"\nspark.driver.host = "127.0.0.1"\n'
+        'spark.driver.bindAddress = "127.0.0.1"\nspark.ui.enabled = "false"\n'
+        f'{orders(unique, "max.offsets.per.trigger = 400")}'
+        f'[sink]\nconnector = "topic"\ntopic = "{unique}-out"\nkey.fields = "id"\n'
+        f'[errors]\ntolerance = "all"\ndeadletterqueue.topic.name = "{unique}-dead"\n',
+        "utf-8",
+    )
+    command = [sys.executable, "-m", "odradek.spark_it", "run", "--available-now", "--rewind-last", str(file)]
+    with Master(tmp_path) as master:
+        for arguments in ([*command[:5], command[6]], command):
+            done = subprocess.run(
+                [*arguments, "--master", master.url], capture_output=True, text=True, timeout=120, cwd=HERE
+            )
+            assert done.returncode == 0, done.stderr
+            written = values(broker.bootstrap_servers, f"{unique}-out")
+            assert len(written) == len(set(written)) == 1000
+            assert values(broker.bootstrap_servers, f"{unique}-dead") == [b"bad"]
+        assert all(master.executors()) and len(master.executors()) == 2
+    give_up_at = time.monotonic() + 30
+    while master.running():
+        assert time.monotonic() < give_up_at, master.running()
+        time.sleep(0.1)
