@@ -84,6 +84,14 @@ class SparseIndex:
     def entries(self) -> list[tuple[int, int]]:
         return [self.get(slot) for slot in range(self.count)]
 
+    @property
+    def ends_in_zeros(self) -> bool:
+        """Whether the last entry is one that nobody wrote: the file was extended for appends and not cut since.
+
+        No batch at position 0 is ever entered.
+        """
+        return self.count > 0 and not any(self.get(self.count - 1))
+
     def preallocate(self) -> None:
         """Make the file ready for appends: create it and extend it to its full size, once.
 

@@ -247,7 +247,11 @@ class _Loader:
         """Rebuild those of sound segments whose indexes are missing or damaged."""
         names = set(self.fs.list_names(self.directory))
         for number, segment in enumerate(segments):
-            if self._must_rebuild(segment, names, segments[: number + 1], is_clean=is_clean):
+            # Up to its end all of it is on the disk, but it may have been made ready for appends since.
+            is_last = not is_clean and number == len(segments) - 1
+            if self._must_rebuild(segment, names, segments[: number + 1], is_clean=is_clean) or (
+                is_last and self._was_never_cut(segment)
+            ):
                 flaw = self._recover(segment, log_start_offset, number)
                 if flaw is not None:
                     logger.error(
@@ -268,6 +272,13 @@ class _Loader:
                     check_transaction_index(segment, up_to_it, entries, self.cleaned_to)
             except CorruptTransactionIndexError as error:
                 logger.warning("rebuilding segment because of its transaction index: %s", error)
+                return True
+        return False
+
+    def _was_never_cut(self, segment: Segment) -> bool:
+        for index in (segment.offset_index, segment.time_index):
+            if index.ends_in_zeros:
+                logger.warning("rebuilding segment because of an index that ends in zeros file=%s", index.path)
                 return True
         return False
 

@@ -10,6 +10,7 @@ from odradek.log.filesystem import LogDirFailure, MemoryFileSystem, OsFileSystem
 from odradek.log.partition_log import Origin
 from odradek.log.producer_snapshots import encode_snapshot
 from odradek.log.producer_state import ProducerState
+from odradek.log.segment import INDEX_SUFFIX, TIME_INDEX_SUFFIX
 from odradek.log.tests.support import (
     DIRECTORY,
     LOG_DIRECTORY,
@@ -157,6 +158,26 @@ def test_indexes_made_in_recovery_are_on_the_disk_before_the_recovery_point_pass
     fs.crash()
     log = open_log(fs, SMALL, is_clean=False, recovery_point=point)
     assert [segment.offset_index.entries() for segment in log.segments[:-1]] == expected
+
+
+@pytest.mark.parametrize("kind", [INDEX_SUFFIX, TIME_INDEX_SUFFIX])
+@pytest.mark.parametrize("extra_bytes", [8, 12, 60, 600])
+def test_an_index_that_was_made_ready_for_appends_and_never_cut_is_built_anew(kind, extra_bytes):
+    """The log is on the disk up to the end of a segment, was opened again, rolled, and the cut was lost."""
+    fs = MemoryFileSystem(now_ms=NOW_MS)
+    log = open_log(fs, SMALL)
+    for number in range(15):
+        append(log, [b"%d" % number * 40], timestamp=NOW_MS + number)
+    log.close(NOW_MS)
+    active, before = log.segments[-1], log.segments[-2]
+    entries = {INDEX_SUFFIX: before.offset_index.entries(), TIME_INDEX_SUFFIX: before.time_index.entries()}
+    file = fs.open(before.path(kind))
+    file.truncate(file.size_bytes() + extra_bytes)
+    log = open_log(fs, SMALL, is_clean=False, recovery_point=active.base_offset)
+    found = log.segments[-2]
+    assert found.base_offset == before.base_offset
+    assert {INDEX_SUFFIX: found.offset_index.entries(), TIME_INDEX_SUFFIX: found.time_index.entries()} == entries
+    assert log.offset_for_timestamp(NOW_MS + active.base_offset - 1).offset == active.base_offset - 1
 
 
 def test_a_segment_without_index_behind_a_damaged_one_goes_with_it():
