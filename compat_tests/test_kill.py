@@ -110,7 +110,7 @@ def test_nothing_acknowledged_is_lost(backend: str, killed: Any, tmp_path: Path,
             )
         log = read_whole(bootstrap, TOPIC, PARTITIONS, "read_committed")
         end = {partition: records[-1].offset + 1 for partition, records in log.items()}
-        wait_until(lambda: committed.least() == end, 30, lambda: f"{committed.least()} to reach {end}")
+        wait_until(lambda: committed.least() == end, 150, lambda: f"{committed.least()} to reach {end}")
     served = what_is_served(bootstrap)
     ledgers = [writer.ledger for writer in writers]
     complaints = [f"{ledger.writer}: {trouble}" for ledger in ledgers for trouble in ledger.troubles]
