@@ -285,7 +285,12 @@ def _writing_plain(schema: Schema, kind: str, logical: str | None, named: Named,
                 fields = [
                     (one["name"], _writing(one["type"], named, f"{what}.{one['name']}")) for one in schema["fields"]
                 ]
-                return _record_of(fields, {one["name"] for one in schema["fields"] if "default" in one})
+                defaults = {
+                    one["name"]: _default(one["type"], one["default"], named)
+                    for one in schema["fields"]
+                    if "default" in one
+                }
+                return _record_of(fields, defaults)
             case "array":
                 item = _writing(schema["items"], named, f"{what}[]")
                 return lambda values: [item(value) for value in values]
@@ -310,12 +315,37 @@ def _writing_plain(schema: Schema, kind: str, logical: str | None, named: Named,
     return lambda value: value
 
 
-def _record_of(fields: list[tuple[str, Change]], with_default: set[str]) -> Change:
+def _record_of(fields: list[tuple[str, Change]], defaults: Mapping[str, Any]) -> Change:
     def change(value: Any) -> dict[str, Any]:
         given = value if isinstance(value, Mapping) else dict(zip(value.__fields__, value, strict=True))
-        return {name: of(given.get(name)) for name, of in fields if name in given or name not in with_default}
+        return {
+            name: of(given.get(name)) if name in given or name not in defaults else defaults[name]
+            for name, of in fields
+        }
 
     return change
+
+
+def _default(schema: Schema, value: Any, named: Named) -> Any:
+    """A default as fastavro writes it: bytes are a string in a schema, also deep within."""
+    schema = named.resolved(schema)
+    if isinstance(schema, list):
+        return _default(schema[0], value, named)  # a default is of the first branch
+    kind = kind_of(schema)
+    if kind in ("bytes", "fixed"):
+        return _as_bytes(value)
+    if isinstance(schema, dict):
+        match kind:
+            case "record" | "error":
+                return {
+                    one["name"]: _default(one["type"], value.get(one["name"], one.get("default")), named)
+                    for one in schema["fields"]
+                }
+            case "array":
+                return [_default(schema["items"], one, named) for one in value]
+            case "map":
+                return {key: _default(schema["values"], one, named) for key, one in value.items()}
+    return value
 
 
 def _unscaled(schema: Mapping[str, Any], what: str) -> Change:
