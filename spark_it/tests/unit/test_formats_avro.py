@@ -243,9 +243,24 @@ def test_values_that_a_schema_does_not_take(schema, value, said):
         encoder(json.dumps(record(schema)))(Row(a=value))
 
 
-def test_a_column_that_is_not_there_gets_its_default():
-    schema = json.dumps(record("int", default=3))
-    assert decoder(schema)(encoder(schema)(Row(other=1))) == {"a": 3}
+@pytest.mark.parametrize(
+    ("of", "default", "value"),
+    [
+        ("int", 3, 3),
+        (["null", "int"], None, None),
+        ("bytes", "\u00ff", b"\xff"),
+        (["bytes", "null"], "a", b"a"),
+        ({"type": "fixed", "name": "F", "size": 2}, "\u0000\u00ff", b"\x00\xff"),
+        ({"type": "bytes", "logicalType": "decimal", "precision": 4, "scale": 2}, "\u0001", Decimal("0.01")),
+        ({"type": "array", "items": "bytes"}, ["a"], [b"a"]),
+        ({"type": "map", "values": "bytes"}, {"k": "a"}, {"k": b"a"}),
+        ({**record("bytes", default="x"), "name": "I"}, {}, {"a": b"x"}),
+        ({**record("bytes", default="x"), "name": "I"}, {"a": "y"}, {"a": b"y"}),
+    ],
+)
+def test_a_column_that_is_not_there_gets_its_default(of, default, value):
+    schema = json.dumps(record(of, default=default))
+    assert decoder(schema)(encoder(schema)(Row(other=1))) == {"a": value}
 
 
 def test_a_schema_is_made_of_columns():
@@ -303,8 +318,8 @@ def test_a_schema_in_a_file(tmp_path):
 
 
 def test_an_address_of_a_registry_that_is_none():
-    one = pipeline(source('value.format = "avro"', 'schema.registry.url = "localhost:8081"'))
-    with pytest.raises(FormatError, match="write http://host:port"):
+    one = pipeline(source('value.format = "avro"', 'schema.registry.url = "me:secret@localhost:8081"'))
+    with pytest.raises(FormatError, match="= localhost:8081: write http://host:port"):
         of_value(one)
 
 
