@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 
-from odradek.spark_it.deterministic import findings
+from odradek.spark_it import deterministic
 from odradek.spark_it.problems import Problem
 from odradek.spark_it.sink_settings import (
     ConsoleSink,
@@ -100,7 +100,7 @@ def guarantee(pipeline: Pipeline, stateful: str | None) -> Guarantee:
     """What a pipeline without problems guarantees. `stateful` is what `why_stateful` or a deeper look says."""
     sink = pipeline.sink
     of = units(pipeline, stateful)
-    doubts = [message for _, _, message in _doubts(pipeline, of)]
+    doubts = [message for _, _, message in _doubts(pipeline, of, stateful)]
     can = not isinstance(sink, ConsoleSink | PythonSink)
     level = Level.EXACTLY_ONCE if can and not doubts else Level.AT_LEAST_ONCE
     dead_letters = None
@@ -127,7 +127,7 @@ def refusals(pipeline: Pipeline, stateful: str | None) -> Iterator[Problem]:
     if sink.exactly_once_support == "requested":
         return
     why = f"batches are written in parts ({stateful})" if stateful else "batches are written in parts"
-    for path, line, message in _doubts(pipeline, units(pipeline, stateful)):
+    for path, line, message in _doubts(pipeline, units(pipeline, stateful), stateful):
         hint = f'since {why}; exactly.once.support = "requested" runs it at least once'
         yield Problem(pipeline.lines.within(path, line), f"{message}, {hint}")
 
@@ -144,10 +144,16 @@ def _title(sink: Sink) -> str:
     return sink.connector
 
 
-def _doubts(pipeline: Pipeline, of: Units | None) -> Iterator[tuple[Path, int, str]]:
+def _doubts(pipeline: Pipeline, of: Units | None, stateful: str | None) -> Iterator[tuple[Path, int, str]]:
     """What does not come out the same when a batch is repeated, where that matters: path, line in it, message."""
     if of is not Units.BATCHES:
         return
+    # What keeps no state is computed within the batch, where Spark does not know the batch's time.
+    has_batch_time = stateful is not None or len(pipeline.sources) > 1
+
+    def findings(statement: str) -> list[deterministic.Finding]:
+        return deterministic.findings(statement, has_batch_time=has_batch_time)
+
     for index, step in enumerate(pipeline.transforms):
         if step.sql is not None and step in list(pipeline.steps_to(pipeline.sink_input)):
             for found in findings(step.sql):
@@ -173,6 +179,10 @@ def _conditions(pipeline: Pipeline, of: Units | None, level: Level) -> Iterator[
         if isinstance(source, JdbcSource) and of is Units.BATCHES:
             yield f"rows that source {name} has given do not change"
     if of is Units.BATCHES:
+        has_key = isinstance(pipeline.sink, TopicSink) and bool(pipeline.sink.key_fields)
         for step in pipeline.steps_to(pipeline.sink_input):
             if step.python is not None:
                 yield f"{step.python} makes the same of the same rows"
+            if step.sql is not None:
+                for condition in deterministic.conditions(step.sql, has_key=has_key):
+                    yield f"{condition}, in {step.name}"

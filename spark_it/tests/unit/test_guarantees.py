@@ -1,6 +1,6 @@
 import pytest
 
-from odradek.spark_it.deterministic import findings
+from odradek.spark_it.deterministic import conditions, findings
 from odradek.spark_it.guarantees import Level, Units, guarantee, why_stateful
 from odradek.spark_it.problems import PipelineError, Problem
 from odradek.spark_it.validation import validate
@@ -82,6 +82,37 @@ def test_what_comes_out_otherwise_is_refused_in_batch_units():
     assert problems(SOURCE + step + SINKS["files"]) == []
     requested = of(SOURCE + step + TOPIC + 'exactly.once.support = "requested"\n' + DLQ)
     assert (requested.level, requested.dead_letters) == (Level.AT_LEAST_ONCE, Level.AT_LEAST_ONCE)
+
+
+def test_the_clock_is_the_batchs_own_only_where_it_is_part_of_the_stream():
+    generator = 'name = "g"\n[source.g]\nconnector = "generator"\n'
+    now = transform(
+        "SELECT *, current_timestamp() AS at,\nunix_timestamp() AS s, unix_timestamp(d), t.current_date FROM g t"
+    )
+    found = problems(generator + now + TOPIC)
+    assert [one.split(" may differ: it is the time at which")[0] for one in found] == [
+        "6: step: current_timestamp",
+        "7: step: unix_timestamp()",
+    ]
+    assert "stateful = true in its transform" in found[0]
+    assert problems(generator + now + "stateful = true\n" + TOPIC) == []
+    assert problems(generator + now + SINKS["files"]) == []
+    assert problems(SOURCE + transform("SELECT now() AS at FROM orders") + TOPIC) == []
+    old = '[expect.g]\nold = { sql = "timestamp < now()", action = "drop" }\n'
+    assert [one.split(" may")[0] for one in problems(generator + old + TOPIC)] == ["5: old: now()"]
+
+
+def test_ties_and_sums_of_numbers_that_are_not_exact_are_conditions():
+    step = transform("SELECT customer, max_by(a, b) m, sum(a) s FROM orders GROUP BY customer")
+    assert of(SOURCE + step + TOPIC).conditions == (
+        "readers use isolation.level=read_committed",
+        "no two rows tie in max_by(), in step",
+        "sum() add up no FLOAT or DOUBLE, or key.fields say which row is which, in step",
+    )
+    keyed = of(SOURCE + step + TOPIC + 'key.fields = "customer"\n')
+    assert keyed.conditions[1:] == ("no two rows tie in max_by(), in step",)
+    assert of(SOURCE + step + SINKS["files"]).conditions[1:] == ()
+    assert list(conditions("SELECT count(*), max(a) FROM t", has_key=False)) == []
 
 
 def test_it_does_not_matter_in_offset_units():
