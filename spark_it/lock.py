@@ -31,6 +31,10 @@ class LockError(Exception):
     """A lock that cannot be read; `str()` names the file."""
 
 
+class DamagedLockError(LockError):
+    """A lock that is none any more. A reset begins without it."""
+
+
 @dataclass(frozen=True)
 class Lock:
     """What a checkpoint was begun with; `hashes` by what they are of, `start` by source.
@@ -195,13 +199,16 @@ def read_lock(state_folder: Path) -> Lock | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except ValueError as error:
-        raise LockError(f"{path} cannot be read: {error}") from None
+        raise DamagedLockError(f"{path} cannot be read: {error}; {_WITHOUT_IT}") from None
     if read.get("version") != VERSION:
         raise LockError(f"{path} is of version {read.get('version')}; this is version {VERSION}")
     try:
         return _lock(read)
     except (KeyError, TypeError, ValueError, AttributeError):
-        raise LockError(f"{path} is damaged; put it back from a copy, or begin anew with reset") from None
+        raise DamagedLockError(f"{path} is damaged; {_WITHOUT_IT}") from None
+
+
+_WITHOUT_IT = "put it back from a copy, or begin anew with reset"
 
 
 def _lock(read: Mapping[str, Any]) -> Lock:

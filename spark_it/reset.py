@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Literal
 
 from odradek.spark_it import checkpoint
-from odradek.spark_it.checkpoint import Checkpoint, TopicPartition
-from odradek.spark_it.group import Group
+from odradek.spark_it.checkpoint import Checkpoint, CheckpointError, TopicPartition
+from odradek.spark_it.group import Group, Offsets, Partitions
 from odradek.spark_it.guarantees import Units
 from odradek.spark_it.lock import Lock, checkpoint_folder, lock_of, new_generation, resets_of, write_lock
 from odradek.spark_it.sink_settings import JdbcSink
@@ -39,12 +39,12 @@ class Plan:
 
 
 def plan(pipeline: Pipeline, stateful: str | None, old: Lock | None, to: To, group: Group, now_ms: int) -> Plan:
-    """Looks up where the sources would begin; changes nothing. Raises ResetError, ClusterError, CheckpointError."""
+    """Looks up where the sources would begin; changes nothing. Raises ResetError, ClusterError, OSError."""
     is_stateful = stateful is not None or (old is not None and old.is_stateful)
     if to != "earliest" and "committed" not in resets_of(pipeline, is_stateful=is_stateful):
         others = [name for name, source in pipeline.sources.items() if not isinstance(source, TopicSource)]
         raise ResetError(f"only topics are reset to {_shown(to)}, and {', '.join(others)} is none; reset --to earliest")
-    found = None if old is None else checkpoint.read(checkpoint_folder(pipeline.state_folder, old))
+    found, damage = _checkpoint(pipeline, old)
     if found is not None:
         reached = reached_offsets(found)
     else:
@@ -55,12 +55,7 @@ def plan(pipeline: Pipeline, stateful: str | None, old: Lock | None, to: To, gro
         if not isinstance(source, TopicSource):
             continue
         partitions = group.partitions(source)
-        committed = group.committed(pipeline.name, partitions)
-        # The group is ahead where its offsets are part of the sink's transactions, the checkpoint elsewhere.
-        position = {
-            at: max(first, committed.get(at, first), reached.get(at, first))
-            for at, first in group.earliest(partitions).items()
-        }
+        position = _position(group, partitions, group.committed(pipeline.name, partitions), reached)
         match to:
             case "earliest":
                 start[name] = group.earliest(partitions)
@@ -69,7 +64,9 @@ def plan(pipeline: Pipeline, stateful: str | None, old: Lock | None, to: To, gro
             case _:
                 start[name] = group.at_time(partitions, to)
         again[name] = sum(position[at] - begin for at, begin in start[name].items())
-    generation = new_generation(now_ms, None if old is None else old.generation)
+    # A state that is lost may have begun just now.
+    last = new_generation(now_ms, None) if old is None else old.generation
+    generation = new_generation(now_ms, last)
     lock = replace(lock_of(pipeline, stateful, generation), start=start, is_pending=True)
     sentences = [*_sentences(pipeline, is_stateful, to, again)]
     if found is not None and found.is_in_batch and lock.units != Units.OFFSETS.name.lower():
@@ -77,7 +74,30 @@ def plan(pipeline: Pipeline, stateful: str | None, old: Lock | None, to: To, gro
             "a batch is begun and not done: whether it is in the sink is not known, and its rows may be written a "
             "second time; a run before the reset ends it"
         )
+    if damage is not None and to != "earliest" and lock.units != Units.OFFSETS.name.lower():
+        sentences.append(
+            f"{damage}: that group {pipeline.name} is where the pipeline is, is taken to be so; rows of the last batch "
+            "may be written a second time"
+        )
     return Plan(lock, again, tuple(sentences))
+
+
+def _checkpoint(pipeline: Pipeline, old: Lock | None) -> tuple[Checkpoint | None, str | None]:
+    """The checkpoint that a reset leaves behind; or, since that helps against a damaged one, what is wrong with it."""
+    try:
+        return None if old is None else checkpoint.read(checkpoint_folder(pipeline.state_folder, old)), None
+    except CheckpointError as error:
+        return None, str(error)
+
+
+def _position(group: Group, partitions: Partitions, committed: Offsets, reached: Offsets) -> Offsets:
+    """Where the pipeline is: the group is ahead where its offsets are part of the sink's transactions, the checkpoint
+    elsewhere. What is beyond the end was a place in an earlier topic of the name: of this one nothing is read."""
+    ends = group.latest(partitions)
+    return {
+        at: max([first, *(said[at] for said in (committed, reached) if at in said and said[at] <= ends[at])])
+        for at, first in group.earliest(partitions).items()
+    }
 
 
 def _shown(to: To) -> str:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from odradek.spark_it import checkpoint, reset
-from odradek.spark_it.checkpoint import Checkpoint, TopicPartition
+from odradek.spark_it.checkpoint import Checkpoint, CheckpointError, TopicPartition
 from odradek.spark_it.group import Group, Offsets
 from odradek.spark_it.guarantees import Units
 from odradek.spark_it.lock import (
@@ -51,7 +51,7 @@ def check_topics(pipeline: Pipeline, group: Group) -> None:
 def begin(pipeline: Pipeline, stateful: str | None, group: Group, now_ms: int) -> Begin:
     """Looks at the state, and writes the lock of the run. The pipeline must be held (`running.exclusively`).
 
-    Raises RefusedError, ClusterError, LockError, CheckpointError, OSError.
+    Raises RefusedError, ClusterError, LockError, OSError.
     """
     state = pipeline.state_folder
     old = read_lock(state)
@@ -60,7 +60,7 @@ def begin(pipeline: Pipeline, stateful: str | None, group: Group, now_ms: int) -
         found = None
     else:
         old = reset.finish(pipeline, old, group)
-        found = checkpoint.read(checkpoint_folder(state, old))
+        found = _checkpoint(pipeline, old)
         lock = lock_of(pipeline, stateful, old.generation)
         if found is not None:
             _refuse_changes(pipeline, old, lock)
@@ -76,6 +76,13 @@ def begin(pipeline: Pipeline, stateful: str | None, group: Group, now_ms: int) -
     if lock != old:
         write_lock(state, lock)
     return Begin(lock, checkpoint_folder(state, lock), found is not None, begins)
+
+
+def _checkpoint(pipeline: Pipeline, lock: Lock) -> Checkpoint | None:
+    try:
+        return checkpoint.read(checkpoint_folder(pipeline.state_folder, lock))
+    except CheckpointError as error:
+        raise RefusedError(f"{error}; put it back from a copy, or {_resets(pipeline, lock)}") from None
 
 
 def _refuse_changes(pipeline: Pipeline, old: Lock, lock: Lock) -> None:
