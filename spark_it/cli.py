@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NoReturn
 from odradek.spark_it import connections, reference, reset, running, status, validation
 from odradek.spark_it.checkpoint import CheckpointError
 from odradek.spark_it.group import ClusterError
-from odradek.spark_it.lock import LockError, read_lock, why_stateful
+from odradek.spark_it.lock import DamagedLockError, LockError, read_lock, why_stateful
 from odradek.spark_it.problems import PipelineError
 from odradek.spark_it.source_settings import TopicSource
 from odradek.spark_it.spec import Pipeline
@@ -149,9 +149,21 @@ def _reset(options: argparse.Namespace) -> int:
 
 
 def _reset_held(pipeline: Pipeline, options: argparse.Namespace, cluster: "Cluster") -> int:
-    old = read_lock(pipeline.state_folder)
-    now_ms = int(time.time() * 1000)
-    planned = reset.plan(pipeline, why_stateful(pipeline, old), old, options.to, cluster, now_ms)
+    from odradek.spark_it.fencing import fence_all
+    from odradek.spark_it.sinks import SinkError
+
+    try:
+        old = read_lock(pipeline.state_folder)
+    except DamagedLockError as error:
+        _say(str(error))
+        old = None
+    stateful = why_stateful(pipeline, old)
+    if options.execute:
+        try:
+            fence_all(pipeline, stateful, old)
+        except SinkError as error:
+            raise _FailedError(str(error)) from None
+    planned = reset.plan(pipeline, stateful, old, options.to, cluster, int(time.time() * 1000))
     _print(f"{pipeline.name}: {sentence}" for sentence in planned.sentences)
     if not options.execute:
         return _print([f"{pipeline.name}: nothing is changed yet; --execute does it"])

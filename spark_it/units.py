@@ -23,11 +23,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
 from odradek.spark_it.lanes import Lane, Marker, Unit
+from odradek.spark_it.settings import PipelineSettings
 from odradek.spark_it.sinks import SinkError
 
 T = TypeVar("T")
@@ -87,6 +88,12 @@ class Clients:
     consumer_configuration: Mapping[str, str] = field(default_factory=dict)
     timeout_s: float = 30.0
     commit_timeout_s: float = 120.0
+
+    @classmethod
+    def of(cls, settings: PipelineSettings) -> Self:
+        """Those that a pipeline's file says."""
+        passed = settings.passed
+        return cls(",".join(settings.bootstrap_servers), passed["producer.override."], passed["admin.override."])
 
     def producer(self, transactional_id: str) -> Producer:
         """A producer of transactions. Raises KafkaException for a configuration that cannot be."""
@@ -152,9 +159,11 @@ def _meanwhile(do: Callable[[], T], records: Iterable[Records]) -> tuple[T, Iter
 
 
 def fence(lane: Lane, clients: Clients) -> None:
-    """Ends what attempts have open in a lane, so that readers do not wait for it. What keeps it from that is not said:
-    the next attempt does it too."""
-    with contextlib.suppress(SinkError), _attempt(lane, clients) as attempt:
+    """Ends what attempts have open in a lane: readers do not wait for it, and none of them commits any more.
+
+    Raises SinkError.
+    """
+    with _attempt(lane, clients) as attempt:
         attempt.fence()
 
 
