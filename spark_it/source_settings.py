@@ -132,9 +132,14 @@ class FilesSource(Source):
     shape: ClassVar[Required] = (format, schema)
 
 
+def is_overlap(text: str) -> bool:
+    """Whether it is a number or a duration."""
+    return (text.isascii() and text.isdigit()) or is_interval(text)
+
+
 class JdbcSource(Source):
-    """Rows of a database table with a column that only grows. A row that commits after one with a larger value is
-    missed, unless it comes within the overlap; changes and deletions are not seen."""
+    """Rows of a database table with a column that only grows. A row that commits after one with the same or a larger
+    value was read is missed, unless it comes within the overlap; changes and deletions are not seen."""
 
     title = "Source: jdbc"
 
@@ -154,7 +159,7 @@ class JdbcSource(Source):
     overlap = string(
         "overlap",
         None,
-        check=lambda text: text.isdigit() or is_interval(text),
+        check=is_overlap,
         note="a number (incrementing) or a duration (timestamp)",
         doc="How far below its end each poll looks again for rows that committed late; needs pk.fields.",
     )

@@ -23,7 +23,7 @@ from odradek.spark_it.settings import (
     is_python_name,
 )
 from odradek.spark_it.sink_settings import SINKS, Sink
-from odradek.spark_it.source_settings import SOURCES, Source
+from odradek.spark_it.source_settings import SOURCES, Source, is_overlap
 from odradek.spark_it.spec import Case, Expectation, Pipeline, Row
 from odradek.spark_it.times import is_instant
 from odradek.spark_it.toml_lines import Path, scan
@@ -324,8 +324,10 @@ def _as_text(prop: Property[Any], value: Any) -> str | None:
         return str(value)
     if isinstance(value, float) and prop.kind is Kind.DOUBLE:
         return str(value)
-    if isinstance(value, int | datetime | date) and prop.check is is_instant:
-        return str(value) if isinstance(value, int) else value.isoformat()
+    if isinstance(value, int) and prop.check in (is_instant, is_overlap):
+        return str(value)
+    if isinstance(value, datetime | date) and prop.check is is_instant:
+        return value.isoformat()
     return None
 
 

@@ -27,9 +27,8 @@ GOOD = [
     TEXTS + TOPIC,
     TEXTS + TOPIC + 'key.fields = "id"\nkey.format = "json"\n',
     upsert('insert.mode = "upsert"\npk.fields = "id"'),
-    jdbc('table.whitelist = "t"\nincrementing.column.name = "id"\noverlap = 100\npk.fields = "id"').replace(
-        "overlap = 100", 'overlap = "100"'
-    ),
+    jdbc('table.whitelist = "t"\nincrementing.column.name = "id"\noverlap = 100\npk.fields = "id"'),
+    jdbc('table.whitelist = "t"\nincrementing.column.name = "id"\noverlap = "${N:-100}"\npk.fields = "id"'),
     jdbc('query = "SELECT 1"\nmode = "timestamp"\ntimestamp.column.name = "at"'),
     files('format = "text"'),
     files('format = "csv"\nschema = "a INT"\ncsv.header = false'),
