@@ -40,16 +40,20 @@ def _key(path: Path, key: str) -> Path:
 
 
 def _texts(pipeline: Pipeline) -> Iterator[Problem]:
-    """Statements that have no end."""
+    """Statements that have no end, and steps that are no queries."""
     texts: list[tuple[Path, str, str | None]] = [
         (("transform", index, "sql"), step.name, step.sql) for index, step in enumerate(pipeline.transforms)
     ]
     texts += [(("expect", e.table, e.name, "sql"), e.name, e.settings.sql) for e in pipeline.expectations]
     for path, name, text in texts:
         try:
-            sql.tokens(text or "")
+            other = sql.no_query(sql.tokens(text or ""))
         except sql.SqlError as error:
             yield Problem(pipeline.lines.within(path, error.line), f"{name}: {error}")
+            continue
+        if path[0] == "transform" and text is not None and other is not None:
+            message = f"transform {name}: sql is a SELECT" + (f", not {other}" if other else "")
+            yield Problem(pipeline.lines.within(path, 0), message)
 
 
 def _names(pipeline: Pipeline) -> Iterator[Problem]:

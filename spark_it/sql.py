@@ -5,6 +5,7 @@ strings, quoted identifiers. What is said about a statement beyond that is read 
 careful side; the analysis on empty frames knows the rest.
 """
 
+import itertools
 import re
 from collections.abc import Iterator, Sequence
 from typing import Literal, NamedTuple
@@ -195,6 +196,22 @@ def _with_names(found: Sequence[Token]) -> Iterator[str]:
         at = closing(found, index + 1) + 1 if found[index + 1].text == "(" else index + 1
         if at + 1 < len(found) and found[at].word == "AS" and found[at + 1].text == "(":
             yield token.text
+
+
+_BEGINS_QUERY = words("SELECT WITH FROM VALUES TABLE MAP REDUCE")
+
+
+def no_query(found: Sequence[Token]) -> str | None:
+    """The word that makes a statement another one than a query, which Spark would carry out at once; None for a query.
+
+    Empty for one that does not begin with a word.
+    """
+    first = next((token for token in found if token.text != "("), None)
+    if first is None or first.word not in _BEGINS_QUERY:
+        return "" if first is None else first.word
+    pairs = itertools.pairwise(found)
+    is_insert = any(token.word == "INSERT" and then.word in ("INTO", "OVERWRITE") for token, then in pairs)
+    return "INSERT" if is_insert else None
 
 
 _KEEPS_STATE = words("GROUP JOIN HAVING UNION INTERSECT EXCEPT MINUS LIMIT OVER PIVOT QUALIFY")

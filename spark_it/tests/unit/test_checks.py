@@ -45,6 +45,8 @@ def test_what_goes_together(text):
     ("text", "message"),
     [
         (SOURCE + transform("SELECT 'x FROM orders") + CONSOLE, "step: the string has no end"),
+        (SOURCE + transform("DROP TABLE orders") + CONSOLE, "transform step: sql is a SELECT, not DROP"),
+        (SOURCE + transform("-- nothing") + CONSOLE, "transform step: sql is a SELECT"),
         (SOURCE + SOURCE.replace("orders]", "Orders]").replace('name = "orders"', "") + CONSOLE,
          "source Orders: there is a source orders already"),
         (SOURCE + transform("SELECT * FROM orders", "orders") + CONSOLE,

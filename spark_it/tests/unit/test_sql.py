@@ -1,6 +1,6 @@
 import pytest
 
-from odradek.spark_it.sql import SqlError, calls, keeps_state, normalised, tables, tokens
+from odradek.spark_it.sql import SqlError, calls, keeps_state, no_query, normalised, tables, tokens
 
 
 def texts(sql):
@@ -79,6 +79,26 @@ def test_calls():
 )
 def test_tables(sql, read):
     assert [table.text for table in tables(tokens(sql))] == read
+
+
+@pytest.mark.parametrize(
+    ("sql", "word"),
+    [
+        ("SELECT insert(a, 1, 1, 'x') AS insert FROM t", None),
+        ("/* c */ ((SELECT a FROM t) UNION ALL SELECT a FROM t)", None),
+        ("WITH x AS (SELECT 1) SELECT * FROM x", None),
+        ("FROM t |> SELECT a", None),
+        ("TABLE t", None),
+        ("create TABLE x AS SELECT a FROM t", "CREATE"),
+        ("FROM t INSERT INTO x SELECT a", "INSERT"),
+        ("WITH x AS (SELECT 1) INSERT OVERWRITE t SELECT * FROM x", "INSERT"),
+        ("a.b", "A"),
+        ("1 + 2", ""),
+        ("", ""),
+    ],
+)
+def test_what_is_no_query(sql, word):
+    assert no_query(tokens(sql)) == word
 
 
 @pytest.mark.parametrize(
