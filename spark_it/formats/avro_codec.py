@@ -18,6 +18,8 @@ from odradek.spark_it.formats.avro_types import Named, Schema, as_parsed, branch
 Change = Callable[[Any], Any]
 
 _INT64 = 1 << 63
+_LOCAL_MICROS = 10**18
+"""Times without a zone are restored by way of DECIMAL(18,6) seconds (`columns`)."""
 _MICROS_OF = {"millis": 1000, "micros": 1}
 _EPOCH_ORDINAL = 719_163
 
@@ -175,7 +177,8 @@ def _reading(schema: Schema, named: Named, *, has_defaults: bool) -> Change | No
     if logical == "decimal" and isinstance(schema, dict):
         return _decimal_of(schema["precision"], schema.get("scale", 0))
     if logical is not None and "timestamp" in logical:
-        return _micros_of(_MICROS_OF[logical.rpartition("-")[2]])
+        limit = _LOCAL_MICROS if logical.startswith("local") else _INT64
+        return _micros_of(_MICROS_OF[logical.rpartition("-")[2]], limit)
     if kind in ("bytes", "fixed") and has_defaults:
         return _as_bytes
     if isinstance(schema, dict) and kind in ("record", "error"):
@@ -240,11 +243,11 @@ def _scaled(number: int, scale: int) -> Decimal:
         return Decimal(number).scaleb(-scale)
 
 
-def _micros_of(factor: int) -> Change:
+def _micros_of(factor: int, limit: int) -> Change:
     def change(value: int) -> int:
         micros = value * factor
-        if not -_INT64 <= micros < _INT64:
-            raise RecordError(f"{value} ms is no instant that Spark has")
+        if not -limit < micros < limit:
+            raise RecordError(f"{value} {'µs' if factor == 1 else 'ms'} is no instant that Spark has")
         return micros
 
     return change

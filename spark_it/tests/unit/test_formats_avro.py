@@ -123,6 +123,11 @@ def test_values_that_no_type_of_spark_holds_are_errors_and_not_other_values():
     millis = json.dumps(record({"type": "long", "logicalType": "timestamp-millis"}))
     with pytest.raises(ValueError, match="no instant"):
         decoder(millis)(by_fastavro(record("long"), {"a": 2**62}))
+    # Spark would stop at it when it makes a time without a zone of the number.
+    local = json.dumps(record({"type": "long", "logicalType": "local-timestamp-micros"}))
+    with pytest.raises(ValueError, match="1000000000000000000 µs is no instant"):
+        decoder(local)(by_fastavro(record("long"), {"a": 10**18}))
+    assert decoder(local)(by_fastavro(record("long"), {"a": 1 - 10**18})) == {"a": 1 - 10**18}
     enum = json.dumps(record({"type": "enum", "name": "E", "symbols": ["A"]}))
     with pytest.raises(ValueError, match="has not"):
         decoder(enum)(by_fastavro(record("int"), {"a": 1}))
