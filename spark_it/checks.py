@@ -114,6 +114,12 @@ def _references(pipeline: Pipeline) -> Iterator[Problem]:
     for expectation in pipeline.expectations:
         if expectation.table.casefold() not in known:
             yield _at(pipeline, ("expect", expectation.table), f"expect: {_no_table(expectation.table, known, set())}")
+        for table in sql.tables(sql.tokens(expectation.settings.sql)):
+            message = (
+                f"expect {expectation.name}: it is of one row, and cannot read {table.text}; do that in a transform"
+            )
+            path = ("expect", expectation.table, expectation.name, "sql")
+            yield Problem(pipeline.lines.within(path, table.line), message)
 
 
 def _no_table(name: str, known: dict[str, str], later: set[str]) -> str:

@@ -46,6 +46,8 @@ def test_what_goes_together(text):
     [
         (SOURCE + transform("SELECT 'x FROM orders") + CONSOLE, "step: the string has no end"),
         (SOURCE + transform("DROP TABLE orders") + CONSOLE, "transform step: sql is a SELECT, not DROP"),
+        (SOURCE + '[expect.orders]\nx = { sql = "order_id IN (SELECT order_id FROM orders)" }\n' + CONSOLE,
+         "expect x: it is of one row, and cannot read orders; do that in a transform"),
         (SOURCE + transform("-- nothing") + CONSOLE, "transform step: sql is a SELECT"),
         (SOURCE + SOURCE.replace("orders]", "Orders]").replace('name = "orders"', "") + CONSOLE,
          "source Orders: there is a source orders already"),
