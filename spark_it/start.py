@@ -14,11 +14,13 @@ from odradek.spark_it.lock import (
     changes,
     checkpoint_folder,
     lock_of,
+    marker,
     new_generation,
     read_lock,
     resets_of,
     write_lock,
 )
+from odradek.spark_it.markers import BATCHES_TOPIC
 from odradek.spark_it.source_settings import TopicSource
 from odradek.spark_it.spec import Pipeline
 
@@ -67,6 +69,7 @@ def begin(pipeline: Pipeline, stateful: str | None, group: Group, now_ms: int) -
         lock = replace(lock, start={name: old.start[name] for name in old.start if _is_same_source(name, old, lock)})
     if found is not None and found.planned is None:
         found = None
+    _refuse_unknown_batches(pipeline, lock, found, group, is_first=old is None)
     begins = {}
     for name, source in pipeline.sources.items():
         if isinstance(source, TopicSource):
@@ -105,18 +108,21 @@ def _start(
     by_offsets = lock.units == Units.OFFSETS.name.lower()
     if found is not None:
         _refuse_old_checkpoint(pipeline, lock, found, {} if by_offsets else committed)
-        _refuse_lost_records(pipeline, lock, source, found, group)
+        _refuse_lost_records(pipeline, lock, source, reset.reached_offsets(found), group)
         return None
     begins = lock.start.get(name)
+    if begins is not None:
+        begins = {at: offset for at, offset in begins.items() if at in partitions}
     if by_offsets and committed:
         # What the group says is what the sink has: the checkpoint is not needed to go on after it.
+        _refuse_lost_records(pipeline, lock, source, committed, group)
         return dict.fromkeys(partitions, EARLIEST) | dict(begins or _configured(source, partitions, group)) | committed
     if begins is not None:
         ahead = [at for at, offset in committed.items() if offset > begins.get(at, 0)]
         if ahead:
             raise RefusedError(_lost_checkpoint(pipeline, lock, ahead[0], committed[ahead[0]]))
-        known = {at: offset for at, offset in begins.items() if at in partitions}
-        return dict.fromkeys(partitions, EARLIEST) | known
+        _refuse_lost_records(pipeline, lock, source, begins, group)
+        return dict.fromkeys(partitions, EARLIEST) | begins
     if any(committed.values()):
         at = next(at for at, offset in committed.items() if offset)
         raise RefusedError(_lost_checkpoint(pipeline, lock, at, committed[at]))
@@ -161,13 +167,30 @@ def _refuse_old_checkpoint(
             )
 
 
+def _refuse_unknown_batches(
+    pipeline: Pipeline, lock: Lock, found: Checkpoint | None, group: Group, *, is_first: bool
+) -> None:
+    """Batches of which the topic sink has parts, and the checkpoint does not know: a batch of the same number would be
+    taken for written although it may hold something else."""
+    if lock.units != Units.BATCHES.name.lower():
+        return
+    parts = [(BATCHES_TOPIC, part) for part in range(lock.tasks_max)]
+    written = max(group.committed(pipeline.batches_group, parts).values(), default=0)
+    known = marker(lock.generation, -1 if found is None or found.planned is None else found.planned.id)
+    if written > known or (written and is_first):
+        raise RefusedError(
+            f"group {pipeline.batches_group} says that batch {(written & 0xFFFFFFFF) - 1} of the pipeline is written, "
+            f"and {checkpoint_folder(pipeline.state_folder, lock)} does not know of it: the checkpoint is lost or put "
+            f"back from a copy, or the name was used before or is used elsewhere; {_resets(pipeline, lock)}"
+        )
+
+
 def _refuse_lost_records(
-    pipeline: Pipeline, lock: Lock, source: TopicSource, found: Checkpoint, group: Group
+    pipeline: Pipeline, lock: Lock, source: TopicSource, reached: Mapping[TopicPartition, int], group: Group
 ) -> None:
     """Records that are gone, and topics that were made anew."""
     if not source.fail_on_data_loss:
         return
-    reached = reset.reached_offsets(found)
     wanted = [at for at in group.partitions(source) if at in reached]
     first, end = group.earliest(wanted), group.latest(wanted)
     for at in wanted:
@@ -187,8 +210,8 @@ def _refuse_lost_records(
 def _lost_checkpoint(pipeline: Pipeline, lock: Lock, at: TopicPartition, offset: int) -> str:
     return (
         f"group {pipeline.name} has committed offset {offset} of {at[0]}-{at[1]}, and there is no checkpoint in "
-        f"{checkpoint_folder(pipeline.state_folder, lock)}: it is lost, or the name was used before; "
-        f"{_resets(pipeline, lock)}"
+        f"{checkpoint_folder(pipeline.state_folder, lock)}: it is lost, or the name was used before or "
+        f"is used elsewhere; {_resets(pipeline, lock)}"
     )
 
 

@@ -21,6 +21,7 @@ class FakeGroup:
 
     def __init__(self, committed=None):
         self.offsets = committed or {}
+        self.markers = {}
         self.fails = False
 
     def partitions(self, source):
@@ -36,6 +37,8 @@ class FakeGroup:
         return {A: timestamp_ms, B: 9}
 
     def committed(self, group, partitions):
+        if group == "orders.batches":
+            return {at: marker for at, marker in self.markers.items() if at in partitions}
         assert group == "orders"
         return dict(self.offsets)
 

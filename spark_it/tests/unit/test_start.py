@@ -1,10 +1,12 @@
 import shutil
+from dataclasses import replace
 
 import pytest
 
 from odradek.spark_it import reset
 from odradek.spark_it.guarantees import why_stateful
-from odradek.spark_it.lock import checkpoint_folder, read_lock, write_lock
+from odradek.spark_it.lock import checkpoint_folder, lock_of, marker, read_lock, write_lock
+from odradek.spark_it.markers import BATCHES_TOPIC
 from odradek.spark_it.start import EARLIEST, LATEST, RefusedError, begin, check_topics
 from spark_it.tests.unit.support import CONSOLE, SOURCE, TOPIC, pipeline, transform
 from spark_it.tests.unit.test_reset import COUNTS, A, B, FakeGroup, begun
@@ -107,6 +109,56 @@ def test_offset_units_go_on_without_their_checkpoint(tmp_path):
     one, _ = begun(tmp_path, SOURCE + TOPIC)
     shutil.rmtree(one.state_folder)
     assert starts(one, FakeGroup({A: 31})) == {"orders": {A: 31, B: EARLIEST}}
+
+
+def test_offset_units_do_not_go_on_where_nothing_is(tmp_path):
+    """Without a checkpoint as little as with one."""
+    one = pipeline(SOURCE + TOPIC, folder=tmp_path)
+    assert "orders-0 ends at 3, and the pipeline has read up to 31" in refusal(one, MadeAnew({A: 31}))
+    assert "records 31 to 39 of orders-0 were deleted before they were read" in refusal(one, LostRecords({A: 31}))
+    going_on = pipeline(source("fail.on.data.loss = false") + TOPIC, folder=tmp_path)
+    assert starts(going_on, LostRecords({A: 31})) == {"orders": {A: 31, B: EARLIEST}}
+
+
+def test_offset_units_after_a_reset_do_not_name_partitions_that_are_gone(tmp_path):
+    """Spark would refuse them."""
+    one = pipeline(SOURCE + TOPIC, folder=tmp_path)
+    write_lock(one.state_folder, replace(lock_of(one, None, 10), start={"orders": {A: 5, ("gone", 0): 1}}))
+    assert starts(one, FakeGroup({A: 6})) == {"orders": {A: 6, B: EARLIEST}}
+
+
+BATCHES = SOURCE + COUNTS + TOPIC
+PART = (BATCHES_TOPIC, 3)
+
+
+def batches(newest, generation=4):
+    group = FakeGroup()
+    group.markers = {PART: marker(generation, newest)}
+    return group
+
+
+def test_batches_of_which_the_checkpoint_does_not_know(tmp_path):
+    """One of the same number could hold something else, and would be taken for written."""
+    one, lock = begun(tmp_path, BATCHES, planned=3, done=2)
+    assert begin(one, why_stateful(one), batches(3), NOW_MS).has_checkpoint
+    said = refusal(one, batches(4))
+    assert said.startswith("group orders.batches says that batch 4 of the pipeline is written, and ")
+    assert "put back from a copy" in said and said.endswith("reset --to earliest or reset --to committed")
+    assert "batch 0" in refusal(one, batches(0, generation=5))
+    shutil.rmtree(checkpoint_folder(one.state_folder, lock))
+    assert "batch 0" in refusal(one, batches(0))
+    # What an earlier generation has written, a reset knew of.
+    assert not begin(one, why_stateful(one), batches(7, generation=3), NOW_MS).has_checkpoint
+    shutil.rmtree(one.state_folder)
+    assert "batch 7" in refusal(one, batches(7, generation=3))
+
+
+def test_batches_of_a_source_that_has_no_offsets(tmp_path):
+    text = 'name = "orders"\n[source.g]\nconnector = "generator"\n' + TOPIC
+    one = pipeline(text, folder=tmp_path)
+    assert refusal(one, batches(0)).endswith("; reset --to earliest")
+    reset.carry_out(one, reset.plan(one, None, None, "earliest", batches(0), NOW_MS), FakeGroup())
+    assert not begin(one, None, batches(0), NOW_MS).has_checkpoint
 
 
 def test_after_a_reset(tmp_path):
