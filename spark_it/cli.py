@@ -65,7 +65,7 @@ def _parser() -> argparse.ArgumentParser:
 
     validating = command("validate", _validate, "check a pipeline's file and say what the pipeline guarantees")
     validating.add_argument("--without-spark", action="store_true", help="leave out what only Spark sees")
-    validating.add_argument("--connect", action="store_true", help="look up topics and tables too")
+    validating.add_argument("--connect", action="store_true", help="look up topics, schemas and tables too")
     runs = command("run", _run, "run a pipeline until it is asked to stop")
     runs.add_argument("--available-now", action="store_true", help="take what is there and end")
     runs.add_argument("--master", metavar="URL", help="Spark's master, in place of the file's")
@@ -105,15 +105,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _validate(options: argparse.Namespace) -> int:
     pipeline = _load(options.file)
-    guaranteed = validation.validate(pipeline)
+    guaranteed, tables = validation.validate(pipeline), list[str]()
     if not options.without_spark:
         try:
             from odradek.spark_it import look
         except ImportError as error:
             _say(f"Spark has not looked at it: package {error.name} is missing (pip install 'odradek[spark]')")
         else:
-            guaranteed = look.validate(pipeline, _say)
-    _print(validation.summary(pipeline, guaranteed))
+            try:
+                looked = look.connect(pipeline, _say) if options.connect else (look.validate(pipeline, _say), [])
+            except look.FAILURES as error:
+                raise _FailedError(str(error)) from None
+            guaranteed, tables = looked
+    _print([*validation.summary(pipeline, guaranteed), *tables])
     if not options.connect:
         return 0
     return _with_cluster(pipeline, lambda cluster: _print(connections.found(pipeline, cluster)))
