@@ -16,7 +16,7 @@ from odradek.spark_it.times import interval_ms, is_interval
 AVAILABLE_NOW = "available-now"
 PYTHON = "python"
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_PIPELINE_NAME = re.compile(r"[A-Za-z0-9._-]{1,200}")
+_PIPELINE_NAME = re.compile(r"(?!\.+$)[A-Za-z0-9._-]{1,200}")  # it is a folder's too
 _PYTHON_NAME = re.compile(r"(python:)?[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
 
 
@@ -86,7 +86,7 @@ class PipelineSettings(Settings):
         "name",
         "",
         check=_PIPELINE_NAME.fullmatch,
-        note="letters, digits, '.', '_' and '-'",
+        note="letters, digits, '.', '_' and '-', not dots alone",
         doc="Name of the pipeline: its group id, prefix of its transactional ids, its folder.",
     )
     bootstrap_servers = string_list(

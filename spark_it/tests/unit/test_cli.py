@@ -66,7 +66,7 @@ def test_all_mistakes_are_said_and_the_code_is_2(capsys, file):
     out, err = capsys.readouterr()
     assert out == ""
     assert err == (
-        f"{file}:1: key name is missing: letters, digits, '.', '_' and '-'\n"
+        f"{file}:1: key name is missing: letters, digits, '.', '_' and '-', not dots alone\n"
         f"{file}:1: there is no source; write [source.NAME]\n"
         f"{file}:1: unknown key nam, did you mean name?\n"
     )
