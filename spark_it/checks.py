@@ -10,7 +10,7 @@ from odradek.properties import nearest
 from odradek.spark_it import sql
 from odradek.spark_it.problems import Problem
 from odradek.spark_it.settings import RecordFormat
-from odradek.spark_it.sink_settings import JdbcSink, TopicSink
+from odradek.spark_it.sink_settings import IcebergSink, JdbcSink, TopicSink
 from odradek.spark_it.source_settings import FilesSource, JdbcSource, TopicSource
 from odradek.spark_it.spec import Pipeline
 from odradek.spark_it.toml_lines import Path
@@ -251,6 +251,11 @@ def _sink(pipeline: Pipeline) -> Iterator[Problem]:
             found.append(("key", "key.format and what belongs to it need key.fields"))
         if any(_reads(source, sink.topic) for source in pipeline.sources.values()):
             found.append(("topic", f"topic {sink.topic} is read by the pipeline that writes it"))
+    if isinstance(sink, IcebergSink):
+        if "," in sink.iceberg_tables or not all(sink.iceberg_tables.partition(".")):
+            found.append(("iceberg.tables", f"iceberg.tables = {sink.iceberg_tables}: write one, as namespace.table"))
+        if not sink.passed["iceberg.catalog."]:
+            found.append(("iceberg", "iceberg.catalog.type and iceberg.catalog.warehouse say where the table is"))
     for key, message in found:
         yield _at(pipeline, _key(("sink",), key), f"sink: {message}")
 

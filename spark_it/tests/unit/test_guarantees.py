@@ -11,7 +11,7 @@ COUNTS = transform("SELECT customer, count(*) n\nFROM orders GROUP BY customer")
 SINKS = {
     "files": '[sink]\nconnector = "files"\npath = "out"\nformat = "parquet"\n',
     "delta": '[sink]\nconnector = "delta"\npath = "out"\n',
-    "iceberg": '[sink]\nconnector = "iceberg"\niceberg.tables = "a.b"\n',
+    "iceberg": '[sink]\nconnector = "iceberg"\niceberg.tables = "a.b"\niceberg.catalog.type = "rest"\n',
     "jdbc": '[sink]\nconnector = "jdbc"\nconnection.url = "jdbc:x"\ntable.name.format = "t"\n',
     "console": CONSOLE,
     "python": '[sink]\nconnector = "python:mod.fn"\n',
