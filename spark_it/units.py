@@ -285,7 +285,7 @@ class _Attempt:
                 f"({error.str()}); see that the pipeline runs only once, or "
                 "set producer.override.transaction.timeout.ms"
             )
-        return SinkError(f"{what}: {error.str()}", is_retriable=_is_passing(error))
+        return SinkError(f"{what}: {error.str()}", is_retriable=is_passing(error))
 
 
 @contextlib.contextmanager
@@ -337,7 +337,7 @@ _LASTING = (
 )
 
 
-def _is_passing(error: KafkaError) -> bool:
+def is_passing(error: KafkaError) -> bool:
     """Whether it may go by itself: a broker that is away, a leader that moves. A new attempt has a new producer, so an
     error that is fatal to one says nothing of the next."""
     return error.code() not in _LASTING
