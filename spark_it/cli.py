@@ -1,7 +1,7 @@
 """The command line of pipelines: `odradek pipeline COMMAND FILE`.
 
 Exit codes: 0; 1 when something could not be done, with a line on standard error saying what; 2 for a wrong command
-line or a wrong file, with a line `file:line: message` for each mistake.
+line or a wrong file, with a line `file:line: message` for each mistake; 130 after Ctrl-C, but for `run`, which ends so.
 """
 
 import argparse
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 PROGRAM = "odradek pipeline"
 EXIT_FAILED = 1
 EXIT_USAGE = 2
+EXIT_INTERRUPTED = 130
 
 
 class _FailedError(Exception):
@@ -100,6 +101,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _say(str(error))
     except OSError as error:
         _say(f"{error.filename or 'input or output'}: {error.strerror or error}")
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
     return EXIT_FAILED
 
 

@@ -7,7 +7,7 @@ from confluent_kafka import KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 import odradek
-from odradek.spark_it import cli, reference
+from odradek.spark_it import cli, reference, validation
 from odradek.spark_it.lock import lock_of, write_lock
 from odradek.spark_it.running import exclusively
 from odradek.spark_it.sink_settings import SINKS
@@ -58,6 +58,15 @@ def test_validate(capsys, file):
         "topic out: exactly once, rows and progress in one transaction for each source partition (offset units)\n"
         "  provided that readers use isolation.level=read_committed\n"
     )
+
+
+def test_ctrl_c_is_no_error_of_python(capsys, file, monkeypatch):
+    def interrupted(_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(validation, "validate", interrupted)
+    assert cli.main(["validate", str(file)]) == 130
+    assert capsys.readouterr() == ("", "")
 
 
 def test_all_mistakes_are_said_and_the_code_is_2(capsys, file):
