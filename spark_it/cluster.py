@@ -27,6 +27,8 @@ T = TypeVar("T")
 OffsetSpec: Any = _OffsetSpec
 _TIMEOUT_S = 15.0
 _BETWEEN_TRIES_S = 0.1
+_INTERNAL = ("__consumer_offsets", "__transaction_state", "__share_group_state")
+"""What a pattern does not match, for Kafka's own clients, which Spark asks, do not list it."""
 _NONE = -1
 _NOT_YET = (
     KafkaError.NOT_COORDINATOR,
@@ -61,7 +63,7 @@ class Cluster:
             raise self._error("list topics", error) from None
         if source.topics_regex is not None:
             pattern = re.compile(source.topics_regex)
-            names = [name for name in topics if pattern.fullmatch(name)]
+            names = [name for name in topics if pattern.fullmatch(name) and name not in _INTERNAL]
         else:
             names = list(source.topics)
             for name in names:

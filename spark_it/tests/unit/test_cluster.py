@@ -10,8 +10,10 @@ from collections import Counter
 import pytest
 
 from compat_tests.processes import lasting_port
+from odradek.spark_it.cluster import Cluster
 from odradek.testing import OdradekBroker
 from spark_it.data import Topics
+from spark_it.tests.unit.support import CONSOLE, pipeline
 
 OFFSET_FETCH = 9
 NOT_COORDINATOR = struct.pack(">h", 16)
@@ -108,3 +110,15 @@ def test_a_group_is_asked_again_while_its_coordinator_is_not_ready(between):
         )
     assert (done.returncode, done.stdout) == (0, "{('orders', 0): 3}\n"), done.stderr
     assert between.changed[OFFSET_FETCH] == 2
+
+
+def test_a_pattern_does_not_match_what_kafka_keeps_for_itself(broker, topics, unique):
+    """Nor does it to Spark, which refuses offsets of what it does not read."""
+    topics.create(unique, 2)
+    source = '[source.all]\nconnector = "topic"\ntopics.regex = ".*"\nvalue.format = "bytes"\n'
+    one = pipeline(f'name = "p"\nbootstrap.servers = "{broker.bootstrap_servers}"\n{source}{CONSOLE}')
+    cluster = Cluster(one.settings)
+    cluster.commit("p", {(unique, 0): 3})
+    found = {topic for topic, _ in cluster.partitions(one.sources["all"])}
+    assert unique in found and "__consumer_offsets" in cluster._admin.list_topics(timeout=10).topics
+    assert "__consumer_offsets" not in found
