@@ -282,8 +282,8 @@ class _Attempt:
         if error.code() in _FENCED:
             return FencedError(
                 f"{what}: another attempt has taken over, or it took longer than transaction.timeout.ms "
-                f"({error.str()}); see that the pipeline runs only once, or "
-                "set producer.override.transaction.timeout.ms"
+                f"({error.str()}); see that the pipeline runs only once, or have smaller batches by "
+                "max.offsets.per.trigger, or set producer.override.transaction.timeout.ms"
             )
         return SinkError(f"{what}: {error.str()}", is_retriable=is_passing(error))
 
