@@ -5,6 +5,7 @@ written whole and only once: a line with the version, a line of JSON about the b
 each source. Source: Spark 4.0, OffsetSeqLog, CommitLog, HDFSMetadataLog, KafkaSourceOffset.
 """
 
+import contextlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -47,6 +48,15 @@ class Batch:
             return topic_offsets(text)
         except ValueError:
             raise CheckpointError(f"batch {self.id} has offsets of no topic: {text}") from None
+
+    def all_topic_offsets(self) -> dict[TopicPartition, int]:
+        """Up to where the batch reads, over all sources that read topics."""
+        found: dict[TopicPartition, int] = {}
+        for text in self.offsets:
+            if text is not None:
+                with contextlib.suppress(ValueError):  # of a source that is no topic
+                    found |= topic_offsets(text)
+        return found
 
 
 def topic_offsets(text: str) -> dict[TopicPartition, int]:

@@ -129,6 +129,8 @@ def resets_of(pipeline: Pipeline, *, is_stateful: bool) -> tuple[ResetTo, ...]:
 
 def _changes(old: Lock, new: Lock) -> Iterator[tuple[str, str]]:
     keeps_state = old.is_stateful or new.is_stateful
+    if old.name != new.name:
+        yield f"the name is {new.name}, and the checkpoint was begun by {old.name}", "what is written is marked with it"
     for key in sorted({*old.hashes, *new.hashes}):
         kind, _, name = key.partition(".")
         before, now = old.hashes.get(key), new.hashes.get(key)

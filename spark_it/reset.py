@@ -49,13 +49,42 @@ def plan(pipeline: Pipeline, stateful: str | None, old: Lock | None, to: To, gro
         reached = reached_offsets(found)
     else:
         reached = {at: offset for offsets in (old.start if old else {}).values() for at, offset in offsets.items()}
-    start: dict[str, dict[TopicPartition, int]] = {}
+    start, again, marked = _starts(pipeline, group, reached, to)
+    # A state that is lost may have begun just now.
+    last = new_generation(now_ms, None) if old is None else old.generation
+    generation = new_generation(now_ms, last)
+    lock = replace(lock_of(pipeline, stateful, generation), start=start, is_pending=True)
+    sentences = [*_sentences(pipeline, is_stateful, to, again)]
+    by_offsets = lock.units == Units.OFFSETS.name.lower()
+    # With offset units the group knows of each partition whether its part of a batch is written.
+    if found is not None and found.is_in_batch and not (by_offsets and _begun(found, reached) <= marked):
+        sentences.append(
+            "a batch is begun and not done: whether it is in the sink is not known, and its rows may be written a "
+            "second time; a run before the reset ends it"
+        )
+    if damage is not None and to != "earliest" and not by_offsets:
+        sentences.append(
+            f"{damage}: that group {pipeline.name} is where the pipeline is, is taken to be so; rows of the last batch "
+            "may be written a second time"
+        )
+    return Plan(lock, again, tuple(sentences))
+
+
+def _starts(
+    pipeline: Pipeline, group: Group, reached: Offsets, to: To
+) -> tuple[dict[str, Offsets], dict[str, int], set[TopicPartition]]:
+    """Where topic sources would begin, how many records they would give again, and which partitions the group has an
+    offset of."""
+    start: dict[str, Offsets] = {}
     again: dict[str, int] = {}
+    marked: set[TopicPartition] = set()
     for name, source in pipeline.sources.items():
         if not isinstance(source, TopicSource):
             continue
         partitions = group.partitions(source)
-        position = _position(group, partitions, group.committed(pipeline.name, partitions), reached)
+        committed = group.committed(pipeline.name, partitions)
+        marked |= committed.keys()
+        position = _position(group, partitions, committed, reached)
         match to:
             case "earliest":
                 start[name] = group.earliest(partitions)
@@ -64,22 +93,13 @@ def plan(pipeline: Pipeline, stateful: str | None, old: Lock | None, to: To, gro
             case _:
                 start[name] = group.at_time(partitions, to)
         again[name] = sum(position[at] - begin for at, begin in start[name].items())
-    # A state that is lost may have begun just now.
-    last = new_generation(now_ms, None) if old is None else old.generation
-    generation = new_generation(now_ms, last)
-    lock = replace(lock_of(pipeline, stateful, generation), start=start, is_pending=True)
-    sentences = [*_sentences(pipeline, is_stateful, to, again)]
-    if found is not None and found.is_in_batch and lock.units != Units.OFFSETS.name.lower():
-        sentences.append(
-            "a batch is begun and not done: whether it is in the sink is not known, and its rows may be written a "
-            "second time; a run before the reset ends it"
-        )
-    if damage is not None and to != "earliest" and lock.units != Units.OFFSETS.name.lower():
-        sentences.append(
-            f"{damage}: that group {pipeline.name} is where the pipeline is, is taken to be so; rows of the last batch "
-            "may be written a second time"
-        )
-    return Plan(lock, again, tuple(sentences))
+    return start, again, marked
+
+
+def _begun(found: Checkpoint, reached: Offsets) -> set[TopicPartition]:
+    """The partitions of which a batch that is not done has records."""
+    planned = {} if found.planned is None else found.planned.all_topic_offsets()
+    return {at for at, offset in planned.items() if offset > reached.get(at, 0)}
 
 
 def _checkpoint(pipeline: Pipeline, old: Lock | None) -> tuple[Checkpoint | None, str | None]:
@@ -106,15 +126,7 @@ def _shown(to: To) -> str:
 
 def reached_offsets(found: Checkpoint) -> dict[TopicPartition, int]:
     """Up to where the newest batch that is done has read, over all topic sources."""
-    offsets: dict[TopicPartition, int] = {}
-    if found.done is not None:
-        for text in found.done.offsets:
-            if text is not None:
-                try:
-                    offsets |= checkpoint.topic_offsets(text)
-                except ValueError:
-                    continue  # the offset of a source of another kind
-    return offsets
+    return {} if found.done is None else found.done.all_topic_offsets()
 
 
 def _sentences(pipeline: Pipeline, is_stateful: bool, to: To, again: Mapping[str, int]) -> Iterator[str]:

@@ -70,6 +70,7 @@ def begin(pipeline: Pipeline, stateful: str | None, group: Group, now_ms: int) -
     if found is not None and found.planned is None:
         found = None
     _refuse_unknown_batches(pipeline, lock, found, group, is_first=old is None)
+    _refuse_forgotten_batch(pipeline, lock, found, group, now_ms)
     begins = {}
     for name, source in pipeline.sources.items():
         if isinstance(source, TopicSource):
@@ -150,13 +151,7 @@ def _refuse_old_checkpoint(
 ) -> None:
     """A checkpoint that was put back from a copy would have batches written a second time."""
     assert found.planned is not None
-    planned: dict[TopicPartition, int] = {}
-    for text in found.planned.offsets:
-        if text is not None:
-            try:
-                planned |= checkpoint.topic_offsets(text)
-            except ValueError:
-                continue  # of a source that is no topic
+    planned = found.planned.all_topic_offsets()
     for (topic, partition), offset in sorted(committed.items()):
         if offset > planned.get((topic, partition), 0):
             there = planned.get((topic, partition), 0)
@@ -174,8 +169,7 @@ def _refuse_unknown_batches(
     taken for written although it may hold something else."""
     if lock.units != Units.BATCHES.name.lower():
         return
-    parts = [(BATCHES_TOPIC, part) for part in range(lock.tasks_max)]
-    written = max(group.committed(pipeline.batches_group, parts).values(), default=0)
+    written = max(_markers(pipeline, lock, group).values(), default=0)
     known = marker(lock.generation, -1 if found is None or found.planned is None else found.planned.id)
     if written > known or (written and is_first):
         raise RefusedError(
@@ -183,6 +177,32 @@ def _refuse_unknown_batches(
             f"and {checkpoint_folder(pipeline.state_folder, lock)} does not know of it: the checkpoint is lost or put "
             f"back from a copy, or the name was used before or is used elsewhere; {_resets(pipeline, lock)}"
         )
+
+
+def _refuse_forgotten_batch(
+    pipeline: Pipeline, lock: Lock, found: Checkpoint | None, group: Group, now_ms: int
+) -> None:
+    """A first batch that was begun so long ago that its markers may have expired: for later ones there must be some."""
+    if lock.units is None or found is None or found.planned is None or not found.is_in_batch or found.planned.id:
+        return
+    if now_ms - found.planned.started_ms < _FORGOTTEN_AFTER_MS or _markers(pipeline, lock, group):
+        return
+    raise RefusedError(
+        "batch 0 was begun more than 7 days ago and is not done, and by now Kafka may have forgotten that it is "
+        f"written; {_resets(pipeline, lock)}"
+    )
+
+
+_FORGOTTEN_AFTER_MS = 7 * 24 * 3_600_000
+"""Kafka's default of `offsets.retention.minutes`."""
+
+
+def _markers(pipeline: Pipeline, lock: Lock, group: Group) -> Offsets:
+    """The markers that a topic sink has."""
+    if lock.units == Units.BATCHES.name.lower():
+        return group.committed(pipeline.batches_group, [(BATCHES_TOPIC, part) for part in range(lock.tasks_max)])
+    sources = (source for source in pipeline.sources.values() if isinstance(source, TopicSource))
+    return group.committed(pipeline.name, [at for source in sources for at in group.partitions(source)])
 
 
 def _refuse_lost_records(

@@ -130,6 +130,14 @@ def test_to_where_it_is_in_the_midst_of_a_batch(tmp_path):
     assert "a batch is begun and not done" in planned(one, lock, "committed", FakeGroup()).sentences[-1]
 
 
+def test_a_batch_that_is_not_done_of_which_the_group_has_forgotten(tmp_path):
+    """Offset units know whether it is written as long as there are markers."""
+    one, lock = begun(tmp_path, SOURCE + TOPIC, planned=4, done=3)
+    [said] = planned(one, lock, "committed", FakeGroup({A: 30, B: 7})).sentences
+    assert said == "source orders goes on where it was"
+    assert "a batch is begun and not done" in planned(one, lock, "committed", FakeGroup({B: 7})).sentences[-1]
+
+
 def test_to_a_time(tmp_path):
     one, lock = begun(tmp_path, SOURCE + COUNTS + CONSOLE + '[errors]\ndeadletterqueue.topic.name = "dlq"\n')
     assert planned(one, lock, 45, FakeGroup()).sentences == (

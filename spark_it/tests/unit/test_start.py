@@ -79,6 +79,28 @@ def test_a_changed_pipeline_is_refused(tmp_path):
     assert "the transforms are others" in refusal(one, FakeGroup())
 
 
+def test_a_folder_of_another_name_is_refused(tmp_path):
+    other, _ = begun(tmp_path, SOURCE.replace('name = "orders"', 'name = "others"') + CONSOLE)
+    one = pipeline(SOURCE + CONSOLE, folder=tmp_path)
+    other.state_folder.rename(one.state_folder)
+    assert refusal(one, FakeGroup()).startswith("the name is orders, and the checkpoint was begun by others: ")
+
+
+def test_a_first_batch_whose_markers_may_have_expired(tmp_path):
+    for text in (SOURCE + TOPIC, BATCHES):
+        one, _ = begun(tmp_path, text, planned=0, done=-1)
+        week_ms = 7 * 24 * 3_600_000
+        assert begin(one, why_stateful(one), FakeGroup(), week_ms - 1).has_checkpoint
+        marked = batches(0)
+        marked.offsets = {B: 7}
+        assert begin(one, why_stateful(one), marked, week_ms + 10_000).has_checkpoint
+        with pytest.raises(RefusedError, match=r"^batch 0 was begun more than 7 days ago .*; reset --to "):
+            begin(one, why_stateful(one), FakeGroup(), week_ms + 10_000)
+        shutil.rmtree(one.state_folder)
+    one, _ = begun(tmp_path, SOURCE + CONSOLE, planned=0, done=-1)
+    assert begin(one, None, FakeGroup(), 2 * week_ms).has_checkpoint
+
+
 def test_a_change_that_does_no_harm(tmp_path):
     _, lock = begun(tmp_path, SOURCE + transform("SELECT amount FROM orders") + CONSOLE)
     one = pipeline(SOURCE + transform("SELECT placed FROM orders") + CONSOLE, folder=tmp_path)
