@@ -13,6 +13,7 @@ from typing import Any
 
 import fastavro
 
+from odradek.spark_it.formats.avro_plain import WHOLE, for_reading, for_writing
 from odradek.spark_it.formats.avro_types import Named, Schema, as_parsed, branches, kind_of, logical_of, widest
 
 Change = Callable[[Any], Any]
@@ -36,11 +37,10 @@ def decoder(writer: str, reader: str | None = None) -> Callable[[bytes], Any]:
     """
     written = as_parsed(json.loads(writer))
     wanted = written if reader is None or json.loads(reader) == json.loads(writer) else as_parsed(json.loads(reader))
-    plain_written = _checked(_compiled(written))
-    plain_wanted = None if wanted is written else _compiled(wanted)
+    plain_written, plain_wanted = for_reading(written, None if wanted is written else wanted)
     clash = None if wanted is written else _clash(written, wanted, Named(), Named(), "value")
     change = _reading(wanted, Named(), has_defaults=wanted is not written)
-    read = fastavro.schemaless_reader
+    read: Any = fastavro.schemaless_reader
 
     def decode(data: bytes) -> Any:
         if clash is not None:
@@ -59,7 +59,7 @@ def decoder(writer: str, reader: str | None = None) -> Callable[[bytes], Any]:
             raise RecordError(what) from None
         if source.tell() != len(data):
             raise RecordError(f"{len(data) - source.tell()} bytes are left over after the record")
-        return value if change is None else change(value)
+        return value[WHOLE] if change is None else change(value[WHOLE])
 
     return decode
 
@@ -68,7 +68,7 @@ def decoder(writer: str, reader: str | None = None) -> Callable[[bytes], Any]:
 def encoder(schema: str) -> Callable[[Any], bytes]:
     """What encodes a Row or another value with a schema. It raises for a value that the schema does not take."""
     parsed = as_parsed(json.loads(schema))
-    plain = _compiled(parsed)
+    plain = for_writing(parsed)
     change = _writing(parsed, Named(), "value")
     write = fastavro.schemaless_writer
 
@@ -78,58 +78,6 @@ def encoder(schema: str) -> Callable[[Any], bytes]:
         return target.getvalue()
 
     return encode
-
-
-def _compiled(schema: Schema) -> Schema:
-    """A schema without logical types that fastavro takes as it is, each time."""
-    return fastavro.parse_schema(_without_logical(schema))
-
-
-class _Branches(list[Any]):
-    """The branches of a union or the symbols of an enum, of which no record has a negative number."""
-
-    def __len__(self) -> int:
-        """Nothing, as fastavro adds it to a negative number before it takes the item."""
-        return 0
-
-    def __getitem__(self, index: Any) -> Any:
-        if isinstance(index, int) and index < 0:
-            raise IndexError("list index out of range")
-        return super().__getitem__(index)
-
-
-def _checked(schema: Schema) -> Schema:
-    """A schema with which a negative number of a branch is an error: fastavro would count from the end."""
-    if isinstance(schema, list):
-        return _Branches(_checked(one) for one in schema)
-    if not isinstance(schema, dict):
-        return schema
-    checked = dict(schema)
-    if "symbols" in checked:
-        checked["symbols"] = _Branches(checked["symbols"])
-    for key in ("items", "values"):
-        if key in checked:
-            checked[key] = _checked(checked[key])
-    if "fields" in checked:
-        checked["fields"] = [{**field, "type": _checked(field["type"])} for field in checked["fields"]]
-    if "__named_schemas" in checked:
-        checked["__named_schemas"] = {name: _checked(one) for name, one in checked["__named_schemas"].items()}
-    return checked
-
-
-def _without_logical(schema: Schema) -> Schema:
-    if isinstance(schema, list):
-        return [_without_logical(one) for one in schema]
-    if not isinstance(schema, dict):
-        return schema
-    kept = {key: value for key, value in schema.items() if key not in ("logicalType", "__named_schemas")}
-    kept.pop("__fastavro_parsed", None)
-    for key in ("items", "values"):
-        if key in kept:
-            kept[key] = _without_logical(kept[key])
-    if "fields" in kept:
-        kept["fields"] = [{**field, "type": _without_logical(field["type"])} for field in kept["fields"]]
-    return kept
 
 
 def _clash(written: Schema, wanted: Schema, of_written: Named, of_wanted: Named, what: str) -> str | None:

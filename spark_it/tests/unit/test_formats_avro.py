@@ -183,6 +183,29 @@ def test_a_record_of_an_older_schema_becomes_what_the_newer_says():
         assert read(by_fastavro(old, {"n": 5, "gone": "x"})) == wanted
 
 
+def test_what_the_whole_record_is_called_does_not_matter():
+    written = {**record("int"), "name": "Order", "namespace": "com.shop"}
+    wanted = {**record("long"), "aliases": ["Other"]}
+    assert decoder(json.dumps(written), json.dumps(wanted))(by_fastavro(written, {"a": 5})) == {"a": 5}
+    with pytest.raises(Exception, match="mismatch"):
+        decoder(json.dumps({"type": "enum", "name": "E", "symbols": ["A"]}), json.dumps(wanted))(b"\x00")
+
+
+@pytest.mark.parametrize(
+    ("of", "data", "value"),
+    [
+        (lambda enum: enum, b"\x02", "B"),
+        (lambda enum: ["null", enum], b"\x02\x02", "B"),
+        (lambda enum: {"type": "array", "items": enum}, b"\x02\x02\x00", ["B"]),
+        (lambda enum: {"type": "map", "values": ["null", enum]}, b"\x02\x02k\x02\x02\x00", {"k": "B"}),
+    ],
+)
+def test_what_is_no_record_is_read_too(of, data, value):
+    written, wanted = (of({"type": "enum", "name": "E", "symbols": symbols}) for symbols in (["A", "B"], ["B", "C"]))
+    assert decoder(json.dumps(written))(data) == value
+    assert decoder(json.dumps(written), json.dumps(wanted))(data) == value
+
+
 def test_a_record_that_cannot_become_what_the_schema_says_is_bad():
     read = decoder(json.dumps(record("string")), json.dumps(record("int")))
     with pytest.raises(Exception, match="mismatch"):
