@@ -306,8 +306,8 @@ class Database:
                 if driver.acceptsURL(self.url):
                     return driver
         raise NoDriverError(
-            f"no JDBC driver takes {self.shown_url}: put the driver's jar into the folder of plugin.path, or its "
-            "Maven coordinates into spark.jars.packages"
+            f"no JDBC driver takes {self.shown_url}: put the driver's jar and those of the other connectors into the "
+            "folder of plugin.path, or their Maven coordinates into spark.jars.packages"
         )
 
     def connect(self) -> Connection:
