@@ -171,6 +171,8 @@ def _conditions(pipeline: Pipeline, of: Units | None, level: Level) -> Iterator[
         return
     if isinstance(pipeline.sink, FilesSink):
         yield "the file system renames a folder in one step, as local ones and HDFS do, or nobody reads meanwhile"
+    if isinstance(pipeline.sink, IcebergSink):
+        yield "the pipeline's newest snapshot does not expire while a batch is half done"
     if isinstance(pipeline.sink, JdbcSink):
         yield "the database has transactions"
     for name, source in pipeline.sources.items():

@@ -66,6 +66,16 @@ def test_other_sinks(name, step):
     assert (one.units, one.dead_letters) == (None, Level.AT_LEAST_ONCE)
 
 
+def test_what_sinks_ask_of_what_they_write_to():
+    assert [of(SOURCE + SINKS[name]).conditions for name in ("files", "delta", "iceberg", "jdbc", "console")] == [
+        ("the file system renames a folder in one step, as local ones and HDFS do, or nobody reads meanwhile",),
+        (),
+        ("the pipeline's newest snapshot does not expire while a batch is half done",),
+        ("the database has transactions",),
+        (),
+    ]
+
+
 @pytest.mark.parametrize("name", ["console", "python"])
 def test_what_cannot_be_exactly_once_is_refused_when_it_is_required(name):
     text = SOURCE + SINKS[name] + 'exactly.once.support = "required"\n'
