@@ -2,7 +2,7 @@
 
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
@@ -12,7 +12,9 @@ from confluent_kafka import (
     IsolationLevel,
     KafkaError,
     KafkaException,
+    TopicCollection,
     TopicPartition,
+    Uuid,
 )
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin import OffsetSpec as _OffsetSpec  # type: ignore[attr-defined]
@@ -30,12 +32,18 @@ _BETWEEN_TRIES_S = 0.1
 _INTERNAL = ("__consumer_offsets", "__transaction_state", "__share_group_state")
 """What a pattern does not match, for Kafka's own clients, which Spark asks, do not list it."""
 _NONE = -1
+_NO_ID = str(Uuid(0, 0))
+"""Of brokers that have none."""
 _NOT_YET = (
     KafkaError.NOT_COORDINATOR,
     KafkaError.COORDINATOR_NOT_AVAILABLE,
     KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
     KafkaError._WAIT_COORD,
 )
+
+
+class _UnknownTopicError(ClusterError):
+    """A topic that is not there."""
 
 
 class Cluster:
@@ -70,6 +78,23 @@ class Cluster:
                 if name not in topics or topics[name].error is not None:
                     raise ClusterError(f"topic {name} is not there")
         return sorted((name, partition) for name in names for partition in topics[name].partitions)
+
+    def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
+        """What tells topics from others of their names, before them or elsewhere; nothing of a topic without."""
+        names = sorted(set(topics))
+        if not names:
+            return {}
+        futures = self._asked(
+            "look up topics",
+            lambda: self._admin.describe_topics(TopicCollection(names), request_timeout=_TIMEOUT_S),
+        )
+        found: dict[str, str] = {}
+        for name, future in futures.items():
+            try:
+                found[name] = str(self._result(f"look up topic {name}", future).topic_id)
+            except _UnknownTopicError:
+                continue  # gone by now, or the broker has yet to hear of it
+        return {name: id_ for name, id_ in found.items() if id_ != _NO_ID}
 
     def earliest(self, partitions: Partitions) -> Offsets:
         """The first offset of each partition."""
@@ -167,15 +192,16 @@ class Cluster:
         try:
             return future.result(timeout=_TIMEOUT_S + 5)
         except KafkaException as error:
-            raise self._error(doing, error) from None
+            is_unknown = error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART
+            raise self._error(doing, error, _UnknownTopicError if is_unknown else ClusterError) from None
         except TimeoutError:
             raise self._silent(doing) from None
 
     def _silent(self, doing: str) -> ClusterError:
         return ClusterError(f"cannot {doing} at {self._servers}: no answer")
 
-    def _error(self, doing: str, error: KafkaException) -> ClusterError:
-        return ClusterError(f"cannot {doing} at {self._servers}: {_reason(error)}")
+    def _error(self, doing: str, error: KafkaException, kind: type[ClusterError] = ClusterError) -> ClusterError:
+        return kind(f"cannot {doing} at {self._servers}: {_reason(error)}")
 
 
 def _reason(error: KafkaException) -> str:

@@ -37,7 +37,7 @@ class DamagedLockError(LockError):
 
 @dataclass(frozen=True)
 class Lock:
-    """What a checkpoint was begun with; `hashes` by what they are of, `start` by source.
+    """What a checkpoint was begun with; `hashes` by what they are of, `start` by source, `topics` ids of topics.
 
     `start` says where sources begin as long as there is no checkpoint, whatever the file says. With `is_pending` the
     group's offsets may not yet be those of `start`: they have to be committed before anything is read.
@@ -51,6 +51,7 @@ class Lock:
     hashes: Mapping[str, str]
     start: Mapping[str, Mapping[TopicPartition, int]] = field(default_factory=dict)
     is_pending: bool = False
+    topics: Mapping[str, str] = field(default_factory=dict)
 
 
 def new_generation(now_ms: int, last: int | None) -> int:
@@ -186,6 +187,7 @@ def write_lock(state_folder: Path, lock: Lock) -> None:
             _string(f"{topic}:{partition}:{offset}") for (topic, partition), offset in sorted(offsets.items())
         )
         lines.append(f"{_string(source)} = [{entries}]")
+    lines += ["", "[topics]", *(f"{_string(topic)} = {_string(id_)}" for topic, id_ in sorted(lock.topics.items()))]
     write_atomically(state_folder / FILE, "\n".join(lines) + "\n")
 
 
@@ -224,6 +226,7 @@ def _lock(read: Mapping[str, Any]) -> Lock:
         hashes=dict(read["hash"]),
         start={source: dict(map(_offset, entries)) for source, entries in read["start"].items()},
         is_pending=bool(read["pending"]),
+        topics=dict(read.get("topics", {})),
     )
 
 

@@ -49,11 +49,15 @@ def plan(pipeline: Pipeline, stateful: str | None, old: Lock | None, to: To, gro
         reached = reached_offsets(found)
     else:
         reached = {at: offset for offsets in (old.start if old else {}).values() for at, offset in offsets.items()}
+    topics = topics_of(pipeline, group)
+    if old is not None:
+        # Of a topic that has only the name of the earlier one nothing is read.
+        reached = {at: offset for at, offset in reached.items() if old.topics.get(at[0]) in (None, topics.get(at[0]))}
     start, again, marked = _starts(pipeline, group, reached, to)
     # A state that is lost may have begun just now.
     last = new_generation(now_ms, None) if old is None else old.generation
     generation = new_generation(now_ms, last)
-    lock = replace(lock_of(pipeline, stateful, generation), start=start, is_pending=True)
+    lock = replace(lock_of(pipeline, stateful, generation), start=start, is_pending=True, topics=topics)
     sentences = [*_sentences(pipeline, is_stateful, to, again)]
     by_offsets = lock.units == Units.OFFSETS.name.lower()
     # With offset units the group knows of each partition whether its part of a batch is written.
@@ -68,6 +72,12 @@ def plan(pipeline: Pipeline, stateful: str | None, old: Lock | None, to: To, gro
             "may be written a second time"
         )
     return Plan(lock, again, tuple(sentences))
+
+
+def topics_of(pipeline: Pipeline, group: Group) -> dict[str, str]:
+    """The ids of all topics that the pipeline reads. Raises ClusterError."""
+    sources = (source for source in pipeline.sources.values() if isinstance(source, TopicSource))
+    return group.topic_ids(topic for source in sources for topic, _ in group.partitions(source))
 
 
 def _starts(

@@ -69,6 +69,9 @@ def begin(pipeline: Pipeline, stateful: str | None, group: Group, now_ms: int) -
         lock = replace(lock, start={name: old.start[name] for name in old.start if _is_same_source(name, old, lock)})
     if found is not None and found.planned is None:
         found = None
+    lock = replace(lock, topics=reset.topics_of(pipeline, group))
+    if old is not None:
+        _refuse_other_topics(pipeline, old, lock, found)
     _refuse_unknown_batches(pipeline, lock, found, group, is_first=old is None)
     _refuse_forgotten_batch(pipeline, lock, found, group, now_ms)
     begins = {}
@@ -160,6 +163,23 @@ def _refuse_old_checkpoint(
                 f"{pipeline.name} has committed ({topic}-{partition}: {there}, and {offset}): records would be written "
                 f"a second time; {_resets(pipeline, lock)}"
             )
+
+
+def _refuse_other_topics(pipeline: Pipeline, old: Lock, lock: Lock, found: Checkpoint | None) -> None:
+    """Topics that have only the name of those that were read, and offsets of their own."""
+    for name, source in pipeline.sources.items():
+        if not isinstance(source, TopicSource) or not source.fail_on_data_loss:
+            continue
+        is_planned = found is not None and found.planned is not None
+        planned = None if found is None else found.planned
+        offsets = lock.start.get(name, {}) if planned is None else planned.all_topic_offsets()
+        read = {topic for (topic, _), offset in offsets.items() if offset}
+        for topic in sorted(read & lock.topics.keys() & old.topics.keys()):
+            if lock.topics[topic] != old.topics[topic]:
+                raise RefusedError(
+                    f"source {name}: topic {topic} is not the one that the pipeline has read: it was made anew, or "
+                    f"bootstrap.servers are those of another cluster; {_resets(pipeline, lock)}"
+                )
 
 
 def _refuse_unknown_batches(

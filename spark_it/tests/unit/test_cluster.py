@@ -5,9 +5,11 @@ import struct
 import subprocess
 import sys
 import threading
+import time
 from collections import Counter
 
 import pytest
+from confluent_kafka.admin import AdminClient
 
 from compat_tests.processes import lasting_port
 from odradek.spark_it.cluster import Cluster
@@ -36,6 +38,8 @@ cluster = Cluster(parse(text, {}, file="p.toml", folder=Path.cwd()).settings)
 cluster.commit("p", {("orders", 0): 3})
 print(cluster.committed("p", [("orders", 0), ("orders", 1)]))
 """
+
+SOURCE_OF_BYTES = '[source.all]\nconnector = "topic"\ntopics.regex = ".*"\nvalue.format = "bytes"\n'
 
 
 class Between:
@@ -115,10 +119,27 @@ def test_a_group_is_asked_again_while_its_coordinator_is_not_ready(between):
 def test_a_pattern_does_not_match_what_kafka_keeps_for_itself(broker, topics, unique):
     """Nor does it to Spark, which refuses offsets of what it does not read."""
     topics.create(unique, 2)
-    source = '[source.all]\nconnector = "topic"\ntopics.regex = ".*"\nvalue.format = "bytes"\n'
-    one = pipeline(f'name = "p"\nbootstrap.servers = "{broker.bootstrap_servers}"\n{source}{CONSOLE}')
+    one = pipeline(f'name = "p"\nbootstrap.servers = "{broker.bootstrap_servers}"\n{SOURCE_OF_BYTES}{CONSOLE}')
     cluster = Cluster(one.settings)
     cluster.commit("p", {(unique, 0): 3})
     found = {topic for topic, _ in cluster.partitions(one.sources["all"])}
     assert unique in found and "__consumer_offsets" in cluster._admin.list_topics(timeout=10).topics
     assert "__consumer_offsets" not in found
+
+
+@pytest.mark.side_by_side
+def test_topics_are_told_from_others_of_their_names(broker, topics, unique):
+    one = pipeline(f'name = "p"\nbootstrap.servers = "{broker.bootstrap_servers}"\n{SOURCE_OF_BYTES}{CONSOLE}')
+    cluster = Cluster(one.settings)
+    topics.create(unique)
+    first = cluster.topic_ids([unique, unique])
+    assert list(first) == [unique] and cluster.topic_ids([unique]) == first and cluster.topic_ids([]) == {}
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    admin.delete_topics([unique])[unique].result(30)
+    topics.create(unique)
+    # Brokers hear of it one after the other.
+    give_up_at = time.monotonic() + 30
+    while cluster.topic_ids([unique]) in (first, {}):
+        assert time.monotonic() < give_up_at
+        time.sleep(0.1)
+    assert cluster.topic_ids(["no-such-topic"]) == {}

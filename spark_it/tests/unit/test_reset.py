@@ -22,10 +22,14 @@ class FakeGroup:
     def __init__(self, committed=None):
         self.offsets = committed or {}
         self.markers = {}
+        self.id = "first"
         self.fails = False
 
     def partitions(self, source):
         return [A, B]
+
+    def topic_ids(self, topics):
+        return dict.fromkeys(topics, self.id)
 
     def earliest(self, partitions):
         return {A: 5, B: 0}
@@ -101,6 +105,16 @@ def test_to_where_it_is_in_a_topic_that_was_made_anew(tmp_path, text):
     assert reset.lock.start == {"orders": {A: 5, B: 7}}
     again = planned(one, lock, "committed", MadeAnew({A: 11, B: 8}))
     assert again.lock.start == {"orders": {A: 11, B: 8}}
+
+
+def test_to_where_it_is_in_a_topic_that_has_only_the_name(tmp_path):
+    """However many records it has by now."""
+    one, lock = begun(tmp_path, SOURCE + CONSOLE)
+    group = FakeGroup()
+    group.id = "second"
+    assert planned(one, lock, "committed", group).lock.start == {"orders": {A: 30, B: 7}}
+    reset = planned(one, replace(lock, topics={"orders": "first"}), "committed", group)
+    assert reset.lock.start == {"orders": {A: 5, B: 0}} and reset.lock.topics == {"orders": "second"}
 
 
 @pytest.mark.parametrize(("text", "is_doubtful"), [(SOURCE + TOPIC, False), (SOURCE + CONSOLE, True)])

@@ -67,7 +67,7 @@ def test_a_pattern_that_matches_nothing():
 def test_a_checkpoint_goes_before_all_else(tmp_path):
     one, lock = begun(tmp_path, SOURCE + CONSOLE)
     found = begin(one, None, FakeGroup({A: 30, B: 7}), NOW_MS)
-    assert found.has_checkpoint and found.starts == {} and found.lock == lock
+    assert found.has_checkpoint and found.starts == {} and found.lock == replace(lock, topics={"orders": "first"})
 
 
 def test_a_changed_pipeline_is_refused(tmp_path):
@@ -207,6 +207,31 @@ def test_after_a_reset_and_another_change(tmp_path):
     other = pipeline(text, folder=tmp_path)
     found = begin(other, why_stateful(other), group, NOW_MS)
     assert found.starts == {} and found.lock.is_stateful and found.lock.generation > lock.generation
+
+
+def test_a_topic_that_has_only_the_name_of_the_one_that_was_read(tmp_path):
+    """It may have more records than that had."""
+    one, _ = begun(tmp_path, SOURCE + CONSOLE)
+    group = FakeGroup()
+    assert begin(one, None, group, NOW_MS).lock.topics == {"orders": "first"}
+    group.id = "second"
+    said = refusal(one, group)
+    assert said.startswith("source orders: topic orders is not the one that the pipeline has read: it was made anew, ")
+    assert "another cluster" in said and said.endswith("reset --to committed or reset --to earliest")
+    going_on = pipeline(source("fail.on.data.loss = false") + CONSOLE, folder=tmp_path)
+    assert begin(going_on, None, group, NOW_MS).lock.topics == {"orders": "second"}
+    # What was never read may be another one.
+    fresh = pipeline(SOURCE + CONSOLE, folder=tmp_path / "fresh")
+    begin(fresh, None, FakeGroup(), NOW_MS)
+    assert not begin(fresh, None, group, NOW_MS).has_checkpoint
+
+
+def test_a_topic_that_was_made_anew_after_a_reset(tmp_path):
+    one, lock = begun(tmp_path, SOURCE + CONSOLE)
+    group = FakeGroup()
+    reset.carry_out(one, reset.plan(one, None, lock, "committed", group, NOW_MS), group)
+    group.id = "second"
+    assert "topic orders is not the one" in refusal(one, group)
 
 
 class LostRecords(FakeGroup):
