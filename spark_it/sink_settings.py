@@ -107,7 +107,8 @@ class ConsoleSink(Sink):
 
 
 class PythonSink(Sink):
-    """A function of one's own, `function(data_frame, batch_id)`: `connector = "python:module.function"`."""
+    """A function of one's own, `function(data_frame, batch_id)`: `connector = "python:module.function"`. What it raises
+    stops the pipeline, but for `odradek.spark_it.sinks.SinkError(text, is_retriable=True)`: that is tried again."""
 
     title = "Sink: python"
     prefixes = (Prefix("options.", "Named arguments for the function."),)
