@@ -36,7 +36,7 @@ _AT_LINE = re.compile(r" \(at line (\d+), column \d+\)$")
 def load(path: FilePath, environment: Mapping[str, str]) -> Pipeline:
     """The pipeline in a file. Raises PipelineError, and OSError when the file cannot be read."""
     try:
-        text = path.read_bytes().decode()
+        text = path.read_bytes().decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise PipelineError(str(path), [Problem(1, f"not UTF-8: {error.reason}")]) from None
     return parse(text, environment, file=str(path), folder=path.absolute().parent)

@@ -257,8 +257,9 @@ def test_a_file(tmp_path):
     path.write_bytes(b"name = '\xff'")
     with pytest.raises(PipelineError, match="not UTF-8"):
         load(path, {})
-    path.write_text(SAMPLE, "utf-8")
-    assert load(path, {"PASSWORD": "x"}).state_folder == tmp_path / "pipelines" / "orders"
+    for encoding in ("utf-8", "utf-8-sig"):  # some editors begin a file with a byte order mark
+        path.write_text(SAMPLE, encoding)
+        assert load(path, {"PASSWORD": "x"}).state_folder == tmp_path / "pipelines" / "orders"
 
 
 def test_a_pipeline_that_takes_what_is_there():
