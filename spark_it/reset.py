@@ -108,7 +108,7 @@ def _starts(
 
 def _begun(found: Checkpoint, reached: Offsets) -> set[TopicPartition]:
     """The partitions of which a batch that is not done has records."""
-    planned = {} if found.planned is None else found.planned.all_topic_offsets()
+    planned = {} if found.planned is None else found.planned.topic_offsets()
     return {at for at, offset in planned.items() if offset > reached.get(at, 0)}
 
 
@@ -136,7 +136,7 @@ def _shown(to: To) -> str:
 
 def reached_offsets(found: Checkpoint) -> dict[TopicPartition, int]:
     """Up to where the newest batch that is done has read, over all topic sources."""
-    return {} if found.done is None else found.done.all_topic_offsets()
+    return {} if found.done is None else found.done.topic_offsets()
 
 
 def _sentences(pipeline: Pipeline, is_stateful: bool, to: To, again: Mapping[str, int]) -> Iterator[str]:

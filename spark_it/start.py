@@ -154,7 +154,7 @@ def _refuse_old_checkpoint(
 ) -> None:
     """A checkpoint that was put back from a copy would have batches written a second time."""
     assert found.planned is not None
-    planned = found.planned.all_topic_offsets()
+    planned = found.planned.topic_offsets()
     for (topic, partition), offset in sorted(committed.items()):
         if offset > planned.get((topic, partition), 0):
             there = planned.get((topic, partition), 0)
@@ -170,9 +170,8 @@ def _refuse_other_topics(pipeline: Pipeline, old: Lock, lock: Lock, found: Check
     for name, source in pipeline.sources.items():
         if not isinstance(source, TopicSource) or not source.fail_on_data_loss:
             continue
-        is_planned = found is not None and found.planned is not None
         planned = None if found is None else found.planned
-        offsets = lock.start.get(name, {}) if planned is None else planned.all_topic_offsets()
+        offsets = lock.start.get(name, {}) if planned is None else planned.topic_offsets()
         read = {topic for (topic, _), offset in offsets.items() if offset}
         for topic in sorted(read & lock.topics.keys() & old.topics.keys()):
             if lock.topics[topic] != old.topics[topic]:
