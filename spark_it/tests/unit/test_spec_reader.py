@@ -243,6 +243,18 @@ def test_no_secret_is_shown():
     assert "connection.password is an array" in said and "geheim" not in said
 
 
+def test_a_secret_may_change_without_the_place_becoming_another():
+    keys = {"type": "rest", "uri": "http://x", "token": "a", "s3.secret-access-key": "b", "s3.access-key-id": "c"}
+    sink = '[sink]\nconnector = "iceberg"\niceberg.tables = "a.b"\n'
+    sink += "".join(f'iceberg.catalog.{key} = "{value}"\n' for key, value in keys.items())
+    assert pipeline(SOURCE + sink).sink.texts("place") == {
+        "connector": "iceberg",
+        "iceberg.tables": "a.b",
+        "iceberg.catalog.type": "rest",
+        "iceberg.catalog.uri": "http://x",
+    }
+
+
 def test_sql_may_have_dollars():
     one = pipeline(SOURCE + transform("SELECT '$${x}' FROM orders") + CONSOLE)
     assert one.transforms[0].sql == "SELECT '${x}' FROM orders"
