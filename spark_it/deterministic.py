@@ -42,17 +42,16 @@ def findings(sql: str, *, has_batch_time: bool = True) -> list[Finding]:
     return sorted([*_calls(found), *_words(found), *clocks], key=lambda one: one.line)
 
 
-def conditions(sql: str, *, has_key: bool) -> Iterator[str]:
-    """What must hold of the rows for a statement to give the same again. Without `has_key` a row falls to its unit by
-    all that it has."""
+def conditions(sql: str) -> Iterator[str]:
+    """What must hold of the rows for a statement to give the same again, to the last digit."""
     names = {call.name: None for call in calls(tokens(sql))}
-    for name in names:
-        if name in _BY_TIES:
-            yield f"no two rows tie in {name}()"
+    ties = [f"{name}()" for name in names if name in _BY_TIES]
+    if ties:
+        yield f"no two rows tie in {', '.join(ties)}"
     sums = [f"{name}()" for name in names if name in _SUMS]
-    if sums and not has_key:
+    if sums:
         # Their last digit depends on the order in which rows arrive.
-        yield f"{', '.join(sums)} add up no FLOAT or DOUBLE, or key.fields say which row is which"
+        yield f"{', '.join(sums)} add up no FLOAT or DOUBLE"
 
 
 def _calls(found: Sequence[Token]) -> Iterator[Finding]:

@@ -16,7 +16,7 @@ from odradek.spark_it.sink_settings import (
     Sink,
     TopicSink,
 )
-from odradek.spark_it.source_settings import JdbcSource, PythonSource, TopicSource
+from odradek.spark_it.source_settings import FilesSource, PythonSource, TopicSource
 from odradek.spark_it.spec import Pipeline
 from odradek.spark_it.sql import keeps_state, tokens
 from odradek.spark_it.toml_lines import Path
@@ -178,13 +178,14 @@ def _conditions(pipeline: Pipeline, of: Units | None, level: Level) -> Iterator[
     for name, source in pipeline.sources.items():
         if isinstance(source, PythonSource):
             yield f"source {name} gives the same rows for the same offsets"
-        if isinstance(source, JdbcSource) and of is Units.BATCHES:
-            yield f"rows that source {name} has given do not change"
+        if isinstance(source, FilesSource) and of is Units.BATCHES:
+            yield f"files that source {name} has read do not change"
     if of is Units.BATCHES:
+        # Rows fall to their parts by their keys, those without by all that they have.
         has_key = isinstance(pipeline.sink, TopicSink) and bool(pipeline.sink.key_fields)
         for step in pipeline.steps_to(pipeline.sink_input):
             if step.python is not None:
                 yield f"{step.python} makes the same of the same rows"
-            if step.sql is not None:
-                for condition in deterministic.conditions(step.sql, has_key=has_key):
-                    yield f"{condition}, in {step.name}"
+            if step.sql is not None and not has_key:
+                for condition in deterministic.conditions(step.sql):
+                    yield f"{condition} in {step.name}, or key.fields say which row is which"
