@@ -23,9 +23,11 @@ from odradek.spark_it.toml_lines import Path
 
 
 class Level(Enum):
-    """How often a row shows."""
+    """How often a row shows. NOT_IF_REPEATED: it may fall to another part of a batch that is repeated, where what is
+    written already is left out."""
 
     EXACTLY_ONCE = "exactly once"
+    NOT_IF_REPEATED = "once, but twice or never where a batch is repeated after a crash"
     AT_LEAST_ONCE = "at least once"
 
 
@@ -54,7 +56,7 @@ class Guarantee:
     def __str__(self) -> str:
         lines = [f"{self.sink}: {self.level.value}, {self.how}"]
         if self.dead_letters is not None:
-            how = "in the same transaction" if self.dead_letters is Level.EXACTLY_ONCE else "before the batch is done"
+            how = "before the batch is done" if self.units is None else "in the same transaction"
             lines.append(f"  dead letters: {self.dead_letters.value}, {how}")
         return "\n".join([*lines, *(f"  provided that {condition}" for condition in self.conditions)])
 
@@ -102,7 +104,7 @@ def guarantee(pipeline: Pipeline, stateful: str | None) -> Guarantee:
     of = units(pipeline, stateful)
     doubts = [message for _, _, message in _doubts(pipeline, of, stateful)]
     can = not isinstance(sink, ConsoleSink | PythonSink)
-    level = Level.EXACTLY_ONCE if can and not doubts else Level.AT_LEAST_ONCE
+    level = Level.AT_LEAST_ONCE if not can else Level.NOT_IF_REPEATED if doubts else Level.EXACTLY_ONCE
     dead_letters = None
     if pipeline.errors.deadletterqueue_topic_name is not None:
         dead_letters = level if of is not None else Level.AT_LEAST_ONCE
@@ -128,7 +130,7 @@ def refusals(pipeline: Pipeline, stateful: str | None) -> Iterator[Problem]:
         return
     why = f"batches are written in parts ({stateful})" if stateful else "batches are written in parts"
     for path, line, message in _doubts(pipeline, units(pipeline, stateful), stateful):
-        hint = f'since {why}; exactly.once.support = "requested" runs it at least once'
+        hint = f'since {why}; exactly.once.support = "requested" runs it {Level.NOT_IF_REPEATED.value}'
         yield Problem(pipeline.lines.within(path, line), f"{message}, {hint}")
 
 
@@ -167,7 +169,7 @@ def _doubts(pipeline: Pipeline, of: Units | None, stateful: str | None) -> Itera
 def _conditions(pipeline: Pipeline, of: Units | None, level: Level) -> Iterator[str]:
     if of is not None:
         yield "readers use isolation.level=read_committed"
-    if level is Level.AT_LEAST_ONCE:
+    if level is not Level.EXACTLY_ONCE:
         return
     if isinstance(pipeline.sink, FilesSink):
         yield "the file system renames a folder in one step, as local ones and HDFS do, or nobody reads meanwhile"

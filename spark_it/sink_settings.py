@@ -17,9 +17,8 @@ class Sink(Settings):
         "exactly.once.support",
         None,
         choices=("required", "requested"),
-        doc="required: refuse "
-        "what cannot be exactly once (the default where the sink can); requested: run it at "
-        "least once then.",
+        doc="required: refuse what cannot be exactly once (the default where the sink can); requested: run it all the "
+        "same, and `validate` says what that comes to.",
     )
     required: ClassVar[Required] = (connector,)
     place: ClassVar[Required] = (connector,)
