@@ -1,6 +1,7 @@
 """The markers of a topic sink, on the driver: where each unit has its own, which must be there, and that none expires.
 
-Kafka forgets an offset that is not committed again within `offsets.retention.minutes`, seven days by default.
+Kafka forgets an offset that is not committed again within `offsets.retention.minutes`: seven days by default, one where
+somebody has kept an older default.
 """
 
 import contextlib
@@ -35,7 +36,7 @@ BATCHES_TOPIC = "__pipeline_batches"
 """Empty: an offset of it is a batch's number. Partition k belongs to part k of the batches of all pipelines, which
 keep apart by their groups."""
 
-RENEW_AFTER_S = 24 * 3600.0
+RENEW_AFTER_S = 6 * 3600.0
 CHECK_EVERY_S = 3600.0
 _TIMEOUT_S = 30.0
 

@@ -185,13 +185,13 @@ def kept(broker, unique):
     keeper.close()
 
 
-def test_markers_are_renewed_when_they_are_a_day_old(kept, unique):
+def test_markers_are_renewed_when_they_are_old(kept, unique):
     made, found, keeper = kept
     now_ms = int(time.time() * 1000)
-    tomorrow_ms = now_ms + int(RENEW_AFTER_S * 1000) + 60_000
+    later_ms = now_ms + int(RENEW_AFTER_S * 1000) + 60_000
     assert keeper.renew_old(now_ms) == 0
-    assert [lane.partition for lane in found.old(tomorrow_ms)] == [0, 1]
-    assert keeper.renew_old(tomorrow_ms) == 2
+    assert [lane.partition for lane in found.old(later_ms)] == [0, 1]
+    assert keeper.renew_old(later_ms) == 2
     # One that a reset has committed does not say when.
     cluster = Cluster(made.settings)
     cluster.commit(unique, {(unique, 2): 4})
