@@ -8,7 +8,6 @@ from typing import Any, TypeVar
 
 from confluent_kafka import (
     Consumer,
-    ConsumerGroupTopicPartitions,
     IsolationLevel,
     KafkaError,
     KafkaException,
@@ -132,21 +131,7 @@ class Cluster:
         if not wanted:
             return {}
         doing = f"read the offsets of group {group}"
-        # An admin client crashes when the coordinator is not ready (librdkafka issue 5040). This one joins no group.
-        configuration = self._configuration | {
-            "group.id": group,
-            "enable.auto.commit": False,
-            # What a transaction has open is not waited for.
-            "isolation.level": "read_uncommitted",
-        }
-        try:
-            consumer = Consumer(configuration)
-            try:
-                found = self._asked_of_coordinator(doing, lambda: consumer.committed(wanted, _TIMEOUT_S))
-            finally:
-                consumer.close()
-        except KafkaException as error:
-            raise self._error(doing, error) from None
+        found = self._asked_of_coordinator(group, doing, lambda consumer: consumer.committed(wanted, _TIMEOUT_S))
         return {(at.topic, at.partition): at.offset for at in found if at.offset >= 0}
 
     def commit(self, group: str, offsets: Mapping[At, int]) -> None:
@@ -155,28 +140,41 @@ class Cluster:
             return
         doing = f"commit offsets of group {group}"
         wanted = [TopicPartition(*at, offset) for at, offset in offsets.items()]
-        asked = [ConsumerGroupTopicPartitions(group, wanted)]
+        self._asked_of_coordinator(
+            group, doing, lambda consumer: consumer.commit(offsets=wanted, asynchronous=False) or []
+        )
 
-        def ask() -> list[TopicPartition]:
-            asked_for = self._admin.alter_consumer_group_offsets(asked, request_timeout=_TIMEOUT_S)[group]
-            found: list[TopicPartition] = asked_for.result(timeout=_TIMEOUT_S + 5).topic_partitions
-            return found
+    def _asked_of_coordinator(
+        self, group: str, doing: str, ask: Callable[[Consumer], list[TopicPartition]]
+    ) -> list[TopicPartition]:
+        """What a group's coordinator answers; asks again while it is not ready, as in a cluster's first moments.
 
-        self._asked_of_coordinator(doing, ask)
-
-    def _asked_of_coordinator(self, doing: str, ask: Callable[[], list[TopicPartition]]) -> list[TopicPartition]:
-        """What a group's coordinator answers; asks again while it is not ready, as in a cluster's first moments."""
+        A consumer asks, which joins no group: an admin client ends the whole process when a coordinator is not ready
+        (librdkafka issue 5040).
+        """
+        configuration = self._configuration | {
+            "group.id": group,
+            "enable.auto.commit": False,
+            # What a transaction has open is not waited for.
+            "isolation.level": "read_uncommitted",
+        }
         give_up_at = time.monotonic() + _TIMEOUT_S
-        while True:
-            try:
-                found = ask()
-                break
-            except KafkaException as error:
-                if error.args[0].code() not in _NOT_YET or time.monotonic() > give_up_at:
-                    raise self._error(doing, error) from None
-            except TimeoutError:
-                raise self._silent(doing) from None
-            time.sleep(_BETWEEN_TRIES_S)
+        consumer: Consumer | None = None
+        try:
+            consumer = Consumer(configuration)
+            while True:
+                try:
+                    found = ask(consumer)
+                    break
+                except KafkaException as error:
+                    if error.args[0].code() not in _NOT_YET or time.monotonic() > give_up_at:
+                        raise
+                time.sleep(_BETWEEN_TRIES_S)
+        except KafkaException as error:
+            raise self._error(doing, error) from None
+        finally:
+            if consumer is not None:
+                consumer.close()
         for at in found:
             if at.error is not None:
                 raise ClusterError(f"cannot {doing}: {at.topic}-{at.partition}: {at.error.str()}")

@@ -17,7 +17,7 @@ from odradek.testing import OdradekBroker
 from spark_it.data import Topics
 from spark_it.tests.unit.support import CONSOLE, pipeline
 
-OFFSET_FETCH = 9
+OFFSET_COMMIT, OFFSET_FETCH = 8, 9
 NOT_COORDINATOR = struct.pack(">h", 16)
 ASK = """
 import sys
@@ -43,7 +43,8 @@ SOURCE_OF_BYTES = '[source.all]\nconnector = "topic"\ntopics.regex = ".*"\nvalue
 
 
 class Between:
-    """Passes bytes on between clients and a broker; the first `times` answers to OffsetFetch become NOT_COORDINATOR."""
+    """Passes bytes on between clients and a broker; the first `times` answers to OffsetFetch and to OffsetCommit become
+    NOT_COORDINATOR."""
 
     def __init__(self, times):
         self.changed = Counter()
@@ -85,11 +86,13 @@ class Between:
                 return
 
     def _answer(self, frame, key, version):
-        if key != OFFSET_FETCH or self.changed[key] >= self._times:
+        if key not in (OFFSET_FETCH, OFFSET_COMMIT) or self.changed[key] >= self._times:
             return frame
         self.changed[key] += 1
-        # The error stands before the tagged fields: those of the answer, and from version 8 on of the group.
-        end = len(frame) - (0 if version < 6 else 1 if version < 8 else 2)
+        # The error stands before the tagged fields: of the answer, and from version 8 on of the group or, in an answer
+        # about one partition, of that and its topic.
+        tags = (0 if version < 6 else 1 if version < 8 else 2) if key == OFFSET_FETCH else 0 if version < 8 else 3
+        end = len(frame) - tags
         return frame[: end - 2] + NOT_COORDINATOR + frame[end:]
 
 
@@ -113,7 +116,7 @@ def test_a_group_is_asked_again_while_its_coordinator_is_not_ready(between):
             [sys.executable, "-c", ASK, f"127.0.0.1:{between.port}"], capture_output=True, text=True, timeout=60
         )
     assert (done.returncode, done.stdout) == (0, "{('orders', 0): 3}\n"), done.stderr
-    assert between.changed[OFFSET_FETCH] == 2
+    assert between.changed[OFFSET_FETCH] == between.changed[OFFSET_COMMIT] == 2
 
 
 def test_a_pattern_does_not_match_what_kafka_keeps_for_itself(broker, topics, unique):
