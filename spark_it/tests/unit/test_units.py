@@ -403,7 +403,7 @@ def test_a_transaction_that_takes_too_long(bench):
                 reader.close()
 
     hasty = Sleeping(bench.servers, {"transaction.timeout.ms": "1000", "message.timeout.ms": "1000"})
-    with pytest.raises(FencedError, match=r"or it took longer than transaction\.timeout\.ms .*; see that .* or set"):
+    with pytest.raises(FencedError, match=r"or it took longer than transaction\.timeout\.ms .*; see that .*, or set"):
         write(unit, [bench.records(1)], hasty)
     assert bench.written() == []
     assert write(unit, [bench.records(1, 2)], bench.clients).is_new
