@@ -102,6 +102,9 @@ class Analysis:
             if stateful is None:
                 together = brings_together(made)
                 stateful = None if together is None else f"{together} in {step.name}"
+        if stateful is not None and not is_streaming and not problems:
+            # It will be run as a stream, which does not have all that a batch has.
+            return self._look(pipeline, schemas, stateful, problems)
         if not problems and is_streaming:
             problems += self._unsupported(pipeline, frames)
         if not problems and pipeline.sink_input is not None:

@@ -78,7 +78,8 @@ class Input:
         sizes = [0]
         latest = watermark = _NEVER
         for row in rows:
-            micros = event_micros(row.get(time_of))
+            found = (value for name, value in row.items() if name.casefold() == time_of.casefold())
+            micros = event_micros(next(found, None))
             if micros is not None:
                 if watermark <= micros < latest - delay_ms * 1000:
                     # Rows are held against the watermark that the batch before was held against.

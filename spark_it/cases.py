@@ -152,7 +152,9 @@ class _Run:
                 taken.append(_as_text(batch))
 
             self._run_query(frame, mode, take, f"of-{name or ''}")
-            outputs.add(name, self._merged(taken) if mode == "update" else [*itertools.chain(*taken)], frame.schema)
+            sink = self._pipeline.sink
+            keys = sink.pk_fields if isinstance(sink, JdbcSink) else ()
+            outputs.add(name, merged(taken, keys) if mode == "update" else [*itertools.chain(*taken)], frame.schema)
         dead = together(parts)
         if dead is not None and self._case.dead_letters is not None:
 
@@ -161,17 +163,6 @@ class _Run:
 
             self._run_query(dead, output_mode(self._pipeline, dead), count, "dead")
         return outputs
-
-    def _merged(self, batches: Sequence[Sequence[str]]) -> list[str]:
-        """What a sink has in which a row takes the place of the one with the same key."""
-        sink = self._pipeline.sink
-        keys = sink.pk_fields if isinstance(sink, JdbcSink) else ()
-        rows: dict[str, str] = {}
-        for batch in batches:
-            for row in batch:
-                read = json.loads(row)
-                rows[json.dumps([read.get(key) for key in keys]) if keys else row] = row
-        return list(rows.values())
 
     def _run_query(self, frame: DataFrame, mode: str, take: Callable[[DataFrame, int], None], name: str) -> None:
         failures: list[BaseException] = []
@@ -202,6 +193,16 @@ class _Run:
                 raise CaseError(f"the case does not end within {_TIMEOUT_S} s")
         finally:
             query.stop()
+
+
+def merged(batches: Sequence[Sequence[str]], keys: Sequence[str]) -> list[str]:
+    """What a sink has in which a row takes the place of the one with the same key; rows are JSON."""
+    folded = [key.casefold() for key in keys]
+    rows: dict[str, str] = {}
+    for row in itertools.chain(*batches):
+        read = {name.casefold(): value for name, value in json.loads(row).items()}
+        rows[json.dumps([read.get(key) for key in folded]) if keys else row] = row
+    return list(rows.values())
 
 
 class _Outputs:

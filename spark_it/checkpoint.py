@@ -5,8 +5,8 @@ written whole and only once: a line with the version, a line of JSON about the b
 each source. Source: Spark 4.0, OffsetSeqLog, CommitLog, HDFSMetadataLog, KafkaSourceOffset.
 """
 
+import contextlib
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,21 +32,15 @@ class Batch:
     id: int
     offsets: tuple[str | None, ...]
     started_ms: int
-    watermark_ms: int
-    conf: Mapping[str, str]
 
-    def topic_offsets(self, source: int) -> dict[TopicPartition, int]:
-        """Up to where the batch reads, for a source that is the `source`-th of the query and reads topics.
-
-        Raises CheckpointError if it reads something else.
-        """
-        text = self.offsets[source] if source < len(self.offsets) else None
-        if text is None:
-            return {}
-        try:
-            return topic_offsets(text)
-        except ValueError:
-            raise CheckpointError(f"batch {self.id} has offsets of no topic: {text}") from None
+    def topic_offsets(self) -> dict[TopicPartition, int]:
+        """Up to where the batch reads, over all sources that read topics."""
+        found: dict[TopicPartition, int] = {}
+        for text in self.offsets:
+            if text is not None:
+                with contextlib.suppress(ValueError):  # of a source that is no topic
+                    found |= topic_offsets(text)
+        return found
 
 
 def topic_offsets(text: str) -> dict[TopicPartition, int]:
@@ -109,14 +103,11 @@ def read_batch(folder: Path, batch_id: int) -> Batch:
     if not lines:
         raise CheckpointError(f"{path} is cut off")
     about = _json(path, lines[0]) if lines[0] else {}
-    conf = about.get("conf")
     try:
         return Batch(
             id=batch_id,
             offsets=tuple(None if line == _NO_OFFSET else line for line in lines[1:]),
             started_ms=int(about.get("batchTimestampMs", 0)),
-            watermark_ms=int(about.get("batchWatermarkMs", 0)),
-            conf={str(key): str(value) for key, value in conf.items()} if isinstance(conf, dict) else {},
         )
     except (TypeError, ValueError):
         raise CheckpointError(f"{path} is not as Spark writes it") from None

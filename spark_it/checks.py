@@ -10,7 +10,7 @@ from odradek.properties import nearest
 from odradek.spark_it import sql
 from odradek.spark_it.problems import Problem
 from odradek.spark_it.settings import RecordFormat
-from odradek.spark_it.sink_settings import JdbcSink, TopicSink
+from odradek.spark_it.sink_settings import IcebergSink, JdbcSink, TopicSink
 from odradek.spark_it.source_settings import FilesSource, JdbcSource, TopicSource
 from odradek.spark_it.spec import Pipeline
 from odradek.spark_it.toml_lines import Path
@@ -40,16 +40,20 @@ def _key(path: Path, key: str) -> Path:
 
 
 def _texts(pipeline: Pipeline) -> Iterator[Problem]:
-    """Statements that have no end."""
+    """Statements that have no end, and steps that are no queries."""
     texts: list[tuple[Path, str, str | None]] = [
         (("transform", index, "sql"), step.name, step.sql) for index, step in enumerate(pipeline.transforms)
     ]
     texts += [(("expect", e.table, e.name, "sql"), e.name, e.settings.sql) for e in pipeline.expectations]
     for path, name, text in texts:
         try:
-            sql.tokens(text or "")
+            other = sql.no_query(sql.tokens(text or ""))
         except sql.SqlError as error:
             yield Problem(pipeline.lines.within(path, error.line), f"{name}: {error}")
+            continue
+        if path[0] == "transform" and text is not None and other is not None:
+            message = f"transform {name}: sql is a SELECT" + (f", not {other}" if other else "")
+            yield Problem(pipeline.lines.within(path, 0), message)
 
 
 def _names(pipeline: Pipeline) -> Iterator[Problem]:
@@ -110,6 +114,12 @@ def _references(pipeline: Pipeline) -> Iterator[Problem]:
     for expectation in pipeline.expectations:
         if expectation.table.casefold() not in known:
             yield _at(pipeline, ("expect", expectation.table), f"expect: {_no_table(expectation.table, known, set())}")
+        for table in sql.tables(sql.tokens(expectation.settings.sql)):
+            message = (
+                f"expect {expectation.name}: it is of one row, and cannot read {table.text}; do that in a transform"
+            )
+            path = ("expect", expectation.table, expectation.name, "sql")
+            yield Problem(pipeline.lines.within(path, table.line), message)
 
 
 def _no_table(name: str, known: dict[str, str], later: set[str]) -> str:
@@ -241,6 +251,11 @@ def _sink(pipeline: Pipeline) -> Iterator[Problem]:
             found.append(("key", "key.format and what belongs to it need key.fields"))
         if any(_reads(source, sink.topic) for source in pipeline.sources.values()):
             found.append(("topic", f"topic {sink.topic} is read by the pipeline that writes it"))
+    if isinstance(sink, IcebergSink):
+        if "," in sink.iceberg_tables or not all(sink.iceberg_tables.partition(".")):
+            found.append(("iceberg.tables", f"iceberg.tables = {sink.iceberg_tables}: write one, as namespace.table"))
+        if not sink.passed["iceberg.catalog."]:
+            found.append(("iceberg", "iceberg.catalog.type and iceberg.catalog.warehouse say where the table is"))
     for key, message in found:
         yield _at(pipeline, _key(("sink",), key), f"sink: {message}")
 

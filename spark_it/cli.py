@@ -1,7 +1,7 @@
 """The command line of pipelines: `odradek pipeline COMMAND FILE`.
 
 Exit codes: 0; 1 when something could not be done, with a line on standard error saying what; 2 for a wrong command
-line or a wrong file, with a line `file:line: message` for each mistake.
+line or a wrong file, with a line `file:line: message` for each mistake; 130 after Ctrl-C, but for `run`, which ends so.
 """
 
 import argparse
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NoReturn
 from odradek.spark_it import connections, reference, reset, running, status, validation
 from odradek.spark_it.checkpoint import CheckpointError
 from odradek.spark_it.group import ClusterError
-from odradek.spark_it.lock import LockError, read_lock, why_stateful
+from odradek.spark_it.lock import DamagedLockError, LockError, read_lock, why_stateful
 from odradek.spark_it.problems import PipelineError
 from odradek.spark_it.source_settings import TopicSource
 from odradek.spark_it.spec import Pipeline
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 PROGRAM = "odradek pipeline"
 EXIT_FAILED = 1
 EXIT_USAGE = 2
+EXIT_INTERRUPTED = 130
 
 
 class _FailedError(Exception):
@@ -65,7 +66,7 @@ def _parser() -> argparse.ArgumentParser:
 
     validating = command("validate", _validate, "check a pipeline's file and say what the pipeline guarantees")
     validating.add_argument("--without-spark", action="store_true", help="leave out what only Spark sees")
-    validating.add_argument("--connect", action="store_true", help="look up topics and tables too")
+    validating.add_argument("--connect", action="store_true", help="look up topics, schemas and tables too")
     runs = command("run", _run, "run a pipeline until it is asked to stop")
     runs.add_argument("--available-now", action="store_true", help="take what is there and end")
     runs.add_argument("--master", metavar="URL", help="Spark's master, in place of the file's")
@@ -100,20 +101,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _say(str(error))
     except OSError as error:
         _say(f"{error.filename or 'input or output'}: {error.strerror or error}")
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
     return EXIT_FAILED
 
 
 def _validate(options: argparse.Namespace) -> int:
     pipeline = _load(options.file)
-    guaranteed = validation.validate(pipeline)
+    guaranteed, tables = validation.validate(pipeline), list[str]()
     if not options.without_spark:
         try:
             from odradek.spark_it import look
         except ImportError as error:
             _say(f"Spark has not looked at it: package {error.name} is missing (pip install 'odradek[spark]')")
         else:
-            guaranteed = look.validate(pipeline, _say)
-    _print(validation.summary(pipeline, guaranteed))
+            try:
+                looked = look.connect(pipeline, _say) if options.connect else (look.validate(pipeline, _say), [])
+            except look.FAILURES as error:
+                raise _FailedError(str(error)) from None
+            guaranteed, tables = looked
+    _print([*validation.summary(pipeline, guaranteed), *tables])
     if not options.connect:
         return 0
     return _with_cluster(pipeline, lambda cluster: _print(connections.found(pipeline, cluster)))
@@ -149,9 +156,21 @@ def _reset(options: argparse.Namespace) -> int:
 
 
 def _reset_held(pipeline: Pipeline, options: argparse.Namespace, cluster: "Cluster") -> int:
-    old = read_lock(pipeline.state_folder)
-    now_ms = int(time.time() * 1000)
-    planned = reset.plan(pipeline, why_stateful(pipeline, old), old, options.to, cluster, now_ms)
+    from odradek.spark_it.fencing import fence_all
+    from odradek.spark_it.sinks import SinkError
+
+    try:
+        old = read_lock(pipeline.state_folder)
+    except DamagedLockError as error:
+        _say(str(error))
+        old = None
+    stateful = why_stateful(pipeline, old)
+    if options.execute:
+        try:
+            fence_all(pipeline, stateful, old)
+        except SinkError as error:
+            raise _FailedError(str(error)) from None
+    planned = reset.plan(pipeline, stateful, old, options.to, cluster, int(time.time() * 1000))
     _print(f"{pipeline.name}: {sentence}" for sentence in planned.sentences)
     if not options.execute:
         return _print([f"{pipeline.name}: nothing is changed yet; --execute does it"])

@@ -2,17 +2,18 @@
 
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
 from confluent_kafka import (
     Consumer,
-    ConsumerGroupTopicPartitions,
     IsolationLevel,
     KafkaError,
     KafkaException,
+    TopicCollection,
     TopicPartition,
+    Uuid,
 )
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin import OffsetSpec as _OffsetSpec  # type: ignore[attr-defined]
@@ -27,13 +28,21 @@ T = TypeVar("T")
 OffsetSpec: Any = _OffsetSpec
 _TIMEOUT_S = 15.0
 _BETWEEN_TRIES_S = 0.1
+_INTERNAL = ("__consumer_offsets", "__transaction_state", "__share_group_state")
+"""What a pattern does not match, for Kafka's own clients, which Spark asks, do not list it."""
 _NONE = -1
+_NO_ID = str(Uuid(0, 0))
+"""Of brokers that have none."""
 _NOT_YET = (
     KafkaError.NOT_COORDINATOR,
     KafkaError.COORDINATOR_NOT_AVAILABLE,
     KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
     KafkaError._WAIT_COORD,
 )
+
+
+class _UnknownTopicError(ClusterError):
+    """A topic that is not there."""
 
 
 class Cluster:
@@ -61,13 +70,30 @@ class Cluster:
             raise self._error("list topics", error) from None
         if source.topics_regex is not None:
             pattern = re.compile(source.topics_regex)
-            names = [name for name in topics if pattern.fullmatch(name)]
+            names = [name for name in topics if pattern.fullmatch(name) and name not in _INTERNAL]
         else:
             names = list(source.topics)
             for name in names:
                 if name not in topics or topics[name].error is not None:
                     raise ClusterError(f"topic {name} is not there")
         return sorted((name, partition) for name in names for partition in topics[name].partitions)
+
+    def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
+        """What tells topics from others of their names, before them or elsewhere; nothing of a topic without."""
+        names = sorted(set(topics))
+        if not names:
+            return {}
+        futures = self._asked(
+            "look up topics",
+            lambda: self._admin.describe_topics(TopicCollection(names), request_timeout=_TIMEOUT_S),
+        )
+        found: dict[str, str] = {}
+        for name, future in futures.items():
+            try:
+                found[name] = str(self._result(f"look up topic {name}", future).topic_id)
+            except _UnknownTopicError:
+                continue  # gone by now, or the broker has yet to hear of it
+        return {name: id_ for name, id_ in found.items() if id_ != _NO_ID}
 
     def earliest(self, partitions: Partitions) -> Offsets:
         """The first offset of each partition."""
@@ -105,21 +131,7 @@ class Cluster:
         if not wanted:
             return {}
         doing = f"read the offsets of group {group}"
-        # An admin client crashes when the coordinator is not ready (librdkafka issue 5040). This one joins no group.
-        configuration = self._configuration | {
-            "group.id": group,
-            "enable.auto.commit": False,
-            # What a transaction has open is not waited for.
-            "isolation.level": "read_uncommitted",
-        }
-        try:
-            consumer = Consumer(configuration)
-            try:
-                found = self._asked_of_coordinator(doing, lambda: consumer.committed(wanted, _TIMEOUT_S))
-            finally:
-                consumer.close()
-        except KafkaException as error:
-            raise self._error(doing, error) from None
+        found = self._asked_of_coordinator(group, doing, lambda consumer: consumer.committed(wanted, _TIMEOUT_S))
         return {(at.topic, at.partition): at.offset for at in found if at.offset >= 0}
 
     def commit(self, group: str, offsets: Mapping[At, int]) -> None:
@@ -128,28 +140,41 @@ class Cluster:
             return
         doing = f"commit offsets of group {group}"
         wanted = [TopicPartition(*at, offset) for at, offset in offsets.items()]
-        asked = [ConsumerGroupTopicPartitions(group, wanted)]
+        self._asked_of_coordinator(
+            group, doing, lambda consumer: consumer.commit(offsets=wanted, asynchronous=False) or []
+        )
 
-        def ask() -> list[TopicPartition]:
-            asked_for = self._admin.alter_consumer_group_offsets(asked, request_timeout=_TIMEOUT_S)[group]
-            found: list[TopicPartition] = asked_for.result(timeout=_TIMEOUT_S + 5).topic_partitions
-            return found
+    def _asked_of_coordinator(
+        self, group: str, doing: str, ask: Callable[[Consumer], list[TopicPartition]]
+    ) -> list[TopicPartition]:
+        """What a group's coordinator answers; asks again while it is not ready, as in a cluster's first moments.
 
-        self._asked_of_coordinator(doing, ask)
-
-    def _asked_of_coordinator(self, doing: str, ask: Callable[[], list[TopicPartition]]) -> list[TopicPartition]:
-        """What a group's coordinator answers; asks again while it is not ready, as in a cluster's first moments."""
+        A consumer asks, which joins no group: an admin client ends the whole process when a coordinator is not ready
+        (librdkafka issue 5040).
+        """
+        configuration = self._configuration | {
+            "group.id": group,
+            "enable.auto.commit": False,
+            # What a transaction has open is not waited for.
+            "isolation.level": "read_uncommitted",
+        }
         give_up_at = time.monotonic() + _TIMEOUT_S
-        while True:
-            try:
-                found = ask()
-                break
-            except KafkaException as error:
-                if error.args[0].code() not in _NOT_YET or time.monotonic() > give_up_at:
-                    raise self._error(doing, error) from None
-            except TimeoutError:
-                raise self._silent(doing) from None
-            time.sleep(_BETWEEN_TRIES_S)
+        consumer: Consumer | None = None
+        try:
+            consumer = Consumer(configuration)
+            while True:
+                try:
+                    found = ask(consumer)
+                    break
+                except KafkaException as error:
+                    if error.args[0].code() not in _NOT_YET or time.monotonic() > give_up_at:
+                        raise
+                time.sleep(_BETWEEN_TRIES_S)
+        except KafkaException as error:
+            raise self._error(doing, error) from None
+        finally:
+            if consumer is not None:
+                consumer.close()
         for at in found:
             if at.error is not None:
                 raise ClusterError(f"cannot {doing}: {at.topic}-{at.partition}: {at.error.str()}")
@@ -165,15 +190,16 @@ class Cluster:
         try:
             return future.result(timeout=_TIMEOUT_S + 5)
         except KafkaException as error:
-            raise self._error(doing, error) from None
+            is_unknown = error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART
+            raise self._error(doing, error, _UnknownTopicError if is_unknown else ClusterError) from None
         except TimeoutError:
             raise self._silent(doing) from None
 
     def _silent(self, doing: str) -> ClusterError:
         return ClusterError(f"cannot {doing} at {self._servers}: no answer")
 
-    def _error(self, doing: str, error: KafkaException) -> ClusterError:
-        return ClusterError(f"cannot {doing} at {self._servers}: {_reason(error)}")
+    def _error(self, doing: str, error: KafkaException, kind: type[ClusterError] = ClusterError) -> ClusterError:
+        return kind(f"cannot {doing} at {self._servers}: {_reason(error)}")
 
 
 def _reason(error: KafkaException) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import pyarrow as pa
+from confluent_kafka import KafkaException, Producer
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
@@ -16,6 +17,7 @@ from odradek.spark_it.record_sizes import size, sizes
 from odradek.spark_it.sinks import SinkError
 from odradek.spark_it.spark_errors import readable
 from odradek.spark_it.spec import Pipeline
+from odradek.spark_it.units import is_passing
 
 _FLUSH_S = 1.0
 
@@ -49,10 +51,12 @@ class DeadLetterWriter:
         try:
             counts = dead.select("key", "value", "headers").mapInArrow(produce, "rows bigint").collect()
         except PySparkException as error:
-            if _UNWRITTEN not in str(error):
-                raise
-            message = f"dead letters cannot be written to topic {topic}: {readable(error).partition(_UNWRITTEN)[2]}"
-            raise SinkError(message, is_retriable=True) from None
+            said = readable(error)
+            for mark, may_pass in ((_UNWRITTEN, True), (_REFUSED, False)):
+                if mark in said:
+                    message = f"dead letters cannot be written to topic {topic}: {said.partition(mark)[2]}"
+                    raise SinkError(message, is_retriable=may_pass) from None
+            raise
         return sum(row.rows for row in counts)
 
     def _measured(self) -> int:
@@ -66,11 +70,12 @@ class DeadLetterWriter:
 
 
 _UNWRITTEN = "odradek dead letters unwritten: "
+_REFUSED = "odradek dead letters refused: "
+"""Before what Kafka said: of what may pass, and of what will not."""
 
 
 def produce_all(topic: str, configuration: Mapping[str, Any], batches: Iterable[pa.RecordBatch], largest: int) -> int:
     """Produces records and returns how many, when all are acknowledged. Raises RuntimeError. In the workers."""
-    from confluent_kafka import KafkaException, Producer
 
     producer: Any = None
     failures: list[Any] = []
@@ -93,9 +98,11 @@ def produce_all(topic: str, configuration: Mapping[str, Any], batches: Iterable[
         while producer is not None and producer.flush(_FLUSH_S):
             pass
     except KafkaException as error:
-        raise RuntimeError(f"{_UNWRITTEN}{error.args[0].str()}") from None
+        failures.append(error.args[0])
     if failures:
-        raise RuntimeError(f"{_UNWRITTEN}{failures[0].str()}")
+        # One that will not pass says more.
+        worst = min(failures, key=is_passing)
+        raise RuntimeError(f"{_UNWRITTEN if is_passing(worst) else _REFUSED}{worst.str()}")
     return count
 
 

@@ -20,6 +20,8 @@ CLASS_NAME = f"{PREFIX}class.name"
 EXCEPTION_CLASS_NAME = f"{PREFIX}exception.class.name"
 EXCEPTION_MESSAGE = f"{PREFIX}exception.message"
 EXCEPTION_STACKTRACE = f"{PREFIX}exception.stacktrace"
+LEFT_OUT = f"{PREFIX}record.left.out"
+"""Ours: the dead letter has no key, value and headers of its record."""
 
 
 class Stage(Enum):
@@ -92,8 +94,9 @@ def without_errors(headers: Iterable[Header]) -> list[Header]:
 
 def brief(headers: Iterable[Header]) -> list[Header]:
     """Those of a dead letter that is too large for its topic and goes there without key and value: what Connect's say,
-    which is where the record is."""
-    return [(name, value and value[:_BRIEF_BYTES]) for name, value in headers if name.startswith(PREFIX)]
+    which is where the record is; and that it was left out, for else it looks like a record that has neither."""
+    kept = [(name, value and value[:_BRIEF_BYTES]) for name, value in headers if name.startswith(PREFIX)]
+    return [*kept, (LEFT_OUT, b"true")]
 
 
 _BRIEF_BYTES = 1000

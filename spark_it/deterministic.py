@@ -1,8 +1,8 @@
 """Whether a statement gives the same rows each time it is run over the same rows.
 
 Where a batch is written by several transactions and repeated after a crash, a row must fall to the same unit again, so
-that nothing is written by two units or by none. `current_timestamp` and its kin are safe: Spark keeps a batch's time
-in the checkpoint. What a function of Python does is not seen.
+that nothing is written by two units or by none. `current_timestamp` and its kin are safe where the statement is part of
+the stream: Spark keeps a batch's time in the checkpoint. What a function of Python does is not seen.
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,6 +15,13 @@ _PLACE = words("monotonically_increasing_id spark_partition_id")
 _FOREIGN = words("java_method reflect try_reflect")
 _BY_ARRIVAL = words("first first_value last last_value any_value collect_list collect_set array_agg listagg string_agg")
 _SORTS = words("sort_array array_sort")
+_BY_TIES = words("max_by min_by mode")
+_SUMS = words(
+    "sum try_sum avg try_avg mean stddev std stddev_pop stddev_samp variance var_pop var_samp corr covar_pop covar_samp"
+    " skewness kurtosis"
+)
+_CLOCKS = words("CURRENT_TIMESTAMP CURRENT_DATE LOCALTIMESTAMP")
+_CLOCK_CALLS = words("now curdate unix_timestamp")
 
 
 class Finding(NamedTuple):
@@ -25,10 +32,26 @@ class Finding(NamedTuple):
     line: int
 
 
-def findings(sql: str) -> list[Finding]:
-    """All that may come out otherwise, in order. Raises SqlError for a statement that has no tokens."""
+def findings(sql: str, *, has_batch_time: bool = True) -> list[Finding]:
+    """All that may come out otherwise, in order. Raises SqlError for a statement that has no tokens.
+
+    Without `has_batch_time` the clock is the one of the moment at which the batch is computed.
+    """
     found = tokens(sql)
-    return sorted([*_calls(found), *_words(found)], key=lambda one: one.line)
+    clocks = [] if has_batch_time else _clocks(found)
+    return sorted([*_calls(found), *_words(found), *clocks], key=lambda one: one.line)
+
+
+def conditions(sql: str) -> Iterator[str]:
+    """What must hold of the rows for a statement to give the same again, to the last digit."""
+    names = {call.name: None for call in calls(tokens(sql))}
+    ties = [f"{name}()" for name in names if name in _BY_TIES]
+    if ties:
+        yield f"no two rows tie in {', '.join(ties)}"
+    sums = [f"{name}()" for name in names if name in _SUMS]
+    if sums:
+        # Their last digit depends on the order in which rows arrive.
+        yield f"{', '.join(sums)} add up no FLOAT or DOUBLE"
 
 
 def _calls(found: Sequence[Token]) -> Iterator[Finding]:
@@ -46,7 +69,7 @@ def _calls(found: Sequence[Token]) -> Iterator[Finding]:
             yield Finding(what, "what it calls is not known", call.line)
         elif call.name in _BY_ARRIVAL and call.at > sorted_up_to and not _is_ordered(found, end):
             yield Finding(what, "it depends on the order in which rows arrive; sort_array(...) around a list, "
-                          "min, max, min_by or max_by do not", call.line)  # fmt: skip
+                          "min and max do not, nor min_by and max_by without ties", call.line)  # fmt: skip
 
 
 def _is_ordered(found: Sequence[Token], end: int) -> bool:
@@ -54,10 +77,26 @@ def _is_ordered(found: Sequence[Token], end: int) -> bool:
     return [token.word for token in found[end + 1 : end + 3]] == ["WITHIN", "GROUP"]
 
 
+def _clocks(found: Sequence[Token]) -> Iterator[Finding]:
+    why = (
+        "it is the time at which the batch is computed; with stateful = true in its transform it is the batch's own, "
+        "which is kept"
+    )
+    for token in _outside_names(found):
+        if token.word in _CLOCKS:
+            yield Finding(token.text.lower(), why, token.line)
+    for call in calls(found):
+        if call.name in _CLOCK_CALLS and closing(found, call.at + 1) == call.at + 2:
+            yield Finding(f"{call.name}()", why, call.line)
+
+
+def _outside_names(found: Sequence[Token]) -> Iterator[Token]:
+    """The tokens but those after a dot, which are columns."""
+    return (token for before, token in zip([None, *found], found, strict=False) if before is None or before.text != ".")
+
+
 def _words(found: Sequence[Token]) -> Iterator[Finding]:
-    for before, token in zip([None, *found], found, strict=False):
-        if before is not None and before.text == ".":
-            continue
+    for token in _outside_names(found):
         if token.word == "TABLESAMPLE":
             yield Finding("TABLESAMPLE", "it is random", token.line)
         elif token.word == "LIMIT":

@@ -20,6 +20,9 @@ class Group(Protocol):
     def partitions(self, source: TopicSource) -> list[TopicPartition]:
         """The partitions of a source's topics, in order; a topic that is named and not there is an error."""
 
+    def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
+        """What tells topics from others of their names, before them or elsewhere; nothing of a topic without."""
+
     def earliest(self, partitions: Partitions) -> Offsets:
         """The first offset of each partition."""
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 
-from odradek.spark_it.deterministic import findings
+from odradek.spark_it import deterministic
 from odradek.spark_it.problems import Problem
 from odradek.spark_it.sink_settings import (
     ConsoleSink,
@@ -16,16 +16,18 @@ from odradek.spark_it.sink_settings import (
     Sink,
     TopicSink,
 )
-from odradek.spark_it.source_settings import JdbcSource, PythonSource, TopicSource
+from odradek.spark_it.source_settings import FilesSource, PythonSource, TopicSource
 from odradek.spark_it.spec import Pipeline
 from odradek.spark_it.sql import keeps_state, tokens
 from odradek.spark_it.toml_lines import Path
 
 
 class Level(Enum):
-    """How often a row shows."""
+    """How often a row shows. NOT_IF_REPEATED: it may fall to another part of a batch that is repeated, where what is
+    written already is left out."""
 
     EXACTLY_ONCE = "exactly once"
+    NOT_IF_REPEATED = "once, but twice or never where a batch is repeated after a crash"
     AT_LEAST_ONCE = "at least once"
 
 
@@ -54,7 +56,7 @@ class Guarantee:
     def __str__(self) -> str:
         lines = [f"{self.sink}: {self.level.value}, {self.how}"]
         if self.dead_letters is not None:
-            how = "in the same transaction" if self.dead_letters is Level.EXACTLY_ONCE else "before the batch is done"
+            how = "before the batch is done" if self.units is None else "in the same transaction"
             lines.append(f"  dead letters: {self.dead_letters.value}, {how}")
         return "\n".join([*lines, *(f"  provided that {condition}" for condition in self.conditions)])
 
@@ -100,9 +102,9 @@ def guarantee(pipeline: Pipeline, stateful: str | None) -> Guarantee:
     """What a pipeline without problems guarantees. `stateful` is what `why_stateful` or a deeper look says."""
     sink = pipeline.sink
     of = units(pipeline, stateful)
-    doubts = [message for _, _, message in _doubts(pipeline, of)]
+    doubts = [message for _, _, message in _doubts(pipeline, of, stateful)]
     can = not isinstance(sink, ConsoleSink | PythonSink)
-    level = Level.EXACTLY_ONCE if can and not doubts else Level.AT_LEAST_ONCE
+    level = Level.AT_LEAST_ONCE if not can else Level.NOT_IF_REPEATED if doubts else Level.EXACTLY_ONCE
     dead_letters = None
     if pipeline.errors.deadletterqueue_topic_name is not None:
         dead_letters = level if of is not None else Level.AT_LEAST_ONCE
@@ -127,8 +129,8 @@ def refusals(pipeline: Pipeline, stateful: str | None) -> Iterator[Problem]:
     if sink.exactly_once_support == "requested":
         return
     why = f"batches are written in parts ({stateful})" if stateful else "batches are written in parts"
-    for path, line, message in _doubts(pipeline, units(pipeline, stateful)):
-        hint = f'since {why}; exactly.once.support = "requested" runs it at least once'
+    for path, line, message in _doubts(pipeline, units(pipeline, stateful), stateful):
+        hint = f'since {why}; exactly.once.support = "requested" runs it {Level.NOT_IF_REPEATED.value}'
         yield Problem(pipeline.lines.within(path, line), f"{message}, {hint}")
 
 
@@ -144,10 +146,16 @@ def _title(sink: Sink) -> str:
     return sink.connector
 
 
-def _doubts(pipeline: Pipeline, of: Units | None) -> Iterator[tuple[Path, int, str]]:
+def _doubts(pipeline: Pipeline, of: Units | None, stateful: str | None) -> Iterator[tuple[Path, int, str]]:
     """What does not come out the same when a batch is repeated, where that matters: path, line in it, message."""
     if of is not Units.BATCHES:
         return
+    # What keeps no state is computed within the batch, where Spark does not know the batch's time.
+    has_batch_time = stateful is not None or len(pipeline.sources) > 1
+
+    def findings(statement: str) -> list[deterministic.Finding]:
+        return deterministic.findings(statement, has_batch_time=has_batch_time)
+
     for index, step in enumerate(pipeline.transforms):
         if step.sql is not None and step in list(pipeline.steps_to(pipeline.sink_input)):
             for found in findings(step.sql):
@@ -161,18 +169,25 @@ def _doubts(pipeline: Pipeline, of: Units | None) -> Iterator[tuple[Path, int, s
 def _conditions(pipeline: Pipeline, of: Units | None, level: Level) -> Iterator[str]:
     if of is not None:
         yield "readers use isolation.level=read_committed"
-    if level is Level.AT_LEAST_ONCE:
+    if level is not Level.EXACTLY_ONCE:
         return
     if isinstance(pipeline.sink, FilesSink):
         yield "the file system renames a folder in one step, as local ones and HDFS do, or nobody reads meanwhile"
+    if isinstance(pipeline.sink, IcebergSink):
+        yield "the pipeline's newest snapshot does not expire while a batch is half done"
     if isinstance(pipeline.sink, JdbcSink):
         yield "the database has transactions"
     for name, source in pipeline.sources.items():
         if isinstance(source, PythonSource):
             yield f"source {name} gives the same rows for the same offsets"
-        if isinstance(source, JdbcSource) and of is Units.BATCHES:
-            yield f"rows that source {name} has given do not change"
+        if isinstance(source, FilesSource) and of is Units.BATCHES:
+            yield f"files that source {name} has read do not change"
     if of is Units.BATCHES:
+        # Rows fall to their parts by their keys, those without by all that they have.
+        has_key = isinstance(pipeline.sink, TopicSink) and bool(pipeline.sink.key_fields)
         for step in pipeline.steps_to(pipeline.sink_input):
             if step.python is not None:
                 yield f"{step.python} makes the same of the same rows"
+            if step.sql is not None and not has_key:
+                for condition in deterministic.conditions(step.sql):
+                    yield f"{condition} in {step.name}, or key.fields say which row is which"

@@ -15,15 +15,15 @@ from pyspark.sql.types import DataType
 
 from odradek.spark_it.java import causes, is_javas, kinds
 
-_PASSWORD = re.compile(r"(?i)((?:password|passwd|pwd|secret|token)\s*=)\s*[^&;,\s]*")
-_USER_INFO = re.compile(r"//([^/@:\s]*):[^/@\s]*@")
+_PASSWORD = re.compile(r"(?i)((?:password|passwd|pwd|secret|token)\s*=)\s*(?:\{(?:[^}]|\}\})*\}|[^&;,\s]*)")
+_USER_INFO = re.compile(r"(//[^/@:\s]*:|jdbc:oracle:\w+:[^/@\s]*/)[^/@\s]*@")
 _POSITION = re.compile(r" Position: \d+$")  # in a statement that nobody sees
 _NAME_PART = re.compile(r'"(?:[^"]|"")*"|`(?:[^`]|``)*`|\[[^\]]*\]|[^."`\[]+')
 
 
 def without_passwords(text: str) -> str:
     """An address, or a message that may hold one, as people may see it."""
-    return _USER_INFO.sub(r"//\1:[hidden]@", _PASSWORD.sub(r"\1[hidden]", text))
+    return _USER_INFO.sub(r"\1[hidden]@", _PASSWORD.sub(r"\1[hidden]", text))
 
 
 class DatabaseError(Exception):
@@ -306,8 +306,8 @@ class Database:
                 if driver.acceptsURL(self.url):
                     return driver
         raise NoDriverError(
-            f"no JDBC driver takes {self.shown_url}: put the driver's jar into the folder of plugin.path, or its "
-            "Maven coordinates into spark.jars.packages"
+            f"no JDBC driver takes {self.shown_url}: put the driver's jar and those of the other connectors into the "
+            "folder of plugin.path, or their Maven coordinates into spark.jars.packages"
         )
 
     def connect(self) -> Connection:

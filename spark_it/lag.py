@@ -1,4 +1,4 @@
-"""How far a pipeline is behind, and whether what its group says agrees with its checkpoint. No I/O."""
+"""How far a pipeline is behind. No I/O."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -43,25 +43,4 @@ def lags(
     return [
         PartitionLag(*at, committed.get(at), checkpoint.get(at), beginnings.get(at, 0), end)
         for at, end in sorted(ends.items())
-    ]
-
-
-class Difference(NamedTuple):
-    """A partition of which group and checkpoint say different things."""
-
-    topic: str
-    partition: int
-    committed: int | None
-    checkpoint: int | None
-
-
-def differences(committed: Mapping[TopicPartition, int], checkpoint: Mapping[TopicPartition, int]) -> list[Difference]:
-    """Where the group's offsets are not those up to which the checkpoint's newest done batch read.
-
-    Between batches there is none. A partition at offset 0 of the checkpoint needs no commit.
-    """
-    return [
-        Difference(*at, committed.get(at), checkpoint.get(at))
-        for at in sorted({*committed, *checkpoint})
-        if committed.get(at) != checkpoint.get(at) and (at in committed or checkpoint[at] != 0)
     ]

@@ -92,7 +92,9 @@ class OffsetUnit(Unit):
         between = f"is {marker.offset}, and batch {self.batch} goes from {self.start} to {self.end}"
         if is_ours and self.start < marker.offset:
             raise self._wrong(f"{between}: the checkpoint is older than what is written")
-        raise self._wrong(f"{between}: somebody else has moved it, or an earlier state of the pipeline")
+        raise self._wrong(
+            f"{between}: somebody else has moved it, or an earlier state of the pipeline, or a copy that runs elsewhere"
+        )
 
 
 @dataclass(frozen=True)
@@ -103,7 +105,10 @@ class BatchUnit(Unit):
         if marker is not None and marker.offset == self.end:
             return True
         if marker is not None and marker.offset > self.end:
-            raise self._wrong("is of a later batch: the checkpoint is older than what is written")
+            raise self._wrong(
+                "is of a later batch: the checkpoint is older than what is written, or a copy of the pipeline runs "
+                "elsewhere"
+            )
         # An earlier generation has larger numbers of batches, and smaller markers.
         if self.is_first or (marker is not None and marker.offset >> 32 == self.end >> 32):
             return False

@@ -31,9 +31,13 @@ class LockError(Exception):
     """A lock that cannot be read; `str()` names the file."""
 
 
+class DamagedLockError(LockError):
+    """A lock that is none any more. A reset begins without it."""
+
+
 @dataclass(frozen=True)
 class Lock:
-    """What a checkpoint was begun with; `hashes` by what they are of, `start` by source.
+    """What a checkpoint was begun with; `hashes` by what they are of, `start` by source, `topics` ids of topics.
 
     `start` says where sources begin as long as there is no checkpoint, whatever the file says. With `is_pending` the
     group's offsets may not yet be those of `start`: they have to be committed before anything is read.
@@ -47,6 +51,7 @@ class Lock:
     hashes: Mapping[str, str]
     start: Mapping[str, Mapping[TopicPartition, int]] = field(default_factory=dict)
     is_pending: bool = False
+    topics: Mapping[str, str] = field(default_factory=dict)
 
 
 def new_generation(now_ms: int, last: int | None) -> int:
@@ -125,6 +130,8 @@ def resets_of(pipeline: Pipeline, *, is_stateful: bool) -> tuple[ResetTo, ...]:
 
 def _changes(old: Lock, new: Lock) -> Iterator[tuple[str, str]]:
     keeps_state = old.is_stateful or new.is_stateful
+    if old.name != new.name:
+        yield f"the name is {new.name}, and the checkpoint was begun by {old.name}", "what is written is marked with it"
     for key in sorted({*old.hashes, *new.hashes}):
         kind, _, name = key.partition(".")
         before, now = old.hashes.get(key), new.hashes.get(key)
@@ -180,6 +187,7 @@ def write_lock(state_folder: Path, lock: Lock) -> None:
             _string(f"{topic}:{partition}:{offset}") for (topic, partition), offset in sorted(offsets.items())
         )
         lines.append(f"{_string(source)} = [{entries}]")
+    lines += ["", "[topics]", *(f"{_string(topic)} = {_string(id_)}" for topic, id_ in sorted(lock.topics.items()))]
     write_atomically(state_folder / FILE, "\n".join(lines) + "\n")
 
 
@@ -195,13 +203,16 @@ def read_lock(state_folder: Path) -> Lock | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except ValueError as error:
-        raise LockError(f"{path} cannot be read: {error}") from None
+        raise DamagedLockError(f"{path} cannot be read: {error}; {_WITHOUT_IT}") from None
     if read.get("version") != VERSION:
         raise LockError(f"{path} is of version {read.get('version')}; this is version {VERSION}")
     try:
         return _lock(read)
     except (KeyError, TypeError, ValueError, AttributeError):
-        raise LockError(f"{path} is damaged; put it back from a copy, or begin anew with reset") from None
+        raise DamagedLockError(f"{path} is damaged; {_WITHOUT_IT}") from None
+
+
+_WITHOUT_IT = "put it back from a copy, or begin anew with reset"
 
 
 def _lock(read: Mapping[str, Any]) -> Lock:
@@ -215,6 +226,7 @@ def _lock(read: Mapping[str, Any]) -> Lock:
         hashes=dict(read["hash"]),
         start={source: dict(map(_offset, entries)) for source, entries in read["start"].items()},
         is_pending=bool(read["pending"]),
+        topics=dict(read.get("topics", {})),
     )
 
 

@@ -1,26 +1,34 @@
-"""`validate` with Spark, and `test`: a small session of its own, without the connectors."""
+"""`validate` with Spark, and `test`: a small session of its own, without the connectors but those of databases that are
+asked for something."""
 
 import contextlib
 from collections.abc import Callable, Iterator
 
 from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
 
+from odradek.properties import nearest
 from odradek.spark_it import cases, session, validation
 from odradek.spark_it.analysis import Analysis
-from odradek.spark_it.guarantees import Guarantee
+from odradek.spark_it.dialects import dialect_of
+from odradek.spark_it.guarantees import Guarantee, why_stateful
+from odradek.spark_it.jdbc import Column, Database, DatabaseError, NoDriverError
 from odradek.spark_it.packages import PackagesError
 from odradek.spark_it.session import SessionError
+from odradek.spark_it.sink_settings import JdbcSink
+from odradek.spark_it.sinks import SinkError
 from odradek.spark_it.source_settings import JdbcSource
-from odradek.spark_it.sources import SourceError
+from odradek.spark_it.sources import SourceError, stream_of
 from odradek.spark_it.spec import Pipeline
 
-FAILURES = (SessionError, PackagesError, SourceError)
+FAILURES = (SessionError, PackagesError, SourceError, SinkError)
 
 
 @contextlib.contextmanager
-def _session(pipeline: Pipeline, master: str) -> Iterator[SparkSession]:
+def _session(pipeline: Pipeline, master: str, *, asks_sink: bool = False) -> Iterator[SparkSession]:
     """The columns of a database's table are nowhere but there, so such a source is asked for them."""
     asks = any(isinstance(source, JdbcSource) for source in pipeline.sources.values())
+    asks = asks or (asks_sink and isinstance(pipeline.sink, JdbcSink))
     spark = session.build(pipeline, master, needs_connectors=asks)
     try:
         yield spark
@@ -41,12 +49,76 @@ def validate(pipeline: Pipeline, say: Callable[[str], None]) -> Guarantee:
         return validation.validate(pipeline)
 
 
+def connect(pipeline: Pipeline, say: Callable[[str], None]) -> tuple[Guarantee, list[str]]:
+    """As `validate`, and lines about the tables of databases that it reads and writes.
+
+    Raises PipelineError, and FAILURES for a database or table that is not there or does not fit.
+    """
+    if not any(isinstance(part, JdbcSource | JdbcSink) for part in (pipeline.sink, *pipeline.sources.values())):
+        return validate(pipeline, say), []
+    with _session(pipeline, "local[1]", asks_sink=True) as spark:
+        analysis = Analysis(spark)
+        guaranteed = validation.validate(pipeline, analysis)
+        return guaranteed, [*_tables(pipeline, spark, analysis.schema)]
+
+
+def _tables(pipeline: Pipeline, spark: SparkSession, rows: StructType) -> Iterator[str]:
+    for name, source in pipeline.sources.items():
+        if isinstance(source, JdbcSource):
+            columns = len(stream_of(name, pipeline).schema(spark))
+            what = f"table {source.table_whitelist}" if source.table_whitelist else "query"
+            yield f"  source {name}: {what} is there, {_columns(columns)}"
+    sink = pipeline.sink
+    if isinstance(sink, JdbcSink):
+        table = sink.table_name_format
+        found = _table(sink, spark)
+        if found is None:
+            if not sink.auto_create:
+                raise SinkError(f"sink: there is no table {table}; create it, or write auto.create = true")
+            yield f"  sink: table {table} is not there yet; the pipeline makes it"
+            return
+        there = {column.name.casefold(): column.name for column in found}
+        missing = [name for name in rows.names if name.casefold() not in there]
+        if missing and not sink.auto_evolve:
+            near = nearest(missing[0].casefold(), there)
+            hint = f" (there is {there[near]})" if near else ""
+            helps = "add it, write auto.evolve = true, or leave it out in SQL"
+            raise SinkError(f"sink: table {table} has no column {missing[0]}{hint}; {helps}")
+        yield f"  sink: table {table} is there, {_columns(len(found))}"
+
+
+def _table(sink: JdbcSink, spark: SparkSession) -> list[Column] | None:
+    """The columns of the sink's table; None if there is none. Raises SinkError."""
+    try:
+        database = Database(spark, sink.connection_url, sink.connection_user, sink.connection_password)
+    except NoDriverError as error:
+        raise SinkError(f"sink: {error}") from None
+    try:
+        with database.connect() as connection:
+            return connection.columns(f"SELECT * FROM {sink.table_name_format} WHERE 1 = 0")
+    except DatabaseError as error:
+        if dialect_of(sink.connection_url).is_missing_table(error):
+            return None
+        raise SinkError(f"sink: database {database.shown_url}: {error}") from None
+
+
+def _columns(count: int) -> str:
+    return "1 column" if count == 1 else f"{count} columns"
+
+
 def test(pipeline: Pipeline, say: Callable[[str], None]) -> bool:
-    """Runs the cases of the file, and whether all passed. Raises PipelineError, and FAILURES."""
+    """Runs the cases of the file, and whether all passed. Raises PipelineError, and FAILURES.
+
+    Of a database that cannot be asked the columns are those of the given rows.
+    """
     with _session(pipeline, "local[2]") as spark:
-        found = Analysis(spark)(pipeline)
-        validation.validate(pipeline, lambda _: found)
-        results = list(cases.run(pipeline, spark, found[0]))
+        try:
+            stateful, problems = Analysis(spark)(pipeline)
+        except SourceError as error:
+            say(f"Spark has not looked at it: {error}")
+            stateful, problems = why_stateful(pipeline), []
+        validation.validate(pipeline, lambda _: (stateful, problems))
+        results = list(cases.run(pipeline, spark, stateful))
     for line in cases.lines(results):
         say(line)
     return not any(result.problems for result in results)

@@ -1,6 +1,7 @@
 """The markers of a topic sink, on the driver: where each unit has its own, which must be there, and that none expires.
 
-Kafka forgets an offset that is not committed again within `offsets.retention.minutes`, seven days by default.
+Kafka forgets an offset that is not committed again within `offsets.retention.minutes`: seven days by default, one where
+somebody has kept an older default.
 """
 
 import contextlib
@@ -26,7 +27,7 @@ from odradek.spark_it.lock import resets_of
 from odradek.spark_it.sinks import Batch, Range, SinkError
 from odradek.spark_it.source_settings import TopicSource
 from odradek.spark_it.spec import Pipeline
-from odradek.spark_it.units import Clients, renew
+from odradek.spark_it.units import Clients, is_passing, renew
 
 NewPartitions: Any = _NewPartitions
 NewTopic: Any = _NewTopic
@@ -35,7 +36,7 @@ BATCHES_TOPIC = "__pipeline_batches"
 """Empty: an offset of it is a batch's number. Partition k belongs to part k of the batches of all pipelines, which
 keep apart by their groups."""
 
-RENEW_AFTER_S = 24 * 3600.0
+RENEW_AFTER_S = 6 * 3600.0
 CHECK_EVERY_S = 3600.0
 _TIMEOUT_S = 30.0
 
@@ -56,28 +57,17 @@ class Markers:
         if self._kind is not Units.BATCHES:
             return
         parts = self._pipeline.settings.tasks_max
-        admin = AdminClient(
-            {
-                "bootstrap.servers": self._clients.bootstrap_servers,
-                "log_level": 0,
-                **self._pipeline.settings.passed["admin.override."],
-            }
-        )
+        servers = self._clients.bootstrap_servers
+        what = f"cannot make topic {BATCHES_TOPIC} with {parts} partitions at {servers}"
         try:
-            with contextlib.suppress(_AlreadyThereError):
-                _done(admin.create_topics([NewTopic(BATCHES_TOPIC, parts, -1)], request_timeout=_TIMEOUT_S))
-            if _partitions(admin) < parts:
-                with contextlib.suppress(_AlreadyThereError):
-                    _done(admin.create_partitions([NewPartitions(BATCHES_TOPIC, parts)], request_timeout=_TIMEOUT_S))
-            # Brokers hear of it one after the other.
-            give_up_at = time.monotonic() + _TIMEOUT_S
-            while _partitions(admin) < parts:
-                if time.monotonic() > give_up_at:
-                    raise SinkError(f"topic {BATCHES_TOPIC} does not get {parts} partitions", is_retriable=True)
-                time.sleep(0.1)
+            passed = self._pipeline.settings.passed["admin.override."]
+            _make_batches_topic(AdminClient({"bootstrap.servers": servers, "log_level": 0, **passed}), parts)
         except KafkaException as error:
-            what = f"cannot make topic {BATCHES_TOPIC} at {self._clients.bootstrap_servers}"
-            raise SinkError(f"{what}: {error.args[0].str()}", is_retriable=True) from None
+            said = error.args[0]
+            hint = "" if is_passing(said) else "; create it, empty"
+            raise SinkError(f"{what}: {said.str()}{hint}", is_retriable=is_passing(said)) from None
+        except TimeoutError:
+            raise SinkError(f"{what}: no answer", is_retriable=True) from None
 
     def units(self, batch: Batch) -> list[Unit]:
         """The units of a batch; index i is that of `batch.ranges`, or part i."""
@@ -233,14 +223,31 @@ class _AlreadyThereError(Exception):
     """Another pipeline was faster."""
 
 
+def _make_batches_topic(admin: AdminClient, parts: int) -> None:
+    """Asks for nothing that is there: not everybody may make topics. Raises KafkaException, TimeoutError."""
+    if _partitions(admin) < parts:
+        with contextlib.suppress(_AlreadyThereError):
+            _done(admin.create_topics([NewTopic(BATCHES_TOPIC, parts, -1)], request_timeout=_TIMEOUT_S))
+    if _partitions(admin) < parts:
+        with contextlib.suppress(_AlreadyThereError):
+            _done(admin.create_partitions([NewPartitions(BATCHES_TOPIC, parts)], request_timeout=_TIMEOUT_S))
+    # Brokers hear of it one after the other.
+    give_up_at = time.monotonic() + _TIMEOUT_S
+    while _partitions(admin) < parts:
+        if time.monotonic() > give_up_at:
+            raise TimeoutError
+        time.sleep(0.1)
+
+
 def _partitions(admin: AdminClient) -> int:
-    return len(admin.list_topics(BATCHES_TOPIC, _TIMEOUT_S).topics[BATCHES_TOPIC].partitions)
+    found = admin.list_topics(timeout=_TIMEOUT_S).topics.get(BATCHES_TOPIC)
+    return 0 if found is None else len(found.partitions)
 
 
 def _done(futures: Mapping[str, Future[None]]) -> None:
     for future in futures.values():
         try:
-            future.result(_TIMEOUT_S)
+            future.result(_TIMEOUT_S + 5)
         except KafkaException as error:
             if error.args[0].code() in (KafkaError.TOPIC_ALREADY_EXISTS, KafkaError.INVALID_PARTITIONS):
                 raise _AlreadyThereError from None

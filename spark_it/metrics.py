@@ -83,7 +83,10 @@ class _Server(ThreadingHTTPServer):
 
 
 class Metrics:
-    """A page of metrics on a port of its own, while the block runs or until it is closed."""
+    """A page of metrics of a pipeline on a port, 0 for any free one, while the block runs or until it is closed.
+
+    Raises OSError when the port is taken.
+    """
 
     def __init__(self, name: str, port: int) -> None:
         self._name = name
@@ -135,8 +138,3 @@ class Metrics:
                 """Standard error is for what goes wrong."""
 
         return Handler
-
-
-def serve(name: str, port: int) -> Metrics:
-    """Metrics of pipeline `name` on a port, on any free one for 0. Raises OSError when the port is taken."""
-    return Metrics(name, port)

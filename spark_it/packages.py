@@ -53,8 +53,8 @@ def _driver(url: str) -> str:
     kind = url.removeprefix("jdbc:").partition(":")[0]
     if kind not in DRIVERS:
         raise PackagesError(
-            f"no driver is known for {kind} databases: put its jar, and those of the other connectors, into a folder "
-            "and name it with plugin.path"
+            f"no driver is known for {kind} databases: put its jar and those of the other connectors into a folder and "
+            "name it with plugin.path, or their Maven coordinates into spark.jars.packages"
         )
     return DRIVERS[kind]
 

@@ -2,8 +2,9 @@
 
 A record goes back with its key, value and headers, without what Connect's error headers said; it gets a new timestamp,
 and the partition that its key has. Each goes once: how far the dead-letter topic is read is an offset of group
-`<name>.replay`, committed in the transaction that writes the records, as in `units`. Records that come while a replay
-runs are left to the next one, so that a record that dies again does not go round for ever.
+`<name>.replay`, committed in the transaction that writes the records, as in `units`, and kept in `replayed` as well.
+Records that come while a replay runs are left to the next one, so that a record that dies again does not go round for
+ever.
 """
 
 import re
@@ -16,9 +17,18 @@ from typing import Any, NamedTuple
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from odradek.spark_it import units
-from odradek.spark_it.deadletter import CONNECTOR_NAME, EXCEPTION_MESSAGE, Header, Origin, origin_of, without_errors
-from odradek.spark_it.group import Group
+from odradek.spark_it.deadletter import (
+    CONNECTOR_NAME,
+    EXCEPTION_MESSAGE,
+    LEFT_OUT,
+    Header,
+    Origin,
+    origin_of,
+    without_errors,
+)
+from odradek.spark_it.group import Group, Offsets
 from odradek.spark_it.lanes import Lane, OffsetUnit
+from odradek.spark_it.replayed import ReplayedError, read_replayed, write_replayed
 from odradek.spark_it.sinks import SinkError
 from odradek.spark_it.source_settings import TopicSource
 from odradek.spark_it.spec import Pipeline
@@ -92,6 +102,9 @@ class Sorter:
         if not any(_reads(one, origin.topic) for one in self._sources):
             self.found.leave(f"come from topic {origin.topic}, which the pipeline does not read", where)
             return None
+        if LEFT_OUT in dict(letter.headers):
+            self.found.leave("were too large for it, which has them without key and value", f"{where}, from {origin}")
+            return None
         seen = self._seen[origin.topic, origin.partition]
         if origin.offset in seen:
             # A sink without transactions may have written a dead letter twice.
@@ -111,7 +124,7 @@ def _reads(source: TopicSource, topic: str) -> bool:
 def replay(
     pipeline: Pipeline, cluster: Group, *, execute: bool, records_in_a_unit: int = RECORDS_IN_A_UNIT
 ) -> Iterator[str]:
-    """Lines about what is done, or with `execute` false would be. Raises ReplayError and ClusterError."""
+    """Lines about what is done, or with `execute` false would be. Raises ReplayError, ClusterError, OSError."""
     topic = pipeline.errors.deadletterqueue_topic_name
     if topic is None:
         raise ReplayError("the pipeline has no errors.deadletterqueue.topic.name")
@@ -121,7 +134,10 @@ def replay(
     sorter = Sorter(pipeline, topic)
     clients = _clients(pipeline)
     group = f"{pipeline.name}.replay"
-    stretches = _stretches(cluster, topic, group)
+    try:
+        stretches = _stretches(cluster, topic, group, read_replayed(pipeline.state_folder))
+    except ReplayedError as error:
+        raise ReplayError(str(error)) from None
     try:
         consumer = clients.consumer(group)
     except KafkaException as error:
@@ -168,27 +184,29 @@ class Chunk(NamedTuple):
 
 
 class Stretch(NamedTuple):
-    """What of a partition is not replayed yet: from `committed`, None if nothing ever was, up to `end`."""
+    """What of a partition is not replayed yet: `start` to `end`. With `is_first` the group has no offset."""
 
     topic: str
     partition: int
-    committed: int | None
+    start: int
     beginning: int
     end: int
+    is_first: bool
 
 
-def _stretches(cluster: Group, topic: str, group: str) -> list[Stretch]:
+def _stretches(cluster: Group, topic: str, group: str, replayed: Offsets) -> list[Stretch]:
     wanted = cluster.partitions(TopicSource({"topics": topic}))
     beginnings, ends = cluster.earliest(wanted), cluster.latest(wanted)
     # Without what a replay has open that was killed: the unit ends that before it looks again.
     committed = cluster.committed(group, wanted)
-    return [Stretch(*at, committed.get(at), beginnings[at], ends[at]) for at in wanted]
+    # What was a place in an earlier topic of the name says nothing of this one.
+    known = {at: offset for at, offset in replayed.items() if offset <= ends.get(at, 0)} | committed
+    return [Stretch(*at, known.get(at, beginnings[at]), beginnings[at], ends[at], at not in committed) for at in wanted]
 
 
 def _chunks(consumer: Consumer, at: Stretch, size: int) -> Iterator[Chunk]:
     """The dead letters of a stretch."""
-    is_first, end = at.committed is None, at.end
-    start = at.beginning if at.committed is None else at.committed
+    start, end, is_first = at.start, at.end, at.is_first
     position = max(start, at.beginning)
     if position >= end:
         return
@@ -268,6 +286,7 @@ def _write(pipeline: Pipeline, chunk: Chunk, records: list[Records], clients: Cl
         raise ReplayError(f"stopped at {chunk.topic}-{chunk.partition} offset {chunk.start}: {error}") from None
     if not outcome.is_new:
         raise ReplayError(f"another replay of {pipeline.name} is under way")
+    write_replayed(pipeline.state_folder, {(chunk.topic, chunk.partition): chunk.end})
 
 
 def _sentences(found: Found, topic: str, *, is_done: bool) -> Iterator[str]:

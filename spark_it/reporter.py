@@ -1,6 +1,8 @@
 """What is said and kept after each batch: a line, `progress.json`, metrics, and the group's offsets."""
 
+import contextlib
 import json
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -16,13 +18,17 @@ from odradek.spark_it.lag import PartitionLag
 from odradek.spark_it.metrics import Metrics
 from odradek.spark_it.plan import READ
 from odradek.spark_it.progress import Progress, write_progress
+from odradek.spark_it.spark_errors import readable
 from odradek.spark_it.spec import Pipeline
 
 NO_BATCH = -1
 
 
 class Reporter:
-    """Follows the progress of one run. `group` is where offsets are committed; None if the sink commits them."""
+    """Follows the progress of one run. `group` is where offsets are committed; None if the sink commits them.
+
+    A problem may be said from any thread, the rest from one. An error that ends the block is kept as well.
+    """
 
     def __init__(
         self, pipeline: Pipeline, group: Group | None, said: Callable[[str], None], *, is_stateful: bool
@@ -33,25 +39,38 @@ class Reporter:
         self._is_stateful = is_stateful
         self._progress = Progress(batch=NO_BATCH, at_ms=_now_ms())
         self._drops = {(e.table, e.name) for e in pipeline.expectations if e.settings.action == "drop"}
+        self._lags: list[PartitionLag] = []
         self._metrics: Metrics | None = None
         self._seen_at: str | None = None
+        self._keeping = threading.Lock()
+
+    @property
+    def batch(self) -> int:
+        """The newest batch that is done, NO_BATCH if none is."""
+        return self._progress.batch
 
     def __enter__(self) -> Self:
         port = self._pipeline.settings.metrics_port
         if port is not None:
-            self._metrics = Metrics(self._pipeline.name, port)
+            try:
+                self._metrics = Metrics(self._pipeline.name, port)
+            except OSError as error:
+                raise OSError(error.errno, error.strerror, f"metrics.port {port}") from None
             self._said(f"metrics on http://localhost:{self._metrics.port}/metrics")
         self._keep()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         if self._metrics is not None:
             self._metrics.close()
+        if isinstance(error, Exception):
+            with contextlib.suppress(OSError):
+                self._keep_error(readable(error))
 
     def problem(self, message: str) -> None:
         """Something went wrong, and perhaps goes on."""
         self._said(message)
-        self._keep(last_error=message, last_error_at_ms=_now_ms())
+        self._keep_error(message)
 
     def take(self, query: StreamingQuery, guarded: Guarded) -> None:
         """Takes in the batches that are done since the last time."""
@@ -108,11 +127,16 @@ class Reporter:
             # The next batch commits what this one did not; the pipeline itself reads its checkpoint.
             self.problem(str(error))
 
+    def _keep_error(self, message: str) -> None:
+        self._keep(last_error=message, last_error_at_ms=_now_ms())
+
     def _keep(self, lags: list[PartitionLag] | None = None, **changed: Any) -> None:
-        self._progress = replace(self._progress, at_ms=_now_ms(), **changed)
-        write_progress(self._pipeline.state_folder, self._progress)
-        if self._metrics is not None:
-            self._metrics.update(self._progress, lags or ())
+        with self._keeping:
+            self._lags = self._lags if lags is None else lags
+            self._progress = replace(self._progress, at_ms=_now_ms(), **changed)
+            write_progress(self._pipeline.state_folder, self._progress)
+            if self._metrics is not None:
+                self._metrics.update(self._progress, self._lags)
 
 
 def _reached(event: Mapping[str, Any]) -> dict[TopicPartition, int]:

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Literal
 
 from odradek.spark_it import checkpoint
-from odradek.spark_it.checkpoint import Checkpoint, TopicPartition
-from odradek.spark_it.group import Group
+from odradek.spark_it.checkpoint import Checkpoint, CheckpointError, TopicPartition
+from odradek.spark_it.group import Group, Offsets, Partitions
 from odradek.spark_it.guarantees import Units
 from odradek.spark_it.lock import Lock, checkpoint_folder, lock_of, new_generation, resets_of, write_lock
 from odradek.spark_it.sink_settings import JdbcSink
@@ -39,28 +39,62 @@ class Plan:
 
 
 def plan(pipeline: Pipeline, stateful: str | None, old: Lock | None, to: To, group: Group, now_ms: int) -> Plan:
-    """Looks up where the sources would begin; changes nothing. Raises ResetError, ClusterError, CheckpointError."""
+    """Looks up where the sources would begin; changes nothing. Raises ResetError, ClusterError, OSError."""
     is_stateful = stateful is not None or (old is not None and old.is_stateful)
     if to != "earliest" and "committed" not in resets_of(pipeline, is_stateful=is_stateful):
         others = [name for name, source in pipeline.sources.items() if not isinstance(source, TopicSource)]
         raise ResetError(f"only topics are reset to {_shown(to)}, and {', '.join(others)} is none; reset --to earliest")
-    found = None if old is None else checkpoint.read(checkpoint_folder(pipeline.state_folder, old))
+    found, damage = _checkpoint(pipeline, old)
     if found is not None:
         reached = reached_offsets(found)
     else:
         reached = {at: offset for offsets in (old.start if old else {}).values() for at, offset in offsets.items()}
-    start: dict[str, dict[TopicPartition, int]] = {}
+    topics = topics_of(pipeline, group)
+    if old is not None:
+        # Of a topic that has only the name of the earlier one nothing is read.
+        reached = {at: offset for at, offset in reached.items() if old.topics.get(at[0]) in (None, topics.get(at[0]))}
+    start, again, marked = _starts(pipeline, group, reached, to)
+    # A state that is lost may have begun just now.
+    last = new_generation(now_ms, None) if old is None else old.generation
+    generation = new_generation(now_ms, last)
+    lock = replace(lock_of(pipeline, stateful, generation), start=start, is_pending=True, topics=topics)
+    sentences = [*_sentences(pipeline, is_stateful, to, again)]
+    by_offsets = lock.units == Units.OFFSETS.name.lower()
+    # With offset units the group knows of each partition whether its part of a batch is written.
+    if found is not None and found.is_in_batch and not (by_offsets and _begun(found, reached) <= marked):
+        sentences.append(
+            "a batch is begun and not done: whether it is in the sink is not known, and its rows may be written a "
+            "second time; a run before the reset ends it"
+        )
+    if damage is not None and to != "earliest" and not by_offsets:
+        sentences.append(
+            f"{damage}: that group {pipeline.name} is where the pipeline is, is taken to be so; rows of the last batch "
+            "may be written a second time"
+        )
+    return Plan(lock, again, tuple(sentences))
+
+
+def topics_of(pipeline: Pipeline, group: Group) -> dict[str, str]:
+    """The ids of all topics that the pipeline reads. Raises ClusterError."""
+    sources = (source for source in pipeline.sources.values() if isinstance(source, TopicSource))
+    return group.topic_ids(topic for source in sources for topic, _ in group.partitions(source))
+
+
+def _starts(
+    pipeline: Pipeline, group: Group, reached: Offsets, to: To
+) -> tuple[dict[str, Offsets], dict[str, int], set[TopicPartition]]:
+    """Where topic sources would begin, how many records they would give again, and which partitions the group has an
+    offset of."""
+    start: dict[str, Offsets] = {}
     again: dict[str, int] = {}
+    marked: set[TopicPartition] = set()
     for name, source in pipeline.sources.items():
         if not isinstance(source, TopicSource):
             continue
         partitions = group.partitions(source)
         committed = group.committed(pipeline.name, partitions)
-        # The group is ahead where its offsets are part of the sink's transactions, the checkpoint elsewhere.
-        position = {
-            at: max(first, committed.get(at, first), reached.get(at, first))
-            for at, first in group.earliest(partitions).items()
-        }
+        marked |= committed.keys()
+        position = _position(group, partitions, committed, reached)
         match to:
             case "earliest":
                 start[name] = group.earliest(partitions)
@@ -69,15 +103,31 @@ def plan(pipeline: Pipeline, stateful: str | None, old: Lock | None, to: To, gro
             case _:
                 start[name] = group.at_time(partitions, to)
         again[name] = sum(position[at] - begin for at, begin in start[name].items())
-    generation = new_generation(now_ms, None if old is None else old.generation)
-    lock = replace(lock_of(pipeline, stateful, generation), start=start, is_pending=True)
-    sentences = [*_sentences(pipeline, is_stateful, to, again)]
-    if found is not None and found.is_in_batch and lock.units != Units.OFFSETS.name.lower():
-        sentences.append(
-            "a batch is begun and not done: whether it is in the sink is not known, and its rows may be written a "
-            "second time; a run before the reset ends it"
-        )
-    return Plan(lock, again, tuple(sentences))
+    return start, again, marked
+
+
+def _begun(found: Checkpoint, reached: Offsets) -> set[TopicPartition]:
+    """The partitions of which a batch that is not done has records."""
+    planned = {} if found.planned is None else found.planned.topic_offsets()
+    return {at for at, offset in planned.items() if offset > reached.get(at, 0)}
+
+
+def _checkpoint(pipeline: Pipeline, old: Lock | None) -> tuple[Checkpoint | None, str | None]:
+    """The checkpoint that a reset leaves behind; or, since that helps against a damaged one, what is wrong with it."""
+    try:
+        return None if old is None else checkpoint.read(checkpoint_folder(pipeline.state_folder, old)), None
+    except CheckpointError as error:
+        return None, str(error)
+
+
+def _position(group: Group, partitions: Partitions, committed: Offsets, reached: Offsets) -> Offsets:
+    """Where the pipeline is: the group is ahead where its offsets are part of the sink's transactions, the checkpoint
+    elsewhere. What is beyond the end was a place in an earlier topic of the name: of this one nothing is read."""
+    ends = group.latest(partitions)
+    return {
+        at: max([first, *(said[at] for said in (committed, reached) if at in said and said[at] <= ends[at])])
+        for at, first in group.earliest(partitions).items()
+    }
 
 
 def _shown(to: To) -> str:
@@ -86,15 +136,7 @@ def _shown(to: To) -> str:
 
 def reached_offsets(found: Checkpoint) -> dict[TopicPartition, int]:
     """Up to where the newest batch that is done has read, over all topic sources."""
-    offsets: dict[TopicPartition, int] = {}
-    if found.done is not None:
-        for text in found.done.offsets:
-            if text is not None:
-                try:
-                    offsets |= checkpoint.topic_offsets(text)
-                except ValueError:
-                    continue  # the offset of a source of another kind
-    return offsets
+    return {} if found.done is None else found.done.topic_offsets()
 
 
 def _sentences(pipeline: Pipeline, is_stateful: bool, to: To, again: Mapping[str, int]) -> Iterator[str]:

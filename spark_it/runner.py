@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from py4j.protocol import Py4JError
+from py4j.protocol import Py4JError, Py4JNetworkError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -35,6 +35,7 @@ from odradek.spark_it.start import Begin, RefusedError, begin, check_topics
 LOG = "spark.log"
 _POLL_S = 0.2
 _BOUNDARY_S = 30.0
+_ENDS_S = 2.0
 
 
 class RunError(Exception):
@@ -90,8 +91,12 @@ def run(
             stack.enter_context(_stopped_by_signals(stop))
         try:
             _Run(pipeline, options, spark, cluster, stop, said).run()
-        except (PySparkException, Py4JError) as error:
-            raise RunError(spark_errors.readable(error)) from error
+        except (PySparkException, Py4JError, ConnectionError) as error:
+            is_gone = isinstance(error, Py4JNetworkError | ConnectionError)
+            if session.has_ended(spark, within_s=_ENDS_S if is_gone else 0):
+                log = pipeline.state_folder / LOG
+                raise RunError(f"Java, which Spark runs in, has ended by itself; what it said is in {log}") from error
+            raise RunError(_readable(error)) from error
 
 
 def _rewind(pipeline: Pipeline, said: Callable[[str], None]) -> None:

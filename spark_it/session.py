@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -151,8 +152,22 @@ def _why(error: Exception, log: Path | None) -> str:
     return str(error).strip().split("\n")[0] or type(error).__name__
 
 
+def has_ended(session: SparkSession, within_s: float = 0.0) -> bool:
+    """Whether Spark's Java process has ended by itself, or does so soon: the system may have killed it."""
+    process = getattr(session.sparkContext._gateway, "proc", None)
+    if process is None:
+        return False
+    try:
+        process.wait(timeout=within_s)
+    except subprocess.TimeoutExpired:
+        return False
+    return True
+
+
 def end(session: SparkSession) -> None:
     """Stops Spark and ends its Java process, which otherwise stays until Python ends."""
+    if has_ended(session):
+        return
     context = session.sparkContext
     gateway = context._gateway
     session.stop()

@@ -16,7 +16,8 @@ from odradek.spark_it.times import interval_ms, is_interval
 AVAILABLE_NOW = "available-now"
 PYTHON = "python"
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_PIPELINE_NAME = re.compile(r"[A-Za-z0-9._-]{1,200}")
+_PIPELINE_NAME = re.compile(r"(?!\.+$)[A-Za-z0-9._-]{1,200}")  # it is a folder's too
+_SECRET = re.compile(r"(?i)password|passwd|secret|token|credential|access.?key")
 _PYTHON_NAME = re.compile(r"(python:)?[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
 
 
@@ -39,8 +40,9 @@ class Prefix(NamedTuple):
 class Settings(PropertySet):
     """Keys of one table. `passed[prefix]` has the keys that begin with it, without it.
 
-    `place` are the keys that say what is read or written (`is_place_passed`: what is passed on too): a checkpoint does
-    not outlive a change of one. `shape` are those that say which columns come of it; Spark may have state of those.
+    `place` are the keys that say what is read or written (`is_place_passed`: what is passed on too, but for passwords
+    and the like): a checkpoint does not outlive a change of one. `shape` are those that say which columns come of it;
+    Spark may have state of those.
     """
 
     title: ClassVar[str] = ""
@@ -65,7 +67,8 @@ class Settings(PropertySet):
         """The values of the keys of one kind."""
         found = {key.name: self.text(key.name) for key in self._of_all(which)}
         if which == "place" and self.is_place_passed:
-            found |= {f"{start}{key}": text for start, keys in self.passed.items() for key, text in keys.items()}
+            passed = ((start, key, text) for start, keys in self.passed.items() for key, text in keys.items())
+            found |= {f"{start}{key}": text for start, key, text in passed if not _SECRET.search(key)}
         return found
 
     def derive(self) -> None:
@@ -86,7 +89,7 @@ class PipelineSettings(Settings):
         "name",
         "",
         check=_PIPELINE_NAME.fullmatch,
-        note="letters, digits, '.', '_' and '-'",
+        note="letters, digits, '.', '_' and '-', not dots alone",
         doc="Name of the pipeline: its group id, prefix of its transactional ids, its folder.",
     )
     bootstrap_servers = string_list(

@@ -17,9 +17,8 @@ class Sink(Settings):
         "exactly.once.support",
         None,
         choices=("required", "requested"),
-        doc="required: refuse "
-        "what cannot be exactly once (the default where the sink can); requested: run it at "
-        "least once then.",
+        doc="required: refuse what cannot be exactly once (the default where the sink can); requested: run it all the "
+        "same, and `validate` says what that comes to.",
     )
     required: ClassVar[Required] = (connector,)
     place: ClassVar[Required] = (connector,)
@@ -107,7 +106,8 @@ class ConsoleSink(Sink):
 
 
 class PythonSink(Sink):
-    """A function of one's own, `function(data_frame, batch_id)`: `connector = "python:module.function"`."""
+    """A function of one's own, `function(data_frame, batch_id)`: `connector = "python:module.function"`. What it raises
+    stops the pipeline, but for `odradek.spark_it.sinks.SinkError(text, is_retriable=True)`: that is tried again."""
 
     title = "Sink: python"
     prefixes = (Prefix("options.", "Named arguments for the function."),)

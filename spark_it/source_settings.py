@@ -114,7 +114,8 @@ def _compiles(pattern: str) -> bool:
 
 
 class FilesSource(Source):
-    """Files that appear in a folder. A file is read once and must not change after it is there."""
+    """Files that appear in a folder. A file is read once and must not change after it is there. Of folders within it
+    only those are looked into that are called column=value, for a column of the schema."""
 
     title = "Source: files"
 
@@ -123,7 +124,11 @@ class FilesSource(Source):
     schema = string("schema", None, doc="Columns as Spark DDL; text has none but `value`.")
     file_pattern = string("file.pattern", None, doc="Only files whose name matches, with * and ?.")
     max_files_per_trigger = integer("max.files.per.trigger", None, minimum=1, doc="Most files in one batch.")
-    csv_header = boolean("csv.header", True, doc="Whether the first line of a CSV file names the columns.")
+    csv_header = boolean(
+        "csv.header",
+        True,
+        doc="Whether the first line of a CSV file is left out; columns go by their place, not by the names in it.",
+    )
     csv_delimiter = string(
         "csv.delimiter", ",", may_be_empty=False, doc="What is between the fields of a CSV file; `'\\t'` for a tab."
     )
@@ -132,9 +137,14 @@ class FilesSource(Source):
     shape: ClassVar[Required] = (format, schema)
 
 
+def is_overlap(text: str) -> bool:
+    """Whether it is a number or a duration."""
+    return (text.isascii() and text.isdigit()) or is_interval(text)
+
+
 class JdbcSource(Source):
-    """Rows of a database table with a column that only grows. A row that commits after one with a larger value is
-    missed, unless it comes within the overlap; changes and deletions are not seen."""
+    """Rows of a database table with a column that only grows. A row that commits after one with the same or a larger
+    value was read is missed, unless it comes within the overlap; changes and deletions are not seen."""
 
     title = "Source: jdbc"
 
@@ -154,7 +164,7 @@ class JdbcSource(Source):
     overlap = string(
         "overlap",
         None,
-        check=lambda text: text.isdigit() or is_interval(text),
+        check=is_overlap,
         note="a number (incrementing) or a duration (timestamp)",
         doc="How far below its end each poll looks again for rows that committed late; needs pk.fields.",
     )

@@ -8,7 +8,6 @@ from typing import Any
 from odradek.spark_it import sql
 from odradek.spark_it.settings import (
     AVAILABLE_NOW,
-    PYTHON,
     ErrorSettings,
     ExpectationSettings,
     PipelineSettings,
@@ -108,7 +107,3 @@ class Pipeline:
             if step.name.casefold() in wanted:
                 wanted.update(read.casefold() for read in self.inputs(step))
         return (step for step in self.transforms if step.name.casefold() in wanted)
-
-    def python_name(self, connector: str) -> str:
-        """module.name of a connector of one's own."""
-        return connector.removeprefix(f"{PYTHON}:")

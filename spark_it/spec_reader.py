@@ -23,7 +23,7 @@ from odradek.spark_it.settings import (
     is_python_name,
 )
 from odradek.spark_it.sink_settings import SINKS, Sink
-from odradek.spark_it.source_settings import SOURCES, Source
+from odradek.spark_it.source_settings import SOURCES, Source, is_overlap
 from odradek.spark_it.spec import Case, Expectation, Pipeline, Row
 from odradek.spark_it.times import is_instant
 from odradek.spark_it.toml_lines import Path, scan
@@ -36,7 +36,7 @@ _AT_LINE = re.compile(r" \(at line (\d+), column \d+\)$")
 def load(path: FilePath, environment: Mapping[str, str]) -> Pipeline:
     """The pipeline in a file. Raises PipelineError, and OSError when the file cannot be read."""
     try:
-        text = path.read_bytes().decode()
+        text = path.read_bytes().decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise PipelineError(str(path), [Problem(1, f"not UTF-8: {error.reason}")]) from None
     return parse(text, environment, file=str(path), folder=path.absolute().parent)
@@ -84,6 +84,10 @@ class _Reader:
     def pipeline(self, document: dict[str, Any]) -> Pipeline:
         document = self._expanded(document, ())
         top = {key: value for key, value in document.items() if key not in SECTIONS}
+        for name in [key for key, value in top.items() if isinstance(value, dict) and not _begins_key(key)]:
+            # A section that is misspelt, of which each key would be unknown.
+            self._problem((name,), _unknown(name, {*PipelineSettings.declared(), *SECTIONS}))
+            del top[name]
         pipeline = Pipeline(
             file=self._file,
             folder=self._folder,
@@ -142,7 +146,9 @@ class _Reader:
         kind = _kind_of(connector) if isinstance(connector, str) else ""
         if kind in kinds and (kind != PYTHON or is_python_name(str(connector))):
             return self._settings(kinds[kind], table, path, kinds=kinds)
-        if kind == PYTHON:
+        if connector is not None and not isinstance(connector, str):
+            self._problem((*path, "connector"), f"connector is {_toml_type(connector)}; a string is wanted")
+        elif kind == PYTHON:
             self._problem((*path, "connector"), f"connector = {connector}: write python:module.name")
         elif connector is None:
             self._problem(path, f"key connector is missing: {', '.join(kinds)}")
@@ -241,6 +247,8 @@ class _Reader:
             if prop.name not in given:
                 allowed = f": {prop.allowed}" if prop.choices or prop.note else ""
                 self._problem(path, f"key {prop.name} is missing{allowed}")
+            elif texts.get(prop.name) == "":
+                self._problem((*path, *prop.name.split(".")), f"{prop.name} must not be empty")
         settings = declared(texts)
         for prefix, values in passed.items():
             settings.passed[prefix].update(values)
@@ -266,7 +274,7 @@ class _Reader:
         elif isinstance(value, str | int | float):
             passed[key] = str(value)
         else:
-            self._problem(path, f"{path[-1]} is {_toml_type(value)}; a string, number or boolean is wanted")
+            self._problem(path, f"{_dotted(path)} is {_toml_type(value)}; a string, number or boolean is wanted")
 
     def _expanded(self, value: Any, path: Path) -> Any:
         if isinstance(value, dict):
@@ -277,13 +285,24 @@ class _Reader:
             try:
                 return expanded(value, self._environment)
             except ExpansionError as error:
-                begin = {"sink": 1, "errors": 1}.get(str(path[0]), 2) if path[0] in SECTIONS else 0
-                self._problem(path, f"{'.'.join(map(str, path[begin:]))}: {error}")
+                self._problem(path, f"{_dotted(path)}: {error}")
         return value
 
 
 def _kind_of(connector: str) -> str:
     return PYTHON if connector == PYTHON or connector.startswith(f"{PYTHON}:") else connector
+
+
+def _begins_key(name: str) -> bool:
+    """Whether a key of the pipeline itself begins so."""
+    starts = [*PipelineSettings.declared(), *(prefix.start for prefix in PipelineSettings.prefixes)]
+    return any(start.startswith(f"{name}.") for start in starts)
+
+
+def _dotted(path: Path) -> str:
+    """The key at a path, without the section that it is in."""
+    begin = {"sink": 1, "errors": 1}.get(str(path[0]), 2) if path[0] in SECTIONS else 0
+    return ".".join(map(str, path[begin:]))
 
 
 def _flat(table: dict[str, Any], path: Path) -> Iterator[tuple[str, Path, Any]]:
@@ -303,7 +322,9 @@ def _unknown(key: str, known: Iterable[str], kinds: Mapping[str, type[Settings]]
     others = [kind for kind, declared in (kinds or {}).items() if key in declared.declared()]
     if others:
         return f"unknown key {key}: it is one of connector {' and '.join(others)}"
-    near = nearest(key, known)
+    known = list(known)
+    after_section = key.partition(".")[2]
+    near = nearest(key, known) or (after_section if after_section in known else None)
     return f"unknown key {key}" + (f", did you mean {near}?" if near else "")
 
 
@@ -324,8 +345,10 @@ def _as_text(prop: Property[Any], value: Any) -> str | None:
         return str(value)
     if isinstance(value, float) and prop.kind is Kind.DOUBLE:
         return str(value)
-    if isinstance(value, int | datetime | date) and prop.check is is_instant:
-        return str(value) if isinstance(value, int) else value.isoformat()
+    if isinstance(value, int) and prop.check in (is_instant, is_overlap):
+        return str(value)
+    if isinstance(value, datetime | date) and prop.check is is_instant:
+        return value.isoformat()
     return None
 
 

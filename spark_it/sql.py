@@ -5,6 +5,7 @@ strings, quoted identifiers. What is said about a statement beyond that is read 
 careful side; the analysis on empty frames knows the rest.
 """
 
+import itertools
 import re
 from collections.abc import Iterator, Sequence
 from typing import Literal, NamedTuple
@@ -133,6 +134,7 @@ class TableName(NamedTuple):
     line: int
 
 
+_BEGINS_QUERY = words("SELECT WITH FROM VALUES TABLE MAP REDUCE")
 _ENDS_FROM = words(
     "WHERE GROUP ORDER SORT CLUSTER DISTRIBUTE HAVING LIMIT UNION INTERSECT EXCEPT MINUS WINDOW LATERAL PIVOT"
     " UNPIVOT SELECT ON USING"
@@ -144,7 +146,7 @@ def tables(found: Sequence[Token]) -> list[TableName]:
 
     Names of several parts (of a catalog) and functions in the place of a table are left out too.
     """
-    own = {name.casefold() for name in _with_names(found)}
+    own = {name.casefold(): begins for name, begins in _with_names(found)}
     read: list[TableName] = []
     # For each open parenthesis: has it had a SELECT, and are we in its FROM clause where a comma brings a table?
     levels = [[False, False]]
@@ -152,10 +154,11 @@ def tables(found: Sequence[Token]) -> list[TableName]:
     for index, token in enumerate(found):
         level = levels[-1]
         if wanted:
-            wanted = token.word == "LATERAL"
+            is_around = token.text == "(" and index + 1 < len(found) and found[index + 1].word not in _BEGINS_QUERY
+            wanted = token.word == "LATERAL" or (token.kind == "symbol" and is_around)
             if token.kind in ("word", "quoted") and not wanted:
                 follows = found[index + 1].text if index + 1 < len(found) else ""
-                if follows not in (".", "(") and token.name not in own:
+                if follows not in (".", "(") and index < own.get(token.name, len(found)):
                     read.append(TableName(token.text, token.line))
                 continue
         if token.kind == "symbol":
@@ -183,10 +186,12 @@ def _is_clause(found: Sequence[Token], index: int, *, has_select: bool) -> bool:
     return has_select and before.word != "DISTINCT"
 
 
-def _with_names(found: Sequence[Token]) -> Iterator[str]:
-    """Names of common table expressions: `name AS (` and `name (columns) AS (` after WITH or a comma."""
+def _with_names(found: Sequence[Token]) -> Iterator[tuple[str, int]]:
+    """Names of common table expressions, `name AS (` and `name (columns) AS (` after WITH or a comma, and from which
+    token on the name is theirs: within its own definition it is still another table's, unless it is recursive."""
     if not any(token.word == "WITH" for token in found):
         return
+    is_recursive = any(token.word == "RECURSIVE" for token in found)
     for index, token in enumerate(found[:-2]):
         if token.kind not in ("word", "quoted") or index == 0:
             continue
@@ -194,7 +199,20 @@ def _with_names(found: Sequence[Token]) -> Iterator[str]:
             continue
         at = closing(found, index + 1) + 1 if found[index + 1].text == "(" else index + 1
         if at + 1 < len(found) and found[at].word == "AS" and found[at + 1].text == "(":
-            yield token.text
+            yield token.text, index if is_recursive else closing(found, at + 1)
+
+
+def no_query(found: Sequence[Token]) -> str | None:
+    """The word that makes a statement another one than a query, which Spark would carry out at once; None for a query.
+
+    Empty for one that does not begin with a word.
+    """
+    first = next((token for token in found if token.text != "("), None)
+    if first is None or first.word not in _BEGINS_QUERY:
+        return "" if first is None else first.word
+    pairs = itertools.pairwise(found)
+    is_insert = any(token.word == "INSERT" and then.word in ("INTO", "OVERWRITE") for token, then in pairs)
+    return "INSERT" if is_insert else None
 
 
 _KEEPS_STATE = words("GROUP JOIN HAVING UNION INTERSECT EXCEPT MINUS LIMIT OVER PIVOT QUALIFY")
@@ -216,7 +234,10 @@ def keeps_state(found: Sequence[Token]) -> str | None:
         word, follows = token.word, found[index + 1] if index + 1 < len(found) else None
         if word == "DISTINCT" and not (follows is not None and follows.word == "FROM"):
             return "DISTINCT"
-        if word in _KEEPS_STATE and not (index and found[index - 1].text == "."):
+        before = found[index - 1].text if index else ""
+        # SELECT * EXCEPT (a, b) leaves out columns.
+        is_columns = word == "EXCEPT" and before == "*" and follows is not None and follows.text == "("
+        if word in _KEEPS_STATE and before != "." and not is_columns:
             return "GROUP BY" if word == "GROUP" else word
         inner = found[index + 2].word if follows is not None and follows.text == "(" and index + 2 < len(found) else ""
         if word in ("IN", "EXISTS") and inner in ("SELECT", "FROM", "WITH"):  # EXISTS is a function on arrays too

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from odradek.spark_it import checkpoint, reset
-from odradek.spark_it.checkpoint import Checkpoint, TopicPartition
+from odradek.spark_it.checkpoint import Checkpoint, CheckpointError, TopicPartition
 from odradek.spark_it.group import Group, Offsets
 from odradek.spark_it.guarantees import Units
 from odradek.spark_it.lock import (
@@ -14,11 +14,13 @@ from odradek.spark_it.lock import (
     changes,
     checkpoint_folder,
     lock_of,
+    marker,
     new_generation,
     read_lock,
     resets_of,
     write_lock,
 )
+from odradek.spark_it.markers import BATCHES_TOPIC
 from odradek.spark_it.source_settings import TopicSource
 from odradek.spark_it.spec import Pipeline
 
@@ -51,7 +53,7 @@ def check_topics(pipeline: Pipeline, group: Group) -> None:
 def begin(pipeline: Pipeline, stateful: str | None, group: Group, now_ms: int) -> Begin:
     """Looks at the state, and writes the lock of the run. The pipeline must be held (`running.exclusively`).
 
-    Raises RefusedError, ClusterError, LockError, CheckpointError, OSError.
+    Raises RefusedError, ClusterError, LockError, OSError.
     """
     state = pipeline.state_folder
     old = read_lock(state)
@@ -60,13 +62,18 @@ def begin(pipeline: Pipeline, stateful: str | None, group: Group, now_ms: int) -
         found = None
     else:
         old = reset.finish(pipeline, old, group)
-        found = checkpoint.read(checkpoint_folder(state, old))
+        found = _checkpoint(pipeline, old)
         lock = lock_of(pipeline, stateful, old.generation)
         if found is not None:
             _refuse_changes(pipeline, old, lock)
         lock = replace(lock, start={name: old.start[name] for name in old.start if _is_same_source(name, old, lock)})
     if found is not None and found.planned is None:
         found = None
+    lock = replace(lock, topics=reset.topics_of(pipeline, group))
+    if old is not None:
+        _refuse_other_topics(pipeline, old, lock, found)
+    _refuse_unknown_batches(pipeline, lock, found, group, is_first=old is None)
+    _refuse_forgotten_batch(pipeline, lock, found, group, now_ms)
     begins = {}
     for name, source in pipeline.sources.items():
         if isinstance(source, TopicSource):
@@ -76,6 +83,13 @@ def begin(pipeline: Pipeline, stateful: str | None, group: Group, now_ms: int) -
     if lock != old:
         write_lock(state, lock)
     return Begin(lock, checkpoint_folder(state, lock), found is not None, begins)
+
+
+def _checkpoint(pipeline: Pipeline, lock: Lock) -> Checkpoint | None:
+    try:
+        return checkpoint.read(checkpoint_folder(pipeline.state_folder, lock))
+    except CheckpointError as error:
+        raise RefusedError(f"{error}; put it back from a copy, or {_resets(pipeline, lock)}") from None
 
 
 def _refuse_changes(pipeline: Pipeline, old: Lock, lock: Lock) -> None:
@@ -98,18 +112,21 @@ def _start(
     by_offsets = lock.units == Units.OFFSETS.name.lower()
     if found is not None:
         _refuse_old_checkpoint(pipeline, lock, found, {} if by_offsets else committed)
-        _refuse_lost_records(pipeline, lock, source, found, group)
+        _refuse_lost_records(pipeline, lock, source, reset.reached_offsets(found), group)
         return None
     begins = lock.start.get(name)
+    if begins is not None:
+        begins = {at: offset for at, offset in begins.items() if at in partitions}
     if by_offsets and committed:
         # What the group says is what the sink has: the checkpoint is not needed to go on after it.
+        _refuse_lost_records(pipeline, lock, source, committed, group)
         return dict.fromkeys(partitions, EARLIEST) | dict(begins or _configured(source, partitions, group)) | committed
     if begins is not None:
         ahead = [at for at, offset in committed.items() if offset > begins.get(at, 0)]
         if ahead:
             raise RefusedError(_lost_checkpoint(pipeline, lock, ahead[0], committed[ahead[0]]))
-        known = {at: offset for at, offset in begins.items() if at in partitions}
-        return dict.fromkeys(partitions, EARLIEST) | known
+        _refuse_lost_records(pipeline, lock, source, begins, group)
+        return dict.fromkeys(partitions, EARLIEST) | begins
     if any(committed.values()):
         at = next(at for at, offset in committed.items() if offset)
         raise RefusedError(_lost_checkpoint(pipeline, lock, at, committed[at]))
@@ -137,13 +154,7 @@ def _refuse_old_checkpoint(
 ) -> None:
     """A checkpoint that was put back from a copy would have batches written a second time."""
     assert found.planned is not None
-    planned: dict[TopicPartition, int] = {}
-    for text in found.planned.offsets:
-        if text is not None:
-            try:
-                planned |= checkpoint.topic_offsets(text)
-            except ValueError:
-                continue  # of a source that is no topic
+    planned = found.planned.topic_offsets()
     for (topic, partition), offset in sorted(committed.items()):
         if offset > planned.get((topic, partition), 0):
             there = planned.get((topic, partition), 0)
@@ -154,13 +165,71 @@ def _refuse_old_checkpoint(
             )
 
 
+def _refuse_other_topics(pipeline: Pipeline, old: Lock, lock: Lock, found: Checkpoint | None) -> None:
+    """Topics that have only the name of those that were read, and offsets of their own."""
+    for name, source in pipeline.sources.items():
+        if not isinstance(source, TopicSource) or not source.fail_on_data_loss:
+            continue
+        planned = None if found is None else found.planned
+        offsets = lock.start.get(name, {}) if planned is None else planned.topic_offsets()
+        read = {topic for (topic, _), offset in offsets.items() if offset}
+        for topic in sorted(read & lock.topics.keys() & old.topics.keys()):
+            if lock.topics[topic] != old.topics[topic]:
+                raise RefusedError(
+                    f"source {name}: topic {topic} is not the one that the pipeline has read: it was made anew, or "
+                    f"bootstrap.servers are those of another cluster; {_resets(pipeline, lock)}"
+                )
+
+
+def _refuse_unknown_batches(
+    pipeline: Pipeline, lock: Lock, found: Checkpoint | None, group: Group, *, is_first: bool
+) -> None:
+    """Batches of which the topic sink has parts, and the checkpoint does not know: a batch of the same number would be
+    taken for written although it may hold something else."""
+    if lock.units != Units.BATCHES.name.lower():
+        return
+    written = max(_markers(pipeline, lock, group).values(), default=0)
+    known = marker(lock.generation, -1 if found is None or found.planned is None else found.planned.id)
+    if written > known or (written and is_first):
+        raise RefusedError(
+            f"group {pipeline.batches_group} says that batch {(written & 0xFFFFFFFF) - 1} of the pipeline is written, "
+            f"and {checkpoint_folder(pipeline.state_folder, lock)} does not know of it: the checkpoint is lost or put "
+            f"back from a copy, or the name was used before or is used elsewhere; {_resets(pipeline, lock)}"
+        )
+
+
+def _refuse_forgotten_batch(
+    pipeline: Pipeline, lock: Lock, found: Checkpoint | None, group: Group, now_ms: int
+) -> None:
+    """A first batch that was begun so long ago that its markers may have expired: for later ones there must be some."""
+    if lock.units is None or found is None or found.planned is None or not found.is_in_batch or found.planned.id:
+        return
+    if now_ms - found.planned.started_ms < _FORGOTTEN_AFTER_MS or _markers(pipeline, lock, group):
+        return
+    raise RefusedError(
+        "batch 0 was begun more than 7 days ago and is not done, and by now Kafka may have forgotten that it is "
+        f"written; {_resets(pipeline, lock)}"
+    )
+
+
+_FORGOTTEN_AFTER_MS = 7 * 24 * 3_600_000
+"""Kafka's default of `offsets.retention.minutes`."""
+
+
+def _markers(pipeline: Pipeline, lock: Lock, group: Group) -> Offsets:
+    """The markers that a topic sink has."""
+    if lock.units == Units.BATCHES.name.lower():
+        return group.committed(pipeline.batches_group, [(BATCHES_TOPIC, part) for part in range(lock.tasks_max)])
+    sources = (source for source in pipeline.sources.values() if isinstance(source, TopicSource))
+    return group.committed(pipeline.name, [at for source in sources for at in group.partitions(source)])
+
+
 def _refuse_lost_records(
-    pipeline: Pipeline, lock: Lock, source: TopicSource, found: Checkpoint, group: Group
+    pipeline: Pipeline, lock: Lock, source: TopicSource, reached: Mapping[TopicPartition, int], group: Group
 ) -> None:
     """Records that are gone, and topics that were made anew."""
     if not source.fail_on_data_loss:
         return
-    reached = reset.reached_offsets(found)
     wanted = [at for at in group.partitions(source) if at in reached]
     first, end = group.earliest(wanted), group.latest(wanted)
     for at in wanted:
@@ -180,8 +249,8 @@ def _refuse_lost_records(
 def _lost_checkpoint(pipeline: Pipeline, lock: Lock, at: TopicPartition, offset: int) -> str:
     return (
         f"group {pipeline.name} has committed offset {offset} of {at[0]}-{at[1]}, and there is no checkpoint in "
-        f"{checkpoint_folder(pipeline.state_folder, lock)}: it is lost, or the name was used before; "
-        f"{_resets(pipeline, lock)}"
+        f"{checkpoint_folder(pipeline.state_folder, lock)}: it is lost, or the name was used before or "
+        f"is used elsewhere; {_resets(pipeline, lock)}"
     )
 
 

@@ -23,11 +23,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
 from odradek.spark_it.lanes import Lane, Marker, Unit
+from odradek.spark_it.settings import PipelineSettings
 from odradek.spark_it.sinks import SinkError
 
 T = TypeVar("T")
@@ -51,6 +52,9 @@ _FENCED = (
 _BETWEEN_TRIES_S = 0.05
 _ABORT_S = 10.0
 _TAKEN_AHEAD = 16
+_CONNECTIONS = 2
+"""librdkafka connects to a broker by its address, and once more when it knows its number. Without a connection it waits
+half a second before it looks for the coordinator again; a question that was answered says that there is one."""
 
 
 class FencedError(SinkError):
@@ -88,6 +92,12 @@ class Clients:
     timeout_s: float = 30.0
     commit_timeout_s: float = 120.0
 
+    @classmethod
+    def of(cls, settings: PipelineSettings) -> Self:
+        """Those that a pipeline's file says."""
+        passed = settings.passed
+        return cls(",".join(settings.bootstrap_servers), passed["producer.override."], passed["admin.override."])
+
     def producer(self, transactional_id: str) -> Producer:
         """A producer of transactions. Raises KafkaException for a configuration that cannot be."""
         return Producer(
@@ -102,6 +112,8 @@ class Clients:
                 "queue.buffering.max.kbytes": 262_144,
                 # A failed delivery fails the transaction, so no report is needed for each record.
                 "delivery.report.only.error": True,
+                # Asking about a topic that was deleted must not bring it back.
+                "allow.auto.create.topics": False,
                 # Where Kafka's own clients put a key.
                 "partitioner": "murmur2_random",
                 "message.timeout.ms": 60_000,
@@ -152,9 +164,11 @@ def _meanwhile(do: Callable[[], T], records: Iterable[Records]) -> tuple[T, Iter
 
 
 def fence(lane: Lane, clients: Clients) -> None:
-    """Ends what attempts have open in a lane, so that readers do not wait for it. What keeps it from that is not said:
-    the next attempt does it too."""
-    with contextlib.suppress(SinkError), _attempt(lane, clients) as attempt:
+    """Ends what attempts have open in a lane: readers do not wait for it, and none of them commits any more.
+
+    Raises SinkError.
+    """
+    with _attempt(lane, clients) as attempt:
         attempt.fence()
 
 
@@ -186,6 +200,8 @@ class _Attempt:
         self._consumer = consumer
 
     def fence(self) -> None:
+        for _ in range(_CONNECTIONS):
+            self._producer.list_topics(self._lane.topic, self._clients.timeout_s)
         self._asked(lambda: self._producer.init_transactions(self._clients.timeout_s))
 
     def marker(self) -> Marker | None:
@@ -273,10 +289,10 @@ class _Attempt:
         if error.code() in _FENCED:
             return FencedError(
                 f"{what}: another attempt has taken over, or it took longer than transaction.timeout.ms "
-                f"({error.str()}); see that the pipeline runs only once, or "
-                "set producer.override.transaction.timeout.ms"
+                f"({error.str()}); see that the pipeline runs only once, or have smaller batches by "
+                "max.offsets.per.trigger, or set producer.override.transaction.timeout.ms"
             )
-        return SinkError(f"{what}: {error.str()}", is_retriable=_is_passing(error))
+        return SinkError(f"{what}: {error.str()}", is_retriable=is_passing(error))
 
 
 @contextlib.contextmanager
@@ -328,7 +344,7 @@ _LASTING = (
 )
 
 
-def _is_passing(error: KafkaError) -> bool:
+def is_passing(error: KafkaError) -> bool:
     """Whether it may go by itself: a broker that is away, a leader that moves. A new attempt has a new producer, so an
     error that is fatal to one says nothing of the next."""
     return error.code() not in _LASTING

@@ -146,10 +146,11 @@ def make(part: PartFormat, pipeline: Pipeline, topic: str | None, side: Side) ->
         spark_type(parsed(text, what), what)
     address = None
     if part.registry_url is not None:
-        address = Address(part.registry_url, part.registry_user_info)
         for url in part.registry_url.split(","):
             if not re.match(r"https?://[^/]", url.strip()):
-                raise FormatError(f"schema.registry.url = {part.registry_url}: write http://host:port")
+                shown = re.sub(r"[^/@,]*@", "", part.registry_url)
+                raise FormatError(f"schema.registry.url = {shown}: write http://host:port")
+        address = Address.of(part.registry_url, part.registry_user_info)
     subject = part.subject or (None if topic is None else f"{topic}-{side}")
     record_name = re.sub(r"\W|^(?=\d)", "_", f"{topic or pipeline.name}_{side}", flags=re.ASCII)
     return AvroFormat(text, address, subject, record_name)

@@ -13,11 +13,14 @@ from typing import Any
 
 import fastavro
 
+from odradek.spark_it.formats.avro_plain import WHOLE, for_reading, for_writing
 from odradek.spark_it.formats.avro_types import Named, Schema, as_parsed, branches, kind_of, logical_of, widest
 
 Change = Callable[[Any], Any]
 
 _INT64 = 1 << 63
+_LOCAL_MICROS = 10**18
+"""Times without a zone are restored by way of DECIMAL(18,6) seconds (`columns`)."""
 _MICROS_OF = {"millis": 1000, "micros": 1}
 _EPOCH_ORDINAL = 719_163
 
@@ -34,11 +37,10 @@ def decoder(writer: str, reader: str | None = None) -> Callable[[bytes], Any]:
     """
     written = as_parsed(json.loads(writer))
     wanted = written if reader is None or json.loads(reader) == json.loads(writer) else as_parsed(json.loads(reader))
-    plain_written = _checked(_compiled(written))
-    plain_wanted = None if wanted is written else _compiled(wanted)
+    plain_written, plain_wanted = for_reading(written, None if wanted is written else wanted)
     clash = None if wanted is written else _clash(written, wanted, Named(), Named(), "value")
     change = _reading(wanted, Named(), has_defaults=wanted is not written)
-    read = fastavro.schemaless_reader
+    read: Any = fastavro.schemaless_reader
 
     def decode(data: bytes) -> Any:
         if clash is not None:
@@ -57,7 +59,7 @@ def decoder(writer: str, reader: str | None = None) -> Callable[[bytes], Any]:
             raise RecordError(what) from None
         if source.tell() != len(data):
             raise RecordError(f"{len(data) - source.tell()} bytes are left over after the record")
-        return value if change is None else change(value)
+        return value[WHOLE] if change is None else change(value[WHOLE])
 
     return decode
 
@@ -66,7 +68,7 @@ def decoder(writer: str, reader: str | None = None) -> Callable[[bytes], Any]:
 def encoder(schema: str) -> Callable[[Any], bytes]:
     """What encodes a Row or another value with a schema. It raises for a value that the schema does not take."""
     parsed = as_parsed(json.loads(schema))
-    plain = _compiled(parsed)
+    plain = for_writing(parsed)
     change = _writing(parsed, Named(), "value")
     write = fastavro.schemaless_writer
 
@@ -76,58 +78,6 @@ def encoder(schema: str) -> Callable[[Any], bytes]:
         return target.getvalue()
 
     return encode
-
-
-def _compiled(schema: Schema) -> Schema:
-    """A schema without logical types that fastavro takes as it is, each time."""
-    return fastavro.parse_schema(_without_logical(schema))
-
-
-class _Branches(list[Any]):
-    """The branches of a union or the symbols of an enum, of which no record has a negative number."""
-
-    def __len__(self) -> int:
-        """Nothing, as fastavro adds it to a negative number before it takes the item."""
-        return 0
-
-    def __getitem__(self, index: Any) -> Any:
-        if isinstance(index, int) and index < 0:
-            raise IndexError("list index out of range")
-        return super().__getitem__(index)
-
-
-def _checked(schema: Schema) -> Schema:
-    """A schema with which a negative number of a branch is an error: fastavro would count from the end."""
-    if isinstance(schema, list):
-        return _Branches(_checked(one) for one in schema)
-    if not isinstance(schema, dict):
-        return schema
-    checked = dict(schema)
-    if "symbols" in checked:
-        checked["symbols"] = _Branches(checked["symbols"])
-    for key in ("items", "values"):
-        if key in checked:
-            checked[key] = _checked(checked[key])
-    if "fields" in checked:
-        checked["fields"] = [{**field, "type": _checked(field["type"])} for field in checked["fields"]]
-    if "__named_schemas" in checked:
-        checked["__named_schemas"] = {name: _checked(one) for name, one in checked["__named_schemas"].items()}
-    return checked
-
-
-def _without_logical(schema: Schema) -> Schema:
-    if isinstance(schema, list):
-        return [_without_logical(one) for one in schema]
-    if not isinstance(schema, dict):
-        return schema
-    kept = {key: value for key, value in schema.items() if key not in ("logicalType", "__named_schemas")}
-    kept.pop("__fastavro_parsed", None)
-    for key in ("items", "values"):
-        if key in kept:
-            kept[key] = _without_logical(kept[key])
-    if "fields" in kept:
-        kept["fields"] = [{**field, "type": _without_logical(field["type"])} for field in kept["fields"]]
-    return kept
 
 
 def _clash(written: Schema, wanted: Schema, of_written: Named, of_wanted: Named, what: str) -> str | None:
@@ -175,7 +125,8 @@ def _reading(schema: Schema, named: Named, *, has_defaults: bool) -> Change | No
     if logical == "decimal" and isinstance(schema, dict):
         return _decimal_of(schema["precision"], schema.get("scale", 0))
     if logical is not None and "timestamp" in logical:
-        return _micros_of(_MICROS_OF[logical.rpartition("-")[2]])
+        limit = _LOCAL_MICROS if logical.startswith("local") else _INT64
+        return _micros_of(_MICROS_OF[logical.rpartition("-")[2]], limit)
     if kind in ("bytes", "fixed") and has_defaults:
         return _as_bytes
     if isinstance(schema, dict) and kind in ("record", "error"):
@@ -240,11 +191,11 @@ def _scaled(number: int, scale: int) -> Decimal:
         return Decimal(number).scaleb(-scale)
 
 
-def _micros_of(factor: int) -> Change:
+def _micros_of(factor: int, limit: int) -> Change:
     def change(value: int) -> int:
         micros = value * factor
-        if not -_INT64 <= micros < _INT64:
-            raise RecordError(f"{value} ms is no instant that Spark has")
+        if not -limit < micros < limit:
+            raise RecordError(f"{value} {'µs' if factor == 1 else 'ms'} is no instant that Spark has")
         return micros
 
     return change
@@ -285,7 +236,12 @@ def _writing_plain(schema: Schema, kind: str, logical: str | None, named: Named,
                 fields = [
                     (one["name"], _writing(one["type"], named, f"{what}.{one['name']}")) for one in schema["fields"]
                 ]
-                return _record_of(fields, {one["name"] for one in schema["fields"] if "default" in one})
+                defaults = {
+                    one["name"]: _default(one["type"], one["default"], named)
+                    for one in schema["fields"]
+                    if "default" in one
+                }
+                return _record_of(fields, defaults)
             case "array":
                 item = _writing(schema["items"], named, f"{what}[]")
                 return lambda values: [item(value) for value in values]
@@ -310,12 +266,37 @@ def _writing_plain(schema: Schema, kind: str, logical: str | None, named: Named,
     return lambda value: value
 
 
-def _record_of(fields: list[tuple[str, Change]], with_default: set[str]) -> Change:
+def _record_of(fields: list[tuple[str, Change]], defaults: Mapping[str, Any]) -> Change:
     def change(value: Any) -> dict[str, Any]:
         given = value if isinstance(value, Mapping) else dict(zip(value.__fields__, value, strict=True))
-        return {name: of(given.get(name)) for name, of in fields if name in given or name not in with_default}
+        return {
+            name: of(given.get(name)) if name in given or name not in defaults else defaults[name]
+            for name, of in fields
+        }
 
     return change
+
+
+def _default(schema: Schema, value: Any, named: Named) -> Any:
+    """A default as fastavro writes it: bytes are a string in a schema, also deep within."""
+    schema = named.resolved(schema)
+    if isinstance(schema, list):
+        return _default(schema[0], value, named)  # a default is of the first branch
+    kind = kind_of(schema)
+    if kind in ("bytes", "fixed"):
+        return _as_bytes(value)
+    if isinstance(schema, dict):
+        match kind:
+            case "record" | "error":
+                return {
+                    one["name"]: _default(one["type"], value.get(one["name"], one.get("default")), named)
+                    for one in schema["fields"]
+                }
+            case "array":
+                return [_default(schema["items"], one, named) for one in value]
+            case "map":
+                return {key: _default(schema["values"], one, named) for key, one in value.items()}
+    return value
 
 
 def _unscaled(schema: Mapping[str, Any], what: str) -> Change:

@@ -48,6 +48,7 @@ _TYPES: dict[int, t.DataType] = {
     FieldDescriptor.CPPTYPE_ENUM: t.StringType(),
 }
 _MICROS_A_SECOND = 1_000_000
+_INT64 = 1 << 63
 
 
 class MessageError(ValueError):
@@ -197,7 +198,7 @@ def decoder(descriptors: bytes, message: str) -> Callable[[bytes], Any]:
 
 def _reading_message(of: Descriptor) -> Change:
     if of.full_name == _TIMESTAMP:
-        return lambda value: value.seconds * _MICROS_A_SECOND + value.nanos // 1000
+        return _micros
     if of.full_name in _WRAPPERS:
         inner = _reading_one(of.fields_by_name["value"])
         return (lambda value: value.value) if inner is None else (lambda value: inner(value.value))
@@ -215,6 +216,13 @@ def _reading_message(of: Descriptor) -> Change:
         return read
 
     return change
+
+
+def _micros(value: Any) -> int:
+    micros: int = value.seconds * _MICROS_A_SECOND + value.nanos // 1000
+    if not -_INT64 <= micros < _INT64:
+        raise MessageError(f"{value.seconds} s is no instant that Spark has")
+    return micros
 
 
 def _reading_field(field: FieldDescriptor) -> Change | None:

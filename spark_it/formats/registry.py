@@ -4,6 +4,7 @@ Source: docs.confluent.io, "Schema Registry API Reference" and "Wire format".
 """
 
 import base64
+import http.client
 import json
 import time
 import urllib.error
@@ -39,6 +40,19 @@ class Address(NamedTuple):
 
     url: str
     user_info: str | None = None
+
+    @classmethod
+    def of(cls, url: str, user_info: str | None) -> "Address":
+        """The address of which `user:password@` may be a part, as Confluent's clients take it."""
+        said: list[str] = []
+        urls = []
+        for one in url.split(","):
+            scheme, _, rest = one.strip().rpartition("://")
+            host, slash, path = rest.partition("/")
+            in_url, _, host = host.rpartition("@")
+            said += [urllib.parse.unquote(in_url)] if in_url else []
+            urls.append(f"{scheme}://{host}{slash}{path}")
+        return cls(",".join(urls), user_info or next(iter(said), None))
 
     def __repr__(self) -> str:
         return f"Address({self.url})"
@@ -134,7 +148,7 @@ class Registry:
                     if error.status < 500 and error.status not in (408, 429):
                         raise
                     why = str(error)
-                except (OSError, ValueError, urllib.error.URLError) as error:
+                except (OSError, ValueError, http.client.HTTPException) as error:
                     said = error.reason if isinstance(error, urllib.error.URLError) else error
                     why = f"schema registry {url}: {said}"
             if left:

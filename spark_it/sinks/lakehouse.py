@@ -138,8 +138,6 @@ class IcebergTable:
         self._title = f"iceberg {sink.iceberg_tables}"
         self._property = f"odradek.{pipeline.name}.batch"
         settings = dict(sink.passed["iceberg.catalog."])
-        if not settings:
-            raise SinkError(f"{self._title}: iceberg.catalog.type and iceberg.catalog.warehouse say where it is")
         if "warehouse" in settings and settings.get("type") != "rest":
             settings["warehouse"] = pipeline.located(settings["warehouse"])
         self._place = settings.get("warehouse", sink.iceberg_tables)
@@ -149,8 +147,6 @@ class IcebergTable:
         self._settings = {"cache-enabled": "false", **settings}
         self._configure(spark)
         *namespace, table = sink.iceberg_tables.split(".")
-        if not namespace:
-            raise SinkError(f"{self._title}: iceberg.tables is namespace.table")
         self._namespace = ".".join([self._catalog, *map(quoted, namespace)])
         self._table = f"{self._namespace}.{quoted(table)}"
 

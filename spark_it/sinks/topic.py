@@ -8,6 +8,7 @@ tasks; where they are many, rows and dead letters are brought together by a shuf
 in which the frame has them, if it has one; what a unit holds does not depend on it.
 """
 
+import contextlib
 import re
 import threading
 from collections import defaultdict
@@ -77,7 +78,6 @@ class TopicWriter:
     def __init__(self, pipeline: Pipeline, units: Units, spark: SparkSession) -> None:
         sink = pipeline.sink
         assert isinstance(sink, TopicSink)
-        settings = pipeline.settings
         self._pipeline = pipeline
         self._sink = sink
         self._kind = units
@@ -91,11 +91,7 @@ class TopicWriter:
             says_why=errors.deadletterqueue_context_headers_enable,
             tolerates=errors.tolerance == "all",
         )
-        self._clients = Clients(
-            ",".join(settings.bootstrap_servers),
-            settings.passed["producer.override."],
-            settings.passed["admin.override."],
-        )
+        self._clients = Clients.of(pipeline.settings)
         self._markers = Markers(pipeline, units, self._clients)
         self._lock = threading.Lock()
         self._keeper = Keeper(self._markers, self._clients, self._lock)
@@ -183,7 +179,7 @@ class TopicWriter:
         except BaseException:
             # Tasks end without a word; readers would wait for their transactions.
             brief = replace(clients, timeout_s=_FENCE_S)
-            _each(units, lambda unit: fence(unit.lane, brief))
+            _each(units, lambda unit: _try_to_fence(unit, brief))
             raise
         found: _Results = {
             row.unit: Outcome(row.rows, row.dead_letters, row.is_new)
@@ -201,6 +197,12 @@ class TopicWriter:
 
 _Results = dict[int, Outcome | Failure]
 _Packed = Mapping[int, Sequence[bytes]]
+
+
+def _try_to_fence(unit: Unit, clients: Clients) -> None:
+    """What keeps it from that is not said: the next attempt fences too."""
+    with contextlib.suppress(SinkError):
+        fence(unit.lane, clients)
 
 
 def _each(of: Sequence[T], do: Callable[[T], R]) -> list[R]:

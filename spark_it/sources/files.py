@@ -49,7 +49,8 @@ class FilesStream:
         return frame.select("*", f.col("_metadata.file_path").alias(_FILE))
 
     def decoded(self, raw: DataFrame) -> DataFrame:
-        names = [name for name in raw.columns if name not in (_CORRUPT, _FILE)]
+        # Spark adds a column for folders that are called column=value, whether they are in the schema or not.
+        names = self.schema(raw.sparkSession).names
         row = f.struct(*(column(name) for name in names))
         has_bad = _CORRUPT in raw.columns
         corrupt = f.col(_CORRUPT) if has_bad else f.lit(None).cast("string")

@@ -35,7 +35,9 @@ class Numbers:
                     self.bad.add((topic, partition, len(values)))
                     is_json = len(self.bad) % 2
                     values.append(json.dumps({"n": -1, "text": "below 0"}).encode() if is_json else b"{")
-            topics.produce(topic, ((None, value) for value in values), partition=partition, enable_idempotence=True)
+            # In order, so that a record's place is known.
+            config = {"enable_idempotence": True, "queue_buffering_max_messages": len(values)}
+            topics.produce(topic, ((None, value) for value in values), partition=partition, **config)
 
     @property
     def records(self):

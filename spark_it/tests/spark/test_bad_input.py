@@ -149,6 +149,46 @@ def test_a_table_whose_columns_do_not_fit(command, postgres, topics, unique):
     assert postgres.rows(f"SELECT id FROM {table} ORDER BY id") == [(1,), (2,), (3,)]
 
 
+def test_what_is_looked_up_of_a_database(command, postgres, topics, unique):
+    table = unique.replace("-", "_")
+    topics.create(unique)
+    text = orders(unique) + to_table(postgres, table)
+    command.write(text)
+    code, _, err = command("validate", "--connect")
+    said = f"odradek pipeline: sink: there is no table {table}; create it, or write auto.create = true"
+    assert (code, err) == (1, [said])
+    command.write(text + "auto.create = true\n")
+    code, out, err = command("validate", "--connect")
+    assert (code, err) == (0, []) and f"  sink: table {table} is not there yet; the pipeline makes it\n" in out
+    postgres.execute(f"CREATE TABLE {table} (id BIGINT, amounts NUMERIC)")
+    command.write(orders(unique) + transform("SELECT id, amount FROM orders") + to_table(postgres, table))
+    code, _, [said] = command("validate", "--connect")
+    assert code == 1 and f"sink: table {table} has no column amount (there is amounts); add it" in said
+    read = f"""[source.t]
+connector = "jdbc"
+connection.url = "{postgres.jdbc_url}"
+connection.user = "{postgres.user}"
+connection.password = "{postgres.password}"
+table.whitelist = "{table}"
+incrementing.column.name = "id"
+{{}}
+[sink]
+connector = "console"
+"""
+    command.write(read.format(""))
+    code, out, err = command("validate", "--connect")
+    assert (code, err) == (0, []) and f"  source t: table {table} is there, 2 columns\n" in out
+    # Its tests run without it.
+    test = '[[test]]\nname = "as given"\ngiven.t = [{ id = 1 }]\nexpect = [{ id = 1 }]\n'
+    gone = read.format("").replace(postgres.jdbc_url, "jdbc:postgresql://127.0.0.1:1/none")
+    command.write(gone + test)
+    code, _, [said] = command("validate", "--connect")
+    assert code == 1 and "cannot be reached" in said
+    code, out, err = command("test")
+    assert (code, err) == (0, []) and out.endswith("test as given: passed\n1 of 1 test passed\n")
+    assert "cannot be reached" in out
+
+
 def test_a_record_that_cannot_be_decoded(command, topics, unique):
     topics.produce(topics.create(unique), [order(1), (b"k", b"{garbage"), order(2)])
     text = orders(unique) + to_topic(topics.create(f"{unique}-out"))

@@ -99,6 +99,18 @@ def test_files_of_json_and_text_and_parquet(engine, topics, unique):
     assert [value for _, value, _ in all_records(engine.servers, f"{unique}-dead")] == [b"no row", b"no row"]
 
 
+def test_folders_that_are_called_as_a_column(engine):
+    inner = engine.folder / "in" / "day=2026-01-01"
+    inner.mkdir(parents=True)
+    (inner / "a.json").write_text('{"n": 1}\n', "utf-8")
+    # Only the schema says which columns there are, whatever folders there are when a run begins.
+    kept = engine.run(files("json", "n INT"))
+    assert [row.asDict() for row in kept.rows] == [{"n": 1}]
+    other = Engine(engine.spark, engine.servers, engine.folder, f"{engine.name}-day")
+    kept = other.run(files("json", "n INT, day STRING"))
+    assert [row.asDict() for row in kept.rows] == [{"n": 1, "day": "2026-01-01"}]
+
+
 def test_a_topic_that_appears_later(engine, topics, unique):
     topics.produce(topics.create(f"{unique}-in1"), [order(n) for n in range(5)])
     out = topics.create(f"{unique}-out")

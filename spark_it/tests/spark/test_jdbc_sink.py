@@ -398,7 +398,7 @@ def test_a_database_that_is_not_there(spark, postgres, tmp_path):
     assert not is_retriable
     assert "lets nobody in with these connection.user and connection.password" in message
     assert said(postgres.jdbc_url.replace("/shop", "/nowhere"))[1] is False
-    with pytest.raises(SinkError, match="no JDBC driver takes jdbc:nosuch:x: put the driver's jar into the folder"):
+    with pytest.raises(SinkError, match="no JDBC driver takes jdbc:nosuch:x: put the driver's jar and those of"):
         said("jdbc:nosuch:x")
 
 

@@ -6,10 +6,10 @@ from odradek.spark_it.case_inputs import Input
 from spark_it.tests.unit.support import CONSOLE, SOURCE, pipeline
 
 
-def files(folder, given, *, parts_late=True):
+def files(folder, given, *, parts_late=True, time="placed"):
     """The lines of each file, in the order in which Spark reads them."""
     case = f'[[test]]\nname = "t"\ngiven.orders = [{given}]\nexpect = []\n'
-    text = f'{SOURCE}watermark = "placed 10 minutes"\n{CONSOLE}{case}'
+    text = f'{SOURCE}watermark = "{time} 10 minutes"\n{CONSOLE}{case}'
     one = pipeline(text, folder=folder)
     Input(one, "orders", None, folder).write(one.cases[0].given["orders"], parts_late=parts_late)
     found = sorted((folder / "given" / "orders").iterdir(), key=lambda path: path.stat().st_mtime)
@@ -32,6 +32,10 @@ def at(*minutes):
 )
 def test_what_is_late_has_a_file_of_its_own_after_an_empty_one(tmp_path, minutes, sizes):
     assert [len(lines) for lines in files(tmp_path, at(*minutes))] == sizes
+
+
+def test_the_column_with_the_time_may_be_in_capitals(tmp_path):
+    assert [len(lines) for lines in files(tmp_path, at(0, 60, 49), time="PLACED")] == [2, 0, 1]
 
 
 def test_without_state_all_is_in_one_file(tmp_path):

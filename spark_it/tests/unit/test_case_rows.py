@@ -5,6 +5,7 @@ import pytest
 from pyspark.sql import types as t
 
 from odradek.spark_it.case_rows import as_json, differences, event_micros
+from odradek.spark_it.cases import merged
 
 
 def schema(**columns):
@@ -101,3 +102,10 @@ def test_the_time_of_a_row():
     assert event_micros("1970-01-01T00:00:01Z") == 1_000_000
     assert event_micros(rows("{ a = 1970-01-01T01:00:00.5+01:00 }")[0]["a"]) == 500_000
     assert event_micros("soon") is None and event_micros(None) is None
+
+
+def test_a_row_takes_the_place_of_the_one_with_the_same_key():
+    batches = [['{"Id":1,"n":1}', '{"Id":2,"n":1}'], ['{"Id":1,"n":2}']]
+    assert merged(batches, ("id",)) == ['{"Id":1,"n":2}', '{"Id":2,"n":1}']
+    assert merged(batches, ("ID", "n")) == [*batches[0], *batches[1]]
+    assert merged([*batches, batches[0]], ()) == [*batches[0], *batches[1]]

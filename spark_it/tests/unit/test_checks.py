@@ -18,6 +18,10 @@ def upsert(keys):
     return f'{TEXTS}[sink]\nconnector = "jdbc"\nconnection.url = "jdbc:x"\ntable.name.format = "t"\n{keys}\n'
 
 
+def iceberg(table, keys=""):
+    return f'{TEXTS}[sink]\nconnector = "iceberg"\niceberg.tables = "{table}"\n{keys}\n'
+
+
 GOOD = [
     SOURCE + CONSOLE,
     SOURCE + transform("SELECT * FROM Orders") + CONSOLE,
@@ -27,9 +31,8 @@ GOOD = [
     TEXTS + TOPIC,
     TEXTS + TOPIC + 'key.fields = "id"\nkey.format = "json"\n',
     upsert('insert.mode = "upsert"\npk.fields = "id"'),
-    jdbc('table.whitelist = "t"\nincrementing.column.name = "id"\noverlap = 100\npk.fields = "id"').replace(
-        "overlap = 100", 'overlap = "100"'
-    ),
+    jdbc('table.whitelist = "t"\nincrementing.column.name = "id"\noverlap = 100\npk.fields = "id"'),
+    jdbc('table.whitelist = "t"\nincrementing.column.name = "id"\noverlap = "${N:-100}"\npk.fields = "id"'),
     jdbc('query = "SELECT 1"\nmode = "timestamp"\ntimestamp.column.name = "at"'),
     files('format = "text"'),
     files('format = "csv"\nschema = "a INT"\ncsv.header = false'),
@@ -46,6 +49,14 @@ def test_what_goes_together(text):
     ("text", "message"),
     [
         (SOURCE + transform("SELECT 'x FROM orders") + CONSOLE, "step: the string has no end"),
+        (SOURCE + transform("DROP TABLE orders") + CONSOLE, "transform step: sql is a SELECT, not DROP"),
+        (iceberg("t", 'iceberg.catalog.type = "hadoop"'), "sink: iceberg.tables = t: write one, as namespace.table"),
+        (iceberg("a.b,a.c", 'iceberg.catalog.type = "rest"'),
+         "sink: iceberg.tables = a.b,a.c: write one, as namespace.table"),
+        (iceberg("a.b"), "sink: iceberg.catalog.type and iceberg.catalog.warehouse say where the table is"),
+        (SOURCE + '[expect.orders]\nx = { sql = "order_id IN (SELECT order_id FROM orders)" }\n' + CONSOLE,
+         "expect x: it is of one row, and cannot read orders; do that in a transform"),
+        (SOURCE + transform("-- nothing") + CONSOLE, "transform step: sql is a SELECT"),
         (SOURCE + SOURCE.replace("orders]", "Orders]").replace('name = "orders"', "") + CONSOLE,
          "source Orders: there is a source orders already"),
         (SOURCE + transform("SELECT * FROM orders", "orders") + CONSOLE,

@@ -3,14 +3,18 @@ import sys
 from pathlib import Path
 
 import pytest
+from confluent_kafka import KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
 
 import odradek
-from odradek.spark_it import cli, reference
+from odradek.spark_it import cli, reference, validation
 from odradek.spark_it.lock import lock_of, write_lock
 from odradek.spark_it.running import exclusively
 from odradek.spark_it.sink_settings import SINKS
 from odradek.spark_it.source_settings import SOURCES
 from odradek.spark_it.spec_reader import load
+from odradek.spark_it.units import Clients
+from spark_it.tests.records import values
 from spark_it.tests.unit.support import CONSOLE, SOURCE, TOPIC, transform
 
 PAGE = Path(odradek.__file__).parent.parent / "docs" / "pipelines.md"
@@ -21,6 +25,12 @@ def file(tmp_path):
     path = tmp_path / "orders.toml"
     path.write_text(SOURCE + TOPIC, "utf-8")
     return path
+
+
+def create(servers, *topics):
+    admin = AdminClient({"bootstrap.servers": servers})
+    for made in admin.create_topics([NewTopic(topic, 1, 1) for topic in topics]).values():
+        made.result(10)
 
 
 def refused(capsys, *arguments):
@@ -50,13 +60,22 @@ def test_validate(capsys, file):
     )
 
 
+def test_ctrl_c_is_no_error_of_python(capsys, file, monkeypatch):
+    def interrupted(_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(validation, "validate", interrupted)
+    assert cli.main(["validate", str(file)]) == 130
+    assert capsys.readouterr() == ("", "")
+
+
 def test_all_mistakes_are_said_and_the_code_is_2(capsys, file):
     file.write_text("nam = 1\n" + transform("SELECT 1") + CONSOLE, "utf-8")
     assert cli.main(["validate", str(file)]) == 2
     out, err = capsys.readouterr()
     assert out == ""
     assert err == (
-        f"{file}:1: key name is missing: letters, digits, '.', '_' and '-'\n"
+        f"{file}:1: key name is missing: letters, digits, '.', '_' and '-', not dots alone\n"
         f"{file}:1: there is no source; write [source.NAME]\n"
         f"{file}:1: unknown key nam, did you mean name?\n"
     )
@@ -92,13 +111,51 @@ def test_a_lock_that_is_damaged(capsys, file):
     assert "is damaged" in capsys.readouterr().err
 
 
-def test_status_and_reset_on_a_broker(capsys, file, odradek_broker):
-    from confluent_kafka import Producer
-    from confluent_kafka.admin import AdminClient, NewTopic
+def test_a_reset_does_not_need_the_lock(capsys, file, odradek_broker):
+    create(odradek_broker.bootstrap_servers, "orders")
+    file.write_text(f'bootstrap.servers = "{odradek_broker.bootstrap_servers}"\n{SOURCE}{TOPIC}', "utf-8")
+    state = load(file, {}).state_folder
+    state.mkdir(parents=True)
+    for text in ("version = 1", "version = "):
+        (state / "pipeline.lock.toml").write_text(text)
+        assert cli.main(["status", str(file)]) == 1
+        assert "begin anew with reset" in capsys.readouterr().err
+        assert cli.main(["reset", str(file), "--to", "committed", "--execute"]) == 0
+        assert capsys.readouterr().out.endswith("orders: is reset\n")
+        assert cli.main(["status", str(file)]) == 0
 
+
+def test_a_task_that_outlives_its_driver_writes_nothing_after_a_reset(capsys, file, odradek_broker):
+    """Its marker would not count, since it is older than what the reset commits."""
+    servers = odradek_broker.bootstrap_servers
+    create(servers, "orders", "out")
+    file.write_text(f'bootstrap.servers = "{servers}"\n{SOURCE}{TOPIC}', "utf-8")
+    one = load(file, {})
+    write_lock(one.state_folder, lock_of(one, None, 1))
+    source = Producer({"bootstrap.servers": servers})
+    source.produce("orders", b"{}")
+    assert source.flush(10) == 0
+    clients = Clients(servers)
+    zombie = clients.producer("orders:orders-0")
+    zombie.init_transactions(30)
+    zombie.begin_transaction()
+    reader = clients.consumer("orders")
+    marker = [TopicPartition("orders", 0, 1, "1:0:1")]
+    zombie.send_offsets_to_transaction(marker, reader.consumer_group_metadata(), 30)
+    reader.close()
+    zombie.produce("out", b"once")
+    zombie.flush(30)
+    assert cli.main(["reset", str(file), "--to", "committed"]) == 0
+    assert "nothing is changed" in capsys.readouterr().out
+    assert cli.main(["reset", str(file), "--to", "committed", "--execute"]) == 0
+    with pytest.raises(KafkaException, match=r"(?i)fenced|epoch"):
+        zombie.commit_transaction(30)
+    assert values(servers, "out") == []
+
+
+def test_status_and_reset_on_a_broker(capsys, file, odradek_broker):
     servers = {"bootstrap.servers": odradek_broker.bootstrap_servers}
-    admin = AdminClient(servers)
-    admin.create_topics([NewTopic("orders", 1, 1)])["orders"].result(10)
+    create(odradek_broker.bootstrap_servers, "orders")
     producer = Producer(servers)
     for _ in range(3):
         producer.produce("orders", b"{}")

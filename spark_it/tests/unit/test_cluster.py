@@ -5,15 +5,19 @@ import struct
 import subprocess
 import sys
 import threading
+import time
 from collections import Counter
 
 import pytest
+from confluent_kafka.admin import AdminClient
 
 from compat_tests.processes import lasting_port
+from odradek.spark_it.cluster import Cluster
 from odradek.testing import OdradekBroker
 from spark_it.data import Topics
+from spark_it.tests.unit.support import CONSOLE, pipeline
 
-OFFSET_FETCH = 9
+OFFSET_COMMIT, OFFSET_FETCH = 8, 9
 NOT_COORDINATOR = struct.pack(">h", 16)
 ASK = """
 import sys
@@ -35,9 +39,12 @@ cluster.commit("p", {("orders", 0): 3})
 print(cluster.committed("p", [("orders", 0), ("orders", 1)]))
 """
 
+SOURCE_OF_BYTES = '[source.all]\nconnector = "topic"\ntopics.regex = ".*"\nvalue.format = "bytes"\n'
+
 
 class Between:
-    """Passes bytes on between clients and a broker; the first `times` answers to OffsetFetch become NOT_COORDINATOR."""
+    """Passes bytes on between clients and a broker; the first `times` answers to OffsetFetch and to OffsetCommit become
+    NOT_COORDINATOR."""
 
     def __init__(self, times):
         self.changed = Counter()
@@ -79,11 +86,13 @@ class Between:
                 return
 
     def _answer(self, frame, key, version):
-        if key != OFFSET_FETCH or self.changed[key] >= self._times:
+        if key not in (OFFSET_FETCH, OFFSET_COMMIT) or self.changed[key] >= self._times:
             return frame
         self.changed[key] += 1
-        # The error stands before the tagged fields: those of the answer, and from version 8 on of the group.
-        end = len(frame) - (0 if version < 6 else 1 if version < 8 else 2)
+        # The error stands before the tagged fields: of the answer, and from version 8 on of the group or, in an answer
+        # about one partition, of that and its topic.
+        tags = (0 if version < 6 else 1 if version < 8 else 2) if key == OFFSET_FETCH else 0 if version < 8 else 3
+        end = len(frame) - tags
         return frame[: end - 2] + NOT_COORDINATOR + frame[end:]
 
 
@@ -107,4 +116,33 @@ def test_a_group_is_asked_again_while_its_coordinator_is_not_ready(between):
             [sys.executable, "-c", ASK, f"127.0.0.1:{between.port}"], capture_output=True, text=True, timeout=60
         )
     assert (done.returncode, done.stdout) == (0, "{('orders', 0): 3}\n"), done.stderr
-    assert between.changed[OFFSET_FETCH] == 2
+    assert between.changed[OFFSET_FETCH] == between.changed[OFFSET_COMMIT] == 2
+
+
+def test_a_pattern_does_not_match_what_kafka_keeps_for_itself(broker, topics, unique):
+    """Nor does it to Spark, which refuses offsets of what it does not read."""
+    topics.create(unique, 2)
+    one = pipeline(f'name = "p"\nbootstrap.servers = "{broker.bootstrap_servers}"\n{SOURCE_OF_BYTES}{CONSOLE}')
+    cluster = Cluster(one.settings)
+    cluster.commit("p", {(unique, 0): 3})
+    found = {topic for topic, _ in cluster.partitions(one.sources["all"])}
+    assert unique in found and "__consumer_offsets" in cluster._admin.list_topics(timeout=10).topics
+    assert "__consumer_offsets" not in found
+
+
+@pytest.mark.side_by_side
+def test_topics_are_told_from_others_of_their_names(broker, topics, unique):
+    one = pipeline(f'name = "p"\nbootstrap.servers = "{broker.bootstrap_servers}"\n{SOURCE_OF_BYTES}{CONSOLE}')
+    cluster = Cluster(one.settings)
+    topics.create(unique)
+    first = cluster.topic_ids([unique, unique])
+    assert list(first) == [unique] and cluster.topic_ids([unique]) == first and cluster.topic_ids([]) == {}
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    admin.delete_topics([unique])[unique].result(30)
+    topics.create(unique)
+    # Brokers hear of it one after the other.
+    give_up_at = time.monotonic() + 30
+    while cluster.topic_ids([unique]) in (first, {}):
+        assert time.monotonic() < give_up_at
+        time.sleep(0.1)
+    assert cluster.topic_ids(["no-such-topic"]) == {}

@@ -16,6 +16,9 @@ from odradek.spark_it.sinks.recorded import is_written
     [
         ("jdbc:postgresql://h/d?user=a&password=b%20c&x=1", "jdbc:postgresql://h/d?user=a&password=[hidden]&x=1"),
         ("jdbc:sqlserver://h;databaseName=d;password=b;x=1", "jdbc:sqlserver://h;databaseName=d;password=[hidden];x=1"),
+        ("jdbc:sqlserver://h;password={b;c}}};x=1", "jdbc:sqlserver://h;password=[hidden];x=1"),
+        ("jdbc:oracle:thin:scott/tiger@//h:1521/d", "jdbc:oracle:thin:scott/[hidden]@//h:1521/d"),
+        ("jdbc:oracle:thin:@//h:1521/d", "jdbc:oracle:thin:@//h:1521/d"),
         ("jdbc:mysql://user:word@h/d", "jdbc:mysql://user:[hidden]@h/d"),
         ("jdbc:postgresql://h:5432/d", "jdbc:postgresql://h:5432/d"),
         ("cannot open jdbc:x://h?PASSWORD = b now", "cannot open jdbc:x://h?PASSWORD =[hidden] now"),

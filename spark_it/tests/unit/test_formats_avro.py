@@ -123,6 +123,11 @@ def test_values_that_no_type_of_spark_holds_are_errors_and_not_other_values():
     millis = json.dumps(record({"type": "long", "logicalType": "timestamp-millis"}))
     with pytest.raises(ValueError, match="no instant"):
         decoder(millis)(by_fastavro(record("long"), {"a": 2**62}))
+    # Spark would stop at it when it makes a time without a zone of the number.
+    local = json.dumps(record({"type": "long", "logicalType": "local-timestamp-micros"}))
+    with pytest.raises(ValueError, match="1000000000000000000 µs is no instant"):
+        decoder(local)(by_fastavro(record("long"), {"a": 10**18}))
+    assert decoder(local)(by_fastavro(record("long"), {"a": 1 - 10**18})) == {"a": 1 - 10**18}
     enum = json.dumps(record({"type": "enum", "name": "E", "symbols": ["A"]}))
     with pytest.raises(ValueError, match="has not"):
         decoder(enum)(by_fastavro(record("int"), {"a": 1}))
@@ -176,6 +181,29 @@ def test_a_record_of_an_older_schema_becomes_what_the_newer_says():
     }  # fmt: skip
     for _ in range(2):  # a default is not changed by being read
         assert read(by_fastavro(old, {"n": 5, "gone": "x"})) == wanted
+
+
+def test_what_the_whole_record_is_called_does_not_matter():
+    written = {**record("int"), "name": "Order", "namespace": "com.shop"}
+    wanted = {**record("long"), "aliases": ["Other"]}
+    assert decoder(json.dumps(written), json.dumps(wanted))(by_fastavro(written, {"a": 5})) == {"a": 5}
+    with pytest.raises(Exception, match="mismatch"):
+        decoder(json.dumps({"type": "enum", "name": "E", "symbols": ["A"]}), json.dumps(wanted))(b"\x00")
+
+
+@pytest.mark.parametrize(
+    ("of", "data", "value"),
+    [
+        (lambda enum: enum, b"\x02", "B"),
+        (lambda enum: ["null", enum], b"\x02\x02", "B"),
+        (lambda enum: {"type": "array", "items": enum}, b"\x02\x02\x00", ["B"]),
+        (lambda enum: {"type": "map", "values": ["null", enum]}, b"\x02\x02k\x02\x02\x00", {"k": "B"}),
+    ],
+)
+def test_what_is_no_record_is_read_too(of, data, value):
+    written, wanted = (of({"type": "enum", "name": "E", "symbols": symbols}) for symbols in (["A", "B"], ["B", "C"]))
+    assert decoder(json.dumps(written))(data) == value
+    assert decoder(json.dumps(written), json.dumps(wanted))(data) == value
 
 
 def test_a_record_that_cannot_become_what_the_schema_says_is_bad():
@@ -243,9 +271,24 @@ def test_values_that_a_schema_does_not_take(schema, value, said):
         encoder(json.dumps(record(schema)))(Row(a=value))
 
 
-def test_a_column_that_is_not_there_gets_its_default():
-    schema = json.dumps(record("int", default=3))
-    assert decoder(schema)(encoder(schema)(Row(other=1))) == {"a": 3}
+@pytest.mark.parametrize(
+    ("of", "default", "value"),
+    [
+        ("int", 3, 3),
+        (["null", "int"], None, None),
+        ("bytes", "\u00ff", b"\xff"),
+        (["bytes", "null"], "a", b"a"),
+        ({"type": "fixed", "name": "F", "size": 2}, "\u0000\u00ff", b"\x00\xff"),
+        ({"type": "bytes", "logicalType": "decimal", "precision": 4, "scale": 2}, "\u0001", Decimal("0.01")),
+        ({"type": "array", "items": "bytes"}, ["a"], [b"a"]),
+        ({"type": "map", "values": "bytes"}, {"k": "a"}, {"k": b"a"}),
+        ({**record("bytes", default="x"), "name": "I"}, {}, {"a": b"x"}),
+        ({**record("bytes", default="x"), "name": "I"}, {"a": "y"}, {"a": b"y"}),
+    ],
+)
+def test_a_column_that_is_not_there_gets_its_default(of, default, value):
+    schema = json.dumps(record(of, default=default))
+    assert decoder(schema)(encoder(schema)(Row(other=1))) == {"a": value}
 
 
 def test_a_schema_is_made_of_columns():
@@ -303,8 +346,8 @@ def test_a_schema_in_a_file(tmp_path):
 
 
 def test_an_address_of_a_registry_that_is_none():
-    one = pipeline(source('value.format = "avro"', 'schema.registry.url = "localhost:8081"'))
-    with pytest.raises(FormatError, match="write http://host:port"):
+    one = pipeline(source('value.format = "avro"', 'schema.registry.url = "me:secret@localhost:8081"'))
+    with pytest.raises(FormatError, match="= localhost:8081: write http://host:port"):
         of_value(one)
 
 

@@ -72,6 +72,15 @@ def test_bytes_that_are_no_message(data):
         decoder(SET, ORDER)(data)
 
 
+def test_an_instant_that_spark_does_not_have_is_a_bad_record():
+    # Spark would stop at the number, whatever errors.tolerance says.
+    for seconds in (2**62, -(2**62)):
+        order = messages.classes()[ORDER]()
+        order.placed.seconds = seconds
+        with pytest.raises(ValueError, match=f"{seconds} s is no instant that Spark has"):
+            decoder(SET, ORDER)(order.SerializeToString())
+
+
 def test_required_fields_of_proto2():
     file = descriptor_pb2.FileDescriptorProto(name="old.proto", syntax="proto2")
     file.message_type.add(name="Old").field.add(name="a", number=1, type=5, label=2)

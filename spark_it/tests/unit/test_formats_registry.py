@@ -1,4 +1,6 @@
 import json
+import socket
+import threading
 from decimal import Decimal
 
 import pytest
@@ -98,6 +100,34 @@ def test_user_and_password():
         # Not a fault of the record: it must not become a dead letter.
         with pytest.raises(UnavailableError, match="401"):
             framed_decoder(wrong, LONG)(framed(1, b"\x02"))
+
+
+def test_user_and_password_in_the_address():
+    with serving(user_info="me:s@cret/x") as served:
+        served.add(LONG)
+        host = served.url.removeprefix("http://")
+        address = Address.of(f"http://me:s%40cret%2Fx@{host}/, http://127.0.0.1:1", None)
+        assert Registry(address).schema(1) == LONG
+        assert Address.of(served.url, "me:s@cret/x") == Address(served.url, "me:s@cret/x")
+    with pytest.raises(UnavailableError, match=f"http://{host}: .*Connection refused") as gone:
+        Registry(Address.of(f"http://me:s%40cret%2Fx@{host}", None), wait=lambda _: None).schema(1)
+    assert "cret" not in f"{address} {gone.value}"
+
+
+def test_an_address_where_no_registry_answers():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer():
+            with server.accept()[0] as connection:
+                connection.recv(10_000)
+                connection.sendall(b"no HTTP\r\n")
+
+        answering = threading.Thread(target=answer)
+        answering.start()
+        wrong = f"http://127.0.0.1:{server.getsockname()[1]}, http://localhost:port"
+        with pytest.raises(UnavailableError, match="nonnumeric port: 'port'"):
+            Registry(Address(wrong), wait=lambda _: server.close()).schema(1)
+        answering.join()
 
 
 def test_schemas_that_are_not_avro_or_not_whole(served):

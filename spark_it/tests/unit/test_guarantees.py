@@ -1,6 +1,6 @@
 import pytest
 
-from odradek.spark_it.deterministic import findings
+from odradek.spark_it.deterministic import conditions, findings
 from odradek.spark_it.guarantees import Level, Units, guarantee, why_stateful
 from odradek.spark_it.problems import PipelineError, Problem
 from odradek.spark_it.validation import validate
@@ -11,7 +11,7 @@ COUNTS = transform("SELECT customer, count(*) n\nFROM orders GROUP BY customer")
 SINKS = {
     "files": '[sink]\nconnector = "files"\npath = "out"\nformat = "parquet"\n',
     "delta": '[sink]\nconnector = "delta"\npath = "out"\n',
-    "iceberg": '[sink]\nconnector = "iceberg"\niceberg.tables = "a.b"\n',
+    "iceberg": '[sink]\nconnector = "iceberg"\niceberg.tables = "a.b"\niceberg.catalog.type = "rest"\n',
     "jdbc": '[sink]\nconnector = "jdbc"\nconnection.url = "jdbc:x"\ntable.name.format = "t"\n',
     "console": CONSOLE,
     "python": '[sink]\nconnector = "python:mod.fn"\n',
@@ -66,6 +66,16 @@ def test_other_sinks(name, step):
     assert (one.units, one.dead_letters) == (None, Level.AT_LEAST_ONCE)
 
 
+def test_what_sinks_ask_of_what_they_write_to():
+    assert [of(SOURCE + SINKS[name]).conditions for name in ("files", "delta", "iceberg", "jdbc", "console")] == [
+        ("the file system renames a folder in one step, as local ones and HDFS do, or nobody reads meanwhile",),
+        (),
+        ("the pipeline's newest snapshot does not expire while a batch is half done",),
+        ("the database has transactions",),
+        (),
+    ]
+
+
 @pytest.mark.parametrize("name", ["console", "python"])
 def test_what_cannot_be_exactly_once_is_refused_when_it_is_required(name):
     text = SOURCE + SINKS[name] + 'exactly.once.support = "required"\n'
@@ -81,7 +91,48 @@ def test_what_comes_out_otherwise_is_refused_in_batch_units():
     assert "since batches are written in parts (GROUP BY in step)" in found[0]
     assert problems(SOURCE + step + SINKS["files"]) == []
     requested = of(SOURCE + step + TOPIC + 'exactly.once.support = "requested"\n' + DLQ)
-    assert (requested.level, requested.dead_letters) == (Level.AT_LEAST_ONCE, Level.AT_LEAST_ONCE)
+    # A row that falls to another part is lost where that part is written already.
+    assert (requested.level, requested.dead_letters) == (Level.NOT_IF_REPEATED, Level.NOT_IF_REPEATED)
+    assert "dead letters: once, but twice or never where a batch is repeated after a crash, in" in str(requested)
+
+
+def test_the_clock_is_the_batchs_own_only_where_it_is_part_of_the_stream():
+    generator = 'name = "g"\n[source.g]\nconnector = "generator"\n'
+    now = transform(
+        "SELECT *, current_timestamp() AS at,\nunix_timestamp() AS s, unix_timestamp(d), t.current_date FROM g t"
+    )
+    found = problems(generator + now + TOPIC)
+    assert [one.split(" may differ: it is the time at which")[0] for one in found] == [
+        "6: step: current_timestamp",
+        "7: step: unix_timestamp()",
+    ]
+    assert "stateful = true in its transform" in found[0]
+    assert problems(generator + now + "stateful = true\n" + TOPIC) == []
+    assert problems(generator + now + SINKS["files"]) == []
+    assert problems(SOURCE + transform("SELECT now() AS at FROM orders") + TOPIC) == []
+    old = '[expect.g]\nold = { sql = "timestamp < now()", action = "drop" }\n'
+    assert [one.split(" may")[0] for one in problems(generator + old + TOPIC)] == ["5: old: now()"]
+
+
+def test_ties_and_sums_of_numbers_that_are_not_exact_are_conditions():
+    step = transform("SELECT customer, max_by(a, b) m, sum(a) s FROM orders GROUP BY customer")
+    assert of(SOURCE + step + TOPIC).conditions == (
+        "readers use isolation.level=read_committed",
+        "no two rows tie in max_by() in step, or key.fields say which row is which",
+        "sum() add up no FLOAT or DOUBLE in step, or key.fields say which row is which",
+    )
+    assert of(SOURCE + step + TOPIC + 'key.fields = "customer"\n').conditions[1:] == ()
+    assert of(SOURCE + step + SINKS["files"]).conditions[1:] == ()
+    assert list(conditions("SELECT count(*), max(a) FROM t")) == []
+
+
+def test_what_is_read_again_is_the_same():
+    jdbc = '[source.t]\nconnector = "jdbc"\nconnection.url = "jdbc:x"\ntable.whitelist = "t"\n'
+    jdbc += 'incrementing.column.name = "id"\n'
+    # A database is not asked twice: the first answer is kept.
+    assert of(f'name = "p"\n{jdbc}{TOPIC}').conditions == ("readers use isolation.level=read_committed",)
+    files = '[source.t]\nconnector = "files"\npath = "in"\nformat = "text"\n'
+    assert of(f'name = "p"\n{files}{TOPIC}').conditions[1:] == ("files that source t has read do not change",)
 
 
 def test_it_does_not_matter_in_offset_units():

@@ -2,7 +2,7 @@ import pytest
 
 from odradek.spark_it.cluster import Cluster
 from odradek.spark_it.group import ClusterError
-from odradek.spark_it.lag import Difference, differences, lags
+from odradek.spark_it.lag import lags
 from spark_it.tests.unit.support import CONSOLE, SOURCE, pipeline
 
 A, B = ("orders", 0), ("orders", 1)
@@ -15,12 +15,6 @@ def test_lag():
     assert (third.committed, third.position, third.lag) == (None, 1, 3)
     assert lags({A: 5}, {A: 50}, {}, {})[0].lag == 45
     assert not first.is_lost and lags({A: 5}, {A: 50}, {A: 4}, {})[0].is_lost
-
-
-def test_group_and_checkpoint():
-    assert differences({A: 5}, {A: 5, B: 0}) == []
-    assert differences({A: 5, B: 2}, {A: 4}) == [Difference(*A, 5, 4), Difference(*B, 2, None)]
-    assert differences({}, {A: 4}) == [Difference(*A, None, 4)]
 
 
 @pytest.fixture

@@ -47,7 +47,7 @@ def test_markers_grow_with_batches_and_generations():
     [
         Lock("a", 1, False, None, 4, {"sink": "x"}),
         Lock('we"ird\\', 2, True, "batches", 8, {"source.a": "x", "é": "y"},
-             {"orders": {("a.b", 0): 5, ("c", 12): 0}, "none": {}}, True),
+             {"orders": {("a.b", 0): 5, ("c", 12): 0}, "none": {}}, True, {"a.b": "x-_", "c": "y"}),
     ],
 )  # fmt: skip
 def test_what_is_written_is_read(tmp_path, one):

@@ -5,7 +5,7 @@ import urllib.request
 import pytest
 
 from odradek.spark_it.lag import PartitionLag
-from odradek.spark_it.metrics import CONTENT_TYPE, serve, text
+from odradek.spark_it.metrics import CONTENT_TYPE, Metrics, text
 from odradek.spark_it.progress import Progress
 
 PROGRESS = Progress(
@@ -49,7 +49,7 @@ def test_what_did_not_happen_is_not_said():
 
 
 def test_it_is_served_and_renewed_and_ends():
-    with serve("orders", 0) as metrics:
+    with Metrics("orders", 0) as metrics:
         assert values(get(metrics.port)) == {'odradek_pipeline_up{connector="orders"}': "1"}
         metrics.update(PROGRESS)
         assert get(metrics.port, "/metrics?x=1") == get(metrics.port, "/") == text("orders", PROGRESS)
@@ -62,5 +62,5 @@ def test_it_is_served_and_renewed_and_ends():
 
 
 def test_a_port_that_is_taken():
-    with serve("one", 0) as first, pytest.raises(OSError, match="in use"):
-        serve("two", first.port)
+    with Metrics("one", 0) as first, pytest.raises(OSError, match="in use"):
+        Metrics("two", first.port)

@@ -4,10 +4,11 @@ from collections import Counter
 
 import pytest
 from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
 
 from odradek.spark_it import replay as replaying
 from odradek.spark_it.cluster import Cluster
-from odradek.spark_it.deadletter import Failure, Origin, Stage, error_headers
+from odradek.spark_it.deadletter import Failure, Origin, Stage, brief, error_headers
 from odradek.spark_it.group import ClusterError
 from odradek.spark_it.replay import ReplayError, replay
 from odradek.spark_it.units import Clients
@@ -20,13 +21,13 @@ FAILURE = Failure(Stage.VALUE_CONVERTER, "json", "org.apache.kafka.connect.error
 class Bench:
     """A pipeline with a source topic and a dead-letter topic of two partitions."""
 
-    def __init__(self, broker, topics, name):
+    def __init__(self, broker, topics, name, folder):
         self.servers = broker.bootstrap_servers
         self.topics = topics
         self.name = name
         self.source = topics.create(f"{name}-in", 2)
         self.dead = topics.create(f"{name}-dlq", 2)
-        self.pipeline = pipeline(self.text())
+        self.pipeline = pipeline(self.text(), folder=folder)
         self.cluster = Cluster(self.pipeline.settings)
 
     def text(self, more=""):
@@ -59,8 +60,8 @@ class Bench:
 
 
 @pytest.fixture
-def bench(broker, topics, unique):
-    return Bench(broker, topics, unique)
+def bench(broker, topics, unique, tmp_path):
+    return Bench(broker, topics, unique, tmp_path)
 
 
 @pytest.mark.side_by_side
@@ -121,6 +122,41 @@ def test_a_dead_letter_that_was_written_twice_goes_back_once(bench):
         f"2 records of {bench.dead} passed over: they are there twice",
     ]
     assert bench.back() == [b"v1", b"v2"]
+
+
+def test_what_kafka_has_forgotten_does_not_go_back_again(bench):
+    """As an offset is that nobody commits again for a week."""
+    bench.die(1, 2)
+    bench.die(3, partition=1)
+    bench.replay()
+    admin = AdminClient({"bootstrap.servers": bench.servers})
+    group = f"{bench.name}.replay"
+    admin.delete_consumer_groups([group])[group].result(30)
+    assert bench.replay() == [f"there is nothing in {bench.dead} to replay"]
+    bench.die(4)
+    assert bench.replay() == [f"1 record went back to topic {bench.source}"]
+    assert bench.back() == [b"v1", b"v2", b"v3", b"v4"] and bench.group() == [3, None]
+    file = bench.pipeline.state_folder / "replayed.json"
+    file.write_text(f'{{"{bench.dead}": {{"0": 99, "1": 1}}}}')
+    admin.delete_consumer_groups([group])[group].result(30)
+    # That was another topic of the name.
+    assert bench.replay(execute=False)[0] == f"3 records would go back to topic {bench.source}"
+    file.write_text("[]")
+    with pytest.raises(ReplayError, match=r"replayed\.json is damaged; put it back from a copy, or delete it"):
+        bench.replay()
+
+
+def test_what_the_topic_has_without_key_and_value_stays(bench):
+    """It would go back as a record that has none, which in a compacted topic deletes others."""
+    bench.die(1)
+    added = error_headers(Origin(bench.source, 0, 2), FAILURE, connector_name=bench.name, task_id=0)
+    bench.topics.produce(bench.dead, [(None, None)], partition=0, headers=brief(added))
+    assert bench.replay() == [
+        f"1 record went back to topic {bench.source}",
+        f"1 record stayed in {bench.dead}: they were too large for it, which has them without key and value",
+        f"  {bench.dead}-0 at offset 1: not JSON, from {bench.source}-0 at offset 2",
+    ]
+    assert bench.back() == [b"v1"]
 
 
 def test_a_replay_that_fails_goes_on_where_it_was(bench, monkeypatch):

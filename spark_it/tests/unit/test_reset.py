@@ -7,6 +7,7 @@ from odradek.spark_it.guarantees import why_stateful
 from odradek.spark_it.lock import checkpoint_folder, lock_of, read_lock, write_lock
 from odradek.spark_it.progress import Progress, write_progress
 from odradek.spark_it.reset import ResetError, carry_out, finish, plan
+from odradek.spark_it.start import RefusedError, begin
 from odradek.spark_it.status import of_group, of_state
 from spark_it.tests.unit.support import CONSOLE, SOURCE, TOPIC, pipeline, transform
 from spark_it.tests.unit.test_checkpoint import checkpoint
@@ -20,10 +21,15 @@ class FakeGroup:
 
     def __init__(self, committed=None):
         self.offsets = committed or {}
+        self.markers = {}
+        self.id = "first"
         self.fails = False
 
     def partitions(self, source):
         return [A, B]
+
+    def topic_ids(self, topics):
+        return dict.fromkeys(topics, self.id)
 
     def earliest(self, partitions):
         return {A: 5, B: 0}
@@ -35,6 +41,8 @@ class FakeGroup:
         return {A: timestamp_ms, B: 9}
 
     def committed(self, group, partitions):
+        if group == "orders.batches":
+            return {at: marker for at, marker in self.markers.items() if at in partitions}
         assert group == "orders"
         return dict(self.offsets)
 
@@ -84,10 +92,64 @@ def test_to_where_it_is(tmp_path):
     assert behind.lock.start == {"orders": {A: 30, B: 7}}
 
 
+@pytest.mark.parametrize("text", [SOURCE + TOPIC, SOURCE + CONSOLE])
+def test_to_where_it_is_in_a_topic_that_was_made_anew(tmp_path, text):
+    """Neither group nor checkpoint has been in this one."""
+    one, lock = begun(tmp_path, text)
+
+    class MadeAnew(FakeGroup):
+        def latest(self, partitions):
+            return {A: 12, B: 9}
+
+    reset = planned(one, lock, "committed", MadeAnew({A: 30, B: 7}))
+    assert reset.lock.start == {"orders": {A: 5, B: 7}}
+    again = planned(one, lock, "committed", MadeAnew({A: 11, B: 8}))
+    assert again.lock.start == {"orders": {A: 11, B: 8}}
+
+
+def test_to_where_it_is_in_a_topic_that_has_only_the_name(tmp_path):
+    """However many records it has by now."""
+    one, lock = begun(tmp_path, SOURCE + CONSOLE)
+    group = FakeGroup()
+    group.id = "second"
+    assert planned(one, lock, "committed", group).lock.start == {"orders": {A: 30, B: 7}}
+    reset = planned(one, replace(lock, topics={"orders": "first"}), "committed", group)
+    assert reset.lock.start == {"orders": {A: 5, B: 0}} and reset.lock.topics == {"orders": "second"}
+
+
+@pytest.mark.parametrize(("text", "is_doubtful"), [(SOURCE + TOPIC, False), (SOURCE + CONSOLE, True)])
+def test_a_checkpoint_that_is_damaged(tmp_path, text, is_doubtful):
+    """What helps against it is a reset."""
+    one, lock = begun(tmp_path, text)
+    (checkpoint_folder(one.state_folder, lock) / "offsets" / "3").write_text("")
+    group = FakeGroup({A: 30, B: 7})
+    with pytest.raises(RefusedError, match=r"offsets/3 is of version .*; put it back from a copy, or reset --to comm"):
+        begin(one, None, group, 600_000)
+    reset = planned(one, lock, "committed", group)
+    assert reset.lock.start == {"orders": {A: 30, B: 7}}
+    assert any("offsets/3 is of version" in said for said in reset.sentences) == is_doubtful
+    assert planned(one, lock, "earliest", group).lock.start == {"orders": {A: 5, B: 0}}
+
+
+def test_a_reset_is_of_a_later_generation_than_a_state_that_was_lost_just_now(tmp_path):
+    """Or what that has written would be taken for this one's."""
+    one = pipeline(SOURCE + CONSOLE, folder=tmp_path)
+    lost = begin(one, None, FakeGroup(), 600_000).lock
+    assert planned(one, None, "earliest", FakeGroup()).lock.generation > lost.generation
+
+
 def test_to_where_it_is_in_the_midst_of_a_batch(tmp_path):
     sink = '[sink]\nconnector = "files"\npath = "out"\nformat = "json"\n'
     one, lock = begun(tmp_path, SOURCE + sink, planned=4, done=3)
     assert "a batch is begun and not done" in planned(one, lock, "committed", FakeGroup()).sentences[-1]
+
+
+def test_a_batch_that_is_not_done_of_which_the_group_has_forgotten(tmp_path):
+    """Offset units know whether it is written as long as there are markers."""
+    one, lock = begun(tmp_path, SOURCE + TOPIC, planned=4, done=3)
+    [said] = planned(one, lock, "committed", FakeGroup({A: 30, B: 7})).sentences
+    assert said == "source orders goes on where it was"
+    assert "a batch is begun and not done" in planned(one, lock, "committed", FakeGroup({B: 7})).sentences[-1]
 
 
 def test_to_a_time(tmp_path):

@@ -155,9 +155,9 @@ def test_a_key_that_goes_on_from_one():
     [
         ("", "there is no source; write [source.NAME]"),
         ("", "there is no [sink]"),
-        ("", "key name is missing: letters, digits, '.', '_' and '-'"),
+        ("", "key name is missing: letters, digits, '.', '_' and '-', not dots alone"),
         ("name = 5", "name is an integer; a string is wanted"),
-        ("name = 'a b'", "name = a b: must be letters, digits, '.', '_' and '-'"),
+        ("name = 'a b'", "name = a b: must be letters, digits, '.', '_' and '-', not dots alone"),
         ("name = 2026-01-01", "name is a date or time; a string is wanted"),
         ("source = 1", "source: write [source.NAME] for each source"),
         ("[source]\nconnector = 'topic'", "source.connector: not a table; write [source.NAME] with a name for "
@@ -188,7 +188,14 @@ def test_a_key_that_goes_on_from_one():
         ("[[test]]\nname='a'\ngiven = []", "test: write given.NAME = [{ column = value }, ...]"),
         ("[[test]]\nname='a'\nexpects = []", "test: unknown key expects, did you mean expect?"),
         ("[sorce]", "unknown key sorce, did you mean source?"),
-        ("spark.x = []", "x is an array; a string, number or boolean is wanted"),
+        ("[sinks]\nconnector = 'files'", "unknown key sinks, did you mean sink?"),
+        ("[errors]\nerrors.tolerance = 'all'", "errors: unknown key errors.tolerance, did you mean tolerance?"),
+        ("[source.a]\nconnector.class = 'x'", "source.a: connector is a table; a string is wanted"),
+        ("name = '..'", "name = ..: must be letters, digits, '.', '_' and '-', not dots alone"),
+        ("[sink]\nconnector = 'files'\npath = ''\nformat = 'csv'", "sink: path must not be empty"),
+        ("spark.x.y = []", "spark.x.y is an array; a string, number or boolean is wanted"),
+        ("[sink]\nconnector = 'python:m.f'\noptions.x = []", "sink: options.x is an array; a string, number or boolean "
+         "is wanted"),
         ("home = '${'", "home: ${ begins a variable, as in ${NAME} or ${NAME:-default}; write $${ for the "
          "text ${"),
         ("[sink]\nconnector='jdbc'\nconnection.password = 5", "sink: connection.password is an "
@@ -236,6 +243,18 @@ def test_no_secret_is_shown():
     assert "connection.password is an array" in said and "geheim" not in said
 
 
+def test_a_secret_may_change_without_the_place_becoming_another():
+    keys = {"type": "rest", "uri": "http://x", "token": "a", "s3.secret-access-key": "b", "s3.access-key-id": "c"}
+    sink = '[sink]\nconnector = "iceberg"\niceberg.tables = "a.b"\n'
+    sink += "".join(f'iceberg.catalog.{key} = "{value}"\n' for key, value in keys.items())
+    assert pipeline(SOURCE + sink).sink.texts("place") == {
+        "connector": "iceberg",
+        "iceberg.tables": "a.b",
+        "iceberg.catalog.type": "rest",
+        "iceberg.catalog.uri": "http://x",
+    }
+
+
 def test_sql_may_have_dollars():
     one = pipeline(SOURCE + transform("SELECT '$${x}' FROM orders") + CONSOLE)
     assert one.transforms[0].sql == "SELECT '${x}' FROM orders"
@@ -250,8 +269,9 @@ def test_a_file(tmp_path):
     path.write_bytes(b"name = '\xff'")
     with pytest.raises(PipelineError, match="not UTF-8"):
         load(path, {})
-    path.write_text(SAMPLE, "utf-8")
-    assert load(path, {"PASSWORD": "x"}).state_folder == tmp_path / "pipelines" / "orders"
+    for encoding in ("utf-8", "utf-8-sig"):  # some editors begin a file with a byte order mark
+        path.write_text(SAMPLE, encoding)
+        assert load(path, {"PASSWORD": "x"}).state_folder == tmp_path / "pipelines" / "orders"
 
 
 def test_a_pipeline_that_takes_what_is_there():

@@ -1,6 +1,6 @@
 import pytest
 
-from odradek.spark_it.sql import SqlError, calls, keeps_state, normalised, tables, tokens
+from odradek.spark_it.sql import SqlError, calls, keeps_state, no_query, normalised, tables, tokens
 
 
 def texts(sql):
@@ -66,6 +66,10 @@ def test_calls():
         ("SELECT * FROM orders WHERE a IS NOT DISTINCT FROM b", ["orders"]),
         ("SELECT * FROM (SELECT a FROM inner_one) x, other", ["inner_one", "other"]),
         ("WITH a AS (SELECT 1 FROM t), b (x) AS (SELECT * FROM a) SELECT * FROM b JOIN u", ["t", "u"]),
+        ("WITH t AS (SELECT * FROM t WHERE a), u AS (SELECT * FROM t) SELECT * FROM u", ["t"]),
+        ("WITH RECURSIVE r AS (SELECT 1 UNION ALL SELECT * FROM r) SELECT * FROM r JOIN t", ["t"]),
+        ("SELECT * FROM (t), ((u JOIN v USING (a)))", ["t", "u", "v"]),
+        ("SELECT * FROM ((SELECT a FROM t) UNION ALL SELECT a FROM u)", ["t", "u"]),
         ("SELECT * FROM range(10), catalog.db.table", []),
         ("SELECT * FROM t LATERAL VIEW explode(items) e AS a, b WHERE c", ["t"]),
         ("SELECT * FROM t, LATERAL explode(items)", ["t"]),
@@ -82,8 +86,30 @@ def test_tables(sql, read):
 
 
 @pytest.mark.parametrize(
+    ("sql", "word"),
+    [
+        ("SELECT insert(a, 1, 1, 'x') AS insert FROM t", None),
+        ("/* c */ ((SELECT a FROM t) UNION ALL SELECT a FROM t)", None),
+        ("WITH x AS (SELECT 1) SELECT * FROM x", None),
+        ("FROM t |> SELECT a", None),
+        ("TABLE t", None),
+        ("create TABLE x AS SELECT a FROM t", "CREATE"),
+        ("FROM t INSERT INTO x SELECT a", "INSERT"),
+        ("WITH x AS (SELECT 1) INSERT OVERWRITE t SELECT * FROM x", "INSERT"),
+        ("a.b", "A"),
+        ("1 + 2", ""),
+        ("", ""),
+    ],
+)
+def test_what_is_no_query(sql, word):
+    assert no_query(tokens(sql)) == word
+
+
+@pytest.mark.parametrize(
     ("sql", "why"),
     [
+        ("SELECT * EXCEPT (a, b) FROM t", None),
+        ("SELECT * FROM t EXCEPT (SELECT * FROM u)", "EXCEPT"),
         ("SELECT a, upper(b) FROM t WHERE a IN (1, 2) AND b IS DISTINCT FROM c", None),
         ("SELECT window(placed, '1 minute').start, explode(items) FROM t", None),
         ("SELECT 'GROUP BY' AS `join`, t.limit FROM t", None),

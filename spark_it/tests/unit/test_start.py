@@ -1,10 +1,12 @@
 import shutil
+from dataclasses import replace
 
 import pytest
 
 from odradek.spark_it import reset
 from odradek.spark_it.guarantees import why_stateful
-from odradek.spark_it.lock import checkpoint_folder, read_lock, write_lock
+from odradek.spark_it.lock import checkpoint_folder, lock_of, marker, read_lock, write_lock
+from odradek.spark_it.markers import BATCHES_TOPIC
 from odradek.spark_it.start import EARLIEST, LATEST, RefusedError, begin, check_topics
 from spark_it.tests.unit.support import CONSOLE, SOURCE, TOPIC, pipeline, transform
 from spark_it.tests.unit.test_reset import COUNTS, A, B, FakeGroup, begun
@@ -65,7 +67,7 @@ def test_a_pattern_that_matches_nothing():
 def test_a_checkpoint_goes_before_all_else(tmp_path):
     one, lock = begun(tmp_path, SOURCE + CONSOLE)
     found = begin(one, None, FakeGroup({A: 30, B: 7}), NOW_MS)
-    assert found.has_checkpoint and found.starts == {} and found.lock == lock
+    assert found.has_checkpoint and found.starts == {} and found.lock == replace(lock, topics={"orders": "first"})
 
 
 def test_a_changed_pipeline_is_refused(tmp_path):
@@ -75,6 +77,28 @@ def test_a_changed_pipeline_is_refused(tmp_path):
     assert said.startswith("source orders reads from somewhere else: ") and "reset --to committed" in said
     one = pipeline(SOURCE + COUNTS + CONSOLE, folder=tmp_path)
     assert "the transforms are others" in refusal(one, FakeGroup())
+
+
+def test_a_folder_of_another_name_is_refused(tmp_path):
+    other, _ = begun(tmp_path, SOURCE.replace('name = "orders"', 'name = "others"') + CONSOLE)
+    one = pipeline(SOURCE + CONSOLE, folder=tmp_path)
+    other.state_folder.rename(one.state_folder)
+    assert refusal(one, FakeGroup()).startswith("the name is orders, and the checkpoint was begun by others: ")
+
+
+def test_a_first_batch_whose_markers_may_have_expired(tmp_path):
+    for text in (SOURCE + TOPIC, BATCHES):
+        one, _ = begun(tmp_path, text, planned=0, done=-1)
+        week_ms = 7 * 24 * 3_600_000
+        assert begin(one, why_stateful(one), FakeGroup(), week_ms - 1).has_checkpoint
+        marked = batches(0)
+        marked.offsets = {B: 7}
+        assert begin(one, why_stateful(one), marked, week_ms + 10_000).has_checkpoint
+        with pytest.raises(RefusedError, match=r"^batch 0 was begun more than 7 days ago .*; reset --to "):
+            begin(one, why_stateful(one), FakeGroup(), week_ms + 10_000)
+        shutil.rmtree(one.state_folder)
+    one, _ = begun(tmp_path, SOURCE + CONSOLE, planned=0, done=-1)
+    assert begin(one, None, FakeGroup(), 2 * week_ms).has_checkpoint
 
 
 def test_a_change_that_does_no_harm(tmp_path):
@@ -109,6 +133,56 @@ def test_offset_units_go_on_without_their_checkpoint(tmp_path):
     assert starts(one, FakeGroup({A: 31})) == {"orders": {A: 31, B: EARLIEST}}
 
 
+def test_offset_units_do_not_go_on_where_nothing_is(tmp_path):
+    """Without a checkpoint as little as with one."""
+    one = pipeline(SOURCE + TOPIC, folder=tmp_path)
+    assert "orders-0 ends at 3, and the pipeline has read up to 31" in refusal(one, MadeAnew({A: 31}))
+    assert "records 31 to 39 of orders-0 were deleted before they were read" in refusal(one, LostRecords({A: 31}))
+    going_on = pipeline(source("fail.on.data.loss = false") + TOPIC, folder=tmp_path)
+    assert starts(going_on, LostRecords({A: 31})) == {"orders": {A: 31, B: EARLIEST}}
+
+
+def test_offset_units_after_a_reset_do_not_name_partitions_that_are_gone(tmp_path):
+    """Spark would refuse them."""
+    one = pipeline(SOURCE + TOPIC, folder=tmp_path)
+    write_lock(one.state_folder, replace(lock_of(one, None, 10), start={"orders": {A: 5, ("gone", 0): 1}}))
+    assert starts(one, FakeGroup({A: 6})) == {"orders": {A: 6, B: EARLIEST}}
+
+
+BATCHES = SOURCE + COUNTS + TOPIC
+PART = (BATCHES_TOPIC, 3)
+
+
+def batches(newest, generation=4):
+    group = FakeGroup()
+    group.markers = {PART: marker(generation, newest)}
+    return group
+
+
+def test_batches_of_which_the_checkpoint_does_not_know(tmp_path):
+    """One of the same number could hold something else, and would be taken for written."""
+    one, lock = begun(tmp_path, BATCHES, planned=3, done=2)
+    assert begin(one, why_stateful(one), batches(3), NOW_MS).has_checkpoint
+    said = refusal(one, batches(4))
+    assert said.startswith("group orders.batches says that batch 4 of the pipeline is written, and ")
+    assert "put back from a copy" in said and said.endswith("reset --to earliest or reset --to committed")
+    assert "batch 0" in refusal(one, batches(0, generation=5))
+    shutil.rmtree(checkpoint_folder(one.state_folder, lock))
+    assert "batch 0" in refusal(one, batches(0))
+    # What an earlier generation has written, a reset knew of.
+    assert not begin(one, why_stateful(one), batches(7, generation=3), NOW_MS).has_checkpoint
+    shutil.rmtree(one.state_folder)
+    assert "batch 7" in refusal(one, batches(7, generation=3))
+
+
+def test_batches_of_a_source_that_has_no_offsets(tmp_path):
+    text = 'name = "orders"\n[source.g]\nconnector = "generator"\n' + TOPIC
+    one = pipeline(text, folder=tmp_path)
+    assert refusal(one, batches(0)).endswith("; reset --to earliest")
+    reset.carry_out(one, reset.plan(one, None, None, "earliest", batches(0), NOW_MS), FakeGroup())
+    assert not begin(one, None, batches(0), NOW_MS).has_checkpoint
+
+
 def test_after_a_reset(tmp_path):
     one, lock = begun(tmp_path, SOURCE + CONSOLE)
     group = FakeGroup({A: 30, B: 7})
@@ -133,6 +207,31 @@ def test_after_a_reset_and_another_change(tmp_path):
     other = pipeline(text, folder=tmp_path)
     found = begin(other, why_stateful(other), group, NOW_MS)
     assert found.starts == {} and found.lock.is_stateful and found.lock.generation > lock.generation
+
+
+def test_a_topic_that_has_only_the_name_of_the_one_that_was_read(tmp_path):
+    """It may have more records than that had."""
+    one, _ = begun(tmp_path, SOURCE + CONSOLE)
+    group = FakeGroup()
+    assert begin(one, None, group, NOW_MS).lock.topics == {"orders": "first"}
+    group.id = "second"
+    said = refusal(one, group)
+    assert said.startswith("source orders: topic orders is not the one that the pipeline has read: it was made anew, ")
+    assert "another cluster" in said and said.endswith("reset --to committed or reset --to earliest")
+    going_on = pipeline(source("fail.on.data.loss = false") + CONSOLE, folder=tmp_path)
+    assert begin(going_on, None, group, NOW_MS).lock.topics == {"orders": "second"}
+    # What was never read may be another one.
+    fresh = pipeline(SOURCE + CONSOLE, folder=tmp_path / "fresh")
+    begin(fresh, None, FakeGroup(), NOW_MS)
+    assert not begin(fresh, None, group, NOW_MS).has_checkpoint
+
+
+def test_a_topic_that_was_made_anew_after_a_reset(tmp_path):
+    one, lock = begun(tmp_path, SOURCE + CONSOLE)
+    group = FakeGroup()
+    reset.carry_out(one, reset.plan(one, None, lock, "committed", group, NOW_MS), group)
+    group.id = "second"
+    assert "topic orders is not the one" in refusal(one, group)
 
 
 class LostRecords(FakeGroup):

@@ -2,8 +2,11 @@
 
 import threading
 import time
+from concurrent.futures import Future
+from types import SimpleNamespace
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from odradek.spark_it import markers as markers_module
@@ -125,6 +128,39 @@ def test_the_topic_of_markers_is_made_and_grows(start_broker, unique):
             write(unit, [], clients)
 
 
+class Refusing:
+    """A cluster with a topic of markers, where making one comes to `answer`."""
+
+    def __init__(self, parts, answer):
+        self.parts, self.answer = parts, answer
+
+    def list_topics(self, *_, **__):
+        return SimpleNamespace(topics={BATCHES_TOPIC: SimpleNamespace(partitions=range(self.parts))})
+
+    def create_topics(self, *_, **__):
+        future = Future()
+        future.set_exception(self.answer)
+        return {BATCHES_TOPIC: future}
+
+
+@pytest.mark.parametrize(
+    ("answer", "said", "may_pass"),
+    [
+        (KafkaException(KafkaError(KafkaError.CLUSTER_AUTHORIZATION_FAILED)), "; create it, empty", False),
+        (KafkaException(KafkaError(KafkaError.NOT_CONTROLLER)), "controller", True),
+        (TimeoutError(), "no answer", True),
+    ],
+)
+def test_a_topic_of_markers_that_cannot_be_made(monkeypatch, answer, said, may_pass):
+    found, _ = of(declared("shop", steps=COUNT), Units.BATCHES)
+    monkeypatch.setattr(markers_module, "AdminClient", lambda _: Refusing(2, answer))
+    with pytest.raises(SinkError, match=r"cannot make topic __pipeline_batches with 3 partitions at 127\.") as failed:
+        found.prepare()
+    assert said in str(failed.value) and failed.value.is_retriable == may_pass
+    monkeypatch.setattr(markers_module, "AdminClient", lambda _: Refusing(3, answer))
+    found.prepare()
+
+
 def test_a_broker_that_is_down():
     for kind in Units:
         found, _ = of(declared("shop", steps=COUNT if kind is Units.BATCHES else ""), kind)
@@ -149,13 +185,13 @@ def kept(broker, unique):
     keeper.close()
 
 
-def test_markers_are_renewed_when_they_are_a_day_old(kept, unique):
+def test_markers_are_renewed_when_they_are_old(kept, unique):
     made, found, keeper = kept
     now_ms = int(time.time() * 1000)
-    tomorrow_ms = now_ms + int(RENEW_AFTER_S * 1000) + 60_000
+    later_ms = now_ms + int(RENEW_AFTER_S * 1000) + 60_000
     assert keeper.renew_old(now_ms) == 0
-    assert [lane.partition for lane in found.old(tomorrow_ms)] == [0, 1]
-    assert keeper.renew_old(tomorrow_ms) == 2
+    assert [lane.partition for lane in found.old(later_ms)] == [0, 1]
+    assert keeper.renew_old(later_ms) == 2
     # One that a reset has committed does not say when.
     cluster = Cluster(made.settings)
     cluster.commit(unique, {(unique, 2): 4})

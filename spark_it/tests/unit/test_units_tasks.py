@@ -119,7 +119,8 @@ def test_dead_letters_that_are_too_large_themselves(monkeypatch):
     )
     [dead] = made(given, target=target)
     assert (dead.keys, dead.values) == ([None, b"l", None], [None, large(10), None])
-    assert dead.headers == [left, None, []]
+    is_left_out = ("__connect.errors.record.left.out", b"true")
+    assert dead.headers == [[*left, is_left_out], None, [is_left_out]]
     packed = next(pack([given.drop_columns("is_dead")], 1, 10_000))
     [again] = unpacked(packed.column("records").to_pylist(), target)
     assert again == dead

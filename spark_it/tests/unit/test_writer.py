@@ -1,11 +1,14 @@
 import json
 import threading
 from types import SimpleNamespace
+from urllib.request import urlopen
 
 import pytest
 
+from odradek.spark_it import reporter as reporter_module
 from odradek.spark_it.batch import Guarded, Outcome, StoppedError, Writer
-from odradek.spark_it.progress import read_progress
+from odradek.spark_it.metrics import Metrics
+from odradek.spark_it.progress import read_progress, write_progress
 from odradek.spark_it.reporter import Reporter
 from odradek.spark_it.sinks import SinkError
 from spark_it.tests.unit.support import CONSOLE, SOURCE, pipeline
@@ -117,6 +120,62 @@ def test_what_is_said_of_batches(tmp_path):
     assert (progress.batch, progress.read, progress.written) == (5, 20, 17)
     assert (progress.dead_lettered, progress.dropped) == (1, 2)
     assert progress.rows_per_second == 20.0
+
+
+def test_a_problem_of_another_thread_is_kept(tmp_path, monkeypatch):
+    """Batches are written on a thread of Spark's, while what is done is kept on the main one."""
+    one = pipeline(SOURCE + CONSOLE, folder=tmp_path)
+    has_begun, may_go_on = threading.Event(), threading.Event()
+    at_once = []
+
+    def slow(state_folder, progress):
+        at_once.append(threading.current_thread())
+        if threading.current_thread() is not threading.main_thread():
+            has_begun.set()
+            assert may_go_on.wait(30)
+        write_progress(state_folder, progress)
+        at_once.remove(threading.current_thread())
+        assert not at_once
+
+    guarded = Guarded(lambda frame, batch_id: Outcome(0, 10, 0), threading.Event())
+    guarded(None, 0)
+    with Reporter(one, None, lambda _: None, is_stateful=False) as reporter:
+        monkeypatch.setattr(reporter_module, "write_progress", slow)
+        other = threading.Thread(target=reporter.problem, args=("down",))
+        other.start()
+        assert has_begun.wait(30)
+        threading.Timer(0.2, may_go_on.set).start()
+        reporter.take(FakeQuery(event(0, 10, 10)), guarded)
+        other.join(30)
+    progress = read_progress(one.state_folder)
+    assert (progress.batch, progress.written, progress.last_error) == (0, 10, "down")
+
+
+def test_what_ends_a_run_is_kept_whoever_says_it(tmp_path):
+    one = pipeline(SOURCE + CONSOLE, folder=tmp_path)
+    said = []
+    with pytest.raises(SinkError), Reporter(one, None, said.append, is_stateful=False):
+        raise SinkError("no table")
+    assert read_progress(one.state_folder).last_error == "no table" and said == []
+
+
+def test_a_port_that_is_taken(tmp_path):
+    with Metrics("other", 0) as other:
+        one = pipeline(f"metrics.port = {other.port}\n{SOURCE}{CONSOLE}", folder=tmp_path)
+        with pytest.raises(OSError, match="in use") as error, Reporter(one, None, print, is_stateful=False):
+            pass
+    assert error.value.filename == f"metrics.port {other.port}"
+
+
+def test_the_lag_stays_on_the_page_when_something_goes_wrong(tmp_path):
+    one = pipeline(f"metrics.port = 0\n{SOURCE}{CONSOLE}", folder=tmp_path)
+    guarded = Guarded(lambda frame, batch_id: Outcome(0, 10, 0), threading.Event())
+    guarded(None, 0)
+    with Reporter(one, None, lambda _: None, is_stateful=False) as reporter:
+        reporter.take(FakeQuery(event(0, 10, 30)), guarded)
+        reporter.problem("down")
+        page = urlopen(f"http://localhost:{reporter._metrics.port}/metrics", timeout=10).read().decode()
+    assert 'records_lag{connector="orders",topic="orders",partition="0"} 20' in page
 
 
 def test_a_group_that_cannot_be_committed_does_not_stop_it(tmp_path):
