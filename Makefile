@@ -14,7 +14,7 @@ demo: $(VENV)/installed-demo
 	@$(BIN)/python -m demo
 
 test: install-test jars
-	$(BIN)/python -m pytest --numprocesses $(TEST_WORKERS) --dist loadfile
+	$(BIN)/python -m pytest --numprocesses $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder
 
 check: install-test
 	$(BIN)/ruff check .
