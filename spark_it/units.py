@@ -53,6 +53,9 @@ _BETWEEN_TRIES_S = 0.05
 _ABORT_S = 10.0
 TRANSACTION_MS = 120_000
 _TAKEN_AHEAD = 16
+_CONNECTIONS = 2
+"""librdkafka connects to a broker by its address, and once more when it knows its number. Without a connection it waits
+half a second before it looks for the coordinator again; a question that was answered says that there is one."""
 
 
 class FencedError(SinkError):
@@ -111,6 +114,8 @@ class Clients:
                 "queue.buffering.max.kbytes": 262_144,
                 # A failed delivery fails the transaction, so no report is needed for each record.
                 "delivery.report.only.error": True,
+                # Asking about a topic that was deleted must not bring it back.
+                "allow.auto.create.topics": False,
                 # Where Kafka's own clients put a key.
                 "partitioner": "murmur2_random",
                 # librdkafka wants it no longer than a transaction may take.
@@ -200,6 +205,8 @@ class _Attempt:
         self._consumer = consumer
 
     def fence(self) -> None:
+        for _ in range(_CONNECTIONS):
+            self._producer.list_topics(self._lane.topic, self._clients.timeout_s)
         self._asked(lambda: self._producer.init_transactions(self._clients.timeout_s))
 
     def marker(self) -> Marker | None:

@@ -73,13 +73,13 @@ class Broker:
             raise ExampleError(f"{left + len(refused)} records were not written to {topic}: {why}")
 
     def records(self, topic: str) -> Iterator[Message]:
-        """What is in a topic now, of committed transactions."""
+        """What is in a topic now, of committed transactions. A broker commits before every partition shows it, so what
+        is open is waited for."""
         settings = {"group.id": "examples", "enable.auto.commit": False, "enable.partition.eof": True}
         consumer = Consumer({**self._client, **settings, "isolation.level": "read_committed"})
         try:
-            partitions = self._admin.list_topics(topic, TIMEOUT_S).topics[topic].partitions
-            consumer.assign([TopicPartition(topic, partition, 0) for partition in partitions])
-            left = len(partitions)
+            left = self._ends(topic)
+            consumer.assign([TopicPartition(topic, partition, 0) for partition in left])
             while left:
                 message = consumer.poll(TIMEOUT_S)
                 if message is None:
@@ -88,8 +88,25 @@ class Broker:
                 if error is None:
                     yield message
                 elif error.code() == KafkaError._PARTITION_EOF:
-                    left -= 1
+                    at, offset = message.partition(), message.offset()
+                    if at is not None and offset is not None and offset >= left.get(at, offset):
+                        left.pop(at, None)
                 else:
                     raise ExampleError(f"{topic}: {error.str()}")
+        finally:
+            consumer.close()
+
+    def _ends(self, topic: str) -> dict[int, int]:
+        """Where each partition ends, whatever is open there."""
+        settings = {"group.id": "examples", "enable.auto.commit": False, "isolation.level": "read_uncommitted"}
+        consumer = Consumer({**self._client, **settings})
+        try:
+            ends = {}
+            for partition in consumer.list_topics(topic, TIMEOUT_S).topics[topic].partitions:
+                marks = consumer.get_watermark_offsets(TopicPartition(topic, partition), TIMEOUT_S)
+                if marks is None:
+                    raise ExampleError(f"{topic}: nobody says within {TIMEOUT_S:g} s where it ends")
+                ends[partition] = marks[1]
+            return ends
         finally:
             consumer.close()

@@ -83,6 +83,9 @@ class TopicStream:
             "kafka.bootstrap.servers": ",".join(self._pipeline.settings.bootstrap_servers),
             "kafka.client.id": self._pipeline.name,
             "kafka.isolation.level": source.isolation_level,
+            # Spark moves a reader back to where the next batch begins. At the end of a partition it first waits for the
+            # answer to the fetch before, half a second by Kafka's default; with nothing to read nobody asks.
+            "kafka.fetch.max.wait.ms": "50",
             "failOnDataLoss": "true" if source.fail_on_data_loss else "false",
             "includeHeaders": "true" if self._has_headers else "false",
         }

@@ -8,6 +8,7 @@ from typing import Any
 from odradek.spark_it import runner
 from odradek.spark_it.progress import read_progress
 from odradek.spark_it.spec_reader import parse
+from spark_it.tests.records import messages
 
 HERE = __name__
 
@@ -96,26 +97,8 @@ def errors(topic, tolerance="all"):
 
 def all_records(servers, topic, isolation="read_committed"):
     """Key, value and headers of every record of a topic."""
-    from confluent_kafka import Consumer, TopicPartition
-
-    consumer = Consumer(
-        {"bootstrap.servers": servers, "group.id": "all", "isolation.level": isolation, "enable.auto.commit": False}
-    )
-    found = []
-    try:
-        for partition in consumer.list_topics(topic, timeout=10).topics[topic].partitions:
-            at = TopicPartition(topic, partition)
-            _, end = consumer.get_watermark_offsets(at, timeout=10)
-            consumer.assign([TopicPartition(topic, partition, 0)])
-            while consumer.position([at])[0].offset < end:
-                message = consumer.poll(5)
-                if message is None:
-                    break
-                assert message.error() is None
-                found.append((message.key(), message.value(), message.headers() or []))
-    finally:
-        consumer.close()
-    return found
+    found = messages(servers, topic, isolation_level=isolation)
+    return [(message.key(), message.value(), message.headers() or []) for message in found]
 
 
 def counted(values):

@@ -1,11 +1,13 @@
 """Units against a broker: written once, whatever attempts there are and in which order they act."""
 
+import dataclasses
 import itertools
 import threading
 import time
 
 import pytest
 from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient
 
 from odradek.spark_it.cluster import Cluster
 from odradek.spark_it.lanes import BatchUnit, Lane, Marker, MarkerError, OffsetUnit
@@ -187,6 +189,7 @@ def test_fencing_comes_before_the_marker_is_read(bench):
     assert write(bench.units("offsets"), [bench.records(1)], Watched(bench.servers)).is_new
     steps = [name for name, _ in itertools.groupby(asked)]
     assert steps == [
+        "list_topics",
         "init_transactions",
         "committed",
         "begin_transaction",
@@ -415,6 +418,14 @@ def test_a_broker_that_is_down(bench):
 
 
 @pytest.mark.side_by_side
+def test_a_source_that_was_deleted_does_not_come_back(bench):
+    unit = bench.offset_unit(0, 10)
+    gone = dataclasses.replace(unit, lane=unit.lane._replace(topic=f"{bench.name}-gone"))
+    with pytest.raises(SinkError):
+        write(gone, [], bench.clients)
+    assert f"{bench.name}-gone" not in AdminClient({"bootstrap.servers": bench.servers}).list_topics(timeout=30).topics
+
+
 def test_a_topic_that_goes_away_can_be_tried_again(bench):
     clients = Clients(bench.servers, {"message.timeout.ms": "2000", "allow.auto.create.topics": "false"})
     unit = bench.units("offsets")
