@@ -20,7 +20,9 @@ from odradek.spark_it.guarantees import why_stateful
 from odradek.spark_it.plan import function_of
 from odradek.spark_it.problems import Problem
 from odradek.spark_it.settings import TransformSettings
-from odradek.spark_it.sink_settings import JdbcSink
+from odradek.spark_it.sink_settings import JdbcSink, TopicSink
+from odradek.spark_it.sinks import SinkError
+from odradek.spark_it.sinks.topic_records import RecordMaker
 from odradek.spark_it.source_settings import JdbcSource
 from odradek.spark_it.sources import SourceError, Stream, stream_of
 from odradek.spark_it.spec import Expectation, Pipeline
@@ -109,6 +111,7 @@ class Analysis:
             problems += self._unsupported(pipeline, frames)
         if not problems and pipeline.sink_input is not None:
             self.schema = frames[pipeline.sink_input.casefold()].schema
+            problems += self._unwritable(pipeline)
         return stateful
 
     def _empty(self, schema: StructType, *, is_streaming: bool) -> DataFrame:
@@ -185,6 +188,24 @@ class Analysis:
             path: Path = ("transform", pipeline.transforms.index(step[0])) if step else ("sink",)
             where = f"transform {step[0].name}" if step else "sink"
             yield Problem(pipeline.lines.of(path), f"{where}: {spark_errors.readable(error)}")
+
+
+    def _unwritable(self, pipeline: Pipeline) -> Iterator[Problem]:
+        """What the sink's keys ask of the columns, as far as nothing but the file says it."""
+        sink = pipeline.sink
+        if isinstance(sink, TopicSink) and sink.schema_registry_url is None:
+            # A registry would get the schema.
+            try:
+                RecordMaker(pipeline, sink, self.schema).check(self._spark, self.schema)
+            except SinkError as error:
+                yield Problem(pipeline.lines.of(("sink",)), str(error))
+        if isinstance(sink, JdbcSink):
+            known = {name.casefold(): name for name in self.schema.names}
+            for key in sink.pk_fields:
+                if key.casefold() not in known:
+                    near = nearest(key.casefold(), known)
+                    hint = f", did you mean {known[near]}?" if near else f"; there are {', '.join(self.schema.names)}"
+                    yield Problem(pipeline.lines.of(("sink", "pk", "fields")), f"sink: there is no column {key}{hint}")
 
 
 def output_mode(pipeline: Pipeline, rows: DataFrame) -> str:

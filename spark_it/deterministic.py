@@ -42,6 +42,11 @@ def findings(sql: str, *, has_batch_time: bool = True) -> list[Finding]:
     return sorted([*_calls(found), *_words(found), *clocks], key=lambda one: one.line)
 
 
+def clocks(sql: str) -> list[Finding]:
+    """Where a statement reads the clock. Raises SqlError."""
+    return list(_clocks(tokens(sql)))
+
+
 def conditions(sql: str) -> Iterator[str]:
     """What must hold of the rows for a statement to give the same again, to the last digit."""
     names = {call.name: None for call in calls(tokens(sql))}

@@ -86,6 +86,21 @@ def why_stateful(pipeline: Pipeline) -> str | None:
         why = "stateful = true" if step.stateful else keeps_state(tokens(step.sql)) if step.sql else "its function"
         if why is not None:
             return f"{why} in {step.name}"
+    return _by_the_clock(pipeline)
+
+
+def _by_the_clock(pipeline: Pipeline) -> str | None:
+    """What parts dead letters from rows by the clock. Without state the two are computed one after the other, and a
+    record between the two times would be in both or in neither; as a stream both have the batch's time."""
+    if pipeline.errors.deadletterqueue_topic_name is None:
+        return None
+    for one in pipeline.expectations:
+        if one.settings.action == "dead-letter":
+            for found in deterministic.clocks(one.settings.sql):
+                return f"{found.what} in {one.name}"
+            for step in pipeline.steps_to(one.table):
+                for found in deterministic.clocks(step.sql) if step.sql and step.stateful is not False else ():
+                    return f"{found.what} in {step.name}"
     return None
 
 

@@ -12,7 +12,7 @@ from odradek.spark_it import cases, session, validation
 from odradek.spark_it.analysis import Analysis
 from odradek.spark_it.dialects import dialect_of
 from odradek.spark_it.guarantees import Guarantee, why_stateful
-from odradek.spark_it.jdbc import Column, Database, DatabaseError, NoDriverError
+from odradek.spark_it.jdbc import Column, Database, DatabaseError, NoDriverError, without_passwords
 from odradek.spark_it.packages import PackagesError
 from odradek.spark_it.session import SessionError
 from odradek.spark_it.sink_settings import JdbcSink
@@ -91,15 +91,14 @@ def _table(sink: JdbcSink, spark: SparkSession) -> list[Column] | None:
     """The columns of the sink's table; None if there is none. Raises SinkError."""
     try:
         database = Database(spark, sink.connection_url, sink.connection_user, sink.connection_password)
-    except NoDriverError as error:
-        raise SinkError(f"sink: {error}") from None
-    try:
         with database.connect() as connection:
             return connection.columns(f"SELECT * FROM {sink.table_name_format} WHERE 1 = 0")
+    except NoDriverError as error:
+        raise SinkError(f"sink: {error}") from None
     except DatabaseError as error:
         if dialect_of(sink.connection_url).is_missing_table(error):
             return None
-        raise SinkError(f"sink: database {database.shown_url}: {error}") from None
+        raise SinkError(f"sink: database {without_passwords(sink.connection_url)}: {error}") from None
 
 
 def _columns(count: int) -> str:

@@ -22,6 +22,7 @@ from odradek.spark_it.group import ClusterError
 from odradek.spark_it.guarantees import Units
 from odradek.spark_it.lock import checkpoint_folder, read_lock
 from odradek.spark_it.packages import PackagesError
+from odradek.spark_it.patience import Patience
 from odradek.spark_it.plan import Plan
 from odradek.spark_it.reporter import Reporter
 from odradek.spark_it.session import SessionError
@@ -160,7 +161,8 @@ class _Run:
                 writer.until_done(lambda: sink.prepare(look.schema))
             except StoppedError:
                 return
-            self._follow(*self._started(writer, began, stateful, of), reporter)
+            self._said("runs")
+            self._until_ended(lambda: self._started(writer, began, stateful, of), reporter)
 
     def _started(
         self, writer: Writer, began: Begin, stateful: str | None, of: Units | None
@@ -185,23 +187,47 @@ class _Run:
             query = query.trigger(processingTime=f"{pipeline.settings.trigger_ms} milliseconds")
         return query.start(), guarded
 
-    def _follow(self, query: StreamingQuery, guarded: Guarded, reporter: Reporter) -> None:
-        """Takes in batches until the query ends. Raises RunError."""
-        self._said("runs")
+    def _until_ended(self, start: Callable[[], tuple[StreamingQuery, Guarded]], reporter: Reporter) -> None:
+        """Follows a query, and another one from its checkpoint if a topic's broker was away. Raises RunError."""
+        patience = Patience(self._pipeline.errors)
+        while True:
+            before = reporter.batch
+            failure = self._followed(*start(), reporter)
+            if failure is None:
+                return
+            if reporter.batch > before:
+                patience.renew()
+            why = str(failure) if isinstance(failure, _OWN) else _readable(failure)
+            is_away = not isinstance(failure, _OWN) and spark_errors.is_broker_away(failure)
+            delay_s = patience.delay_s() if is_away else None
+            if delay_s is None:
+                reporter.problem(why)
+                raise RunError(why) from failure
+            reporter.problem(f"a source's broker does not answer: {why}; tried again in {delay_s:g} s")
+            if self._stop.wait(delay_s):
+                return
+
+    def _followed(self, query: StreamingQuery, guarded: Guarded, reporter: Reporter) -> BaseException | None:
+        """Takes in batches until the query ends; what it failed with, if it did."""
         failure: BaseException | None = None
         try:
-            while not self._stop.is_set() and not query.awaitTermination(_POLL_S):  # type: ignore[arg-type]
-                reporter.take(query, guarded)
-        except PySparkException as error:
-            failure = error
-        if self._stop.is_set() and failure is None:
-            failure = self._stopped(query, guarded)
-        reporter.take(query, guarded)
+            try:
+                while not self._stop.is_set() and not query.awaitTermination(_POLL_S):  # type: ignore[arg-type]
+                    reporter.take(query, guarded)
+            except PySparkException as error:
+                failure = error
+            if self._stop.is_set() and failure is None:
+                failure = self._stopped(query, guarded)
+            reporter.take(query, guarded)
+        except Exception:
+            # Such as a full disk. The query must not go on by itself.
+            self._stop.set()
+            if not session.has_ended(self._spark):
+                with contextlib.suppress(PySparkException, Py4JError):
+                    self._stopped(query, guarded)
+            raise
         failure = failure and (guarded.failure or failure)
-        if failure is not None and not isinstance(failure, StoppedError):
-            why = str(failure) if isinstance(failure, _OWN) else _readable(failure)
-            reporter.problem(why)
-            raise RunError(why) from failure
+        return None if isinstance(failure, StoppedError) else failure
 
     def _stopped(self, query: StreamingQuery, guarded: Guarded) -> BaseException | None:
         """Ends the query where no batch is half done, and says what went wrong if something did."""

@@ -68,6 +68,8 @@ def settings_of(pipeline: Pipeline, master: str) -> dict[str, str]:
         "spark.sql.adaptive.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
+        # Else a source in Python that repeats a batch takes nothing more before it ends.
+        "spark.sql.streaming.triggerAvailableNowWrapper.enabled": "true",
         # Else Python tells Java where it is for each column it makes, by several calls more.
         "spark.python.sql.dataFrameDebugging.enabled": "false",
     }

@@ -15,6 +15,15 @@ _JAVA = re.compile(r"^(?:[a-z][\w$]*\.)+[A-Z][\w$]*(?:Exception|Error|Throwable)
 _CAUSED_BY = re.compile(r"^Caused by: (.*)$", re.MULTILINE)
 _QUERY = re.compile(r"^\[STREAM_FAILED\] Query \[.*?\] terminated with exception: ")
 _TASK = re.compile(r"^.*\(TID \d+\) \([^()]*\): (.*)$", re.MULTILINE)
+_AWAY = re.compile(
+    r"\bkafka\.common\.errors\."
+    r"(?:Timeout|Disconnect|Network|BrokerNotAvailable|CoordinatorNotAvailable|LeaderNotAvailable|NotLeaderOrFollower)"
+    r"Exception|Cannot fetch record for offset \d+ in \d+ milliseconds"
+)
+_LOST = re.compile(
+    r"set the source option failOnDataLoss to false\.\s+Reason:\s+(.+?)(?=\s+SQLSTATE:|\n\s*at |\n===|\Z)", re.DOTALL
+)
+"""What Spark's Kafka source says in six lines, its own option among them, before what there is to say."""
 _AT = re.compile(r"line (\d+),? pos(?:ition)? \d+")
 _LENGTH = 500
 _ANOTHER = "During handling of the above exception, another exception occurred:"
@@ -50,9 +59,18 @@ def bad_record(error: BaseException) -> BadRecordError | None:
         return None
 
 
+def is_broker_away(error: BaseException) -> bool:
+    """Whether Spark's Kafka source has failed for want of an answer, as from a broker that is down."""
+    return _AWAY.search(str(error)) is not None
+
+
 def readable(error: BaseException) -> str:
     """One line without Java's or Python's stack: the innermost cause."""
     text = str(error)
+    if lost := _LOST.search(text):
+        reason = " ".join(lost[1].split()).rstrip(".")
+        helps = "fail.on.data.loss = false goes on without them, and a reset with a topic that was made anew"
+        return f"records are gone that were not read yet: {reason}; {helps}"
     line = _of_python(text) or _innermost(text)
     line = _SQLSTATE.sub("", _CLASS.sub("", _JAVA.sub("", _QUERY.sub("", line.strip()))))
     line = " ".join(line.split())

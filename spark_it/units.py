@@ -51,6 +51,7 @@ _FENCED = (
 )
 _BETWEEN_TRIES_S = 0.05
 _ABORT_S = 10.0
+TRANSACTION_MS = 120_000
 _TAKEN_AHEAD = 16
 _CONNECTIONS = 2
 """librdkafka connects to a broker by its address, and once more when it knows its number. Without a connection it waits
@@ -100,6 +101,7 @@ class Clients:
 
     def producer(self, transactional_id: str) -> Producer:
         """A producer of transactions. Raises KafkaException for a configuration that cannot be."""
+        transaction_ms = self.producer_configuration.get("transaction.timeout.ms", "")
         return Producer(
             {
                 "bootstrap.servers": self.bootstrap_servers,
@@ -116,8 +118,11 @@ class Clients:
                 "allow.auto.create.topics": False,
                 # Where Kafka's own clients put a key.
                 "partitioner": "murmur2_random",
-                "message.timeout.ms": 60_000,
-                "transaction.timeout.ms": 300_000,
+                # librdkafka wants it no longer than a transaction may take.
+                "message.timeout.ms": min(60_000, int(transaction_ms)) if transaction_ms.isdecimal() else 60_000,
+                # What a unit may take, from the first record that Spark makes to the last. So long do readers of
+                # committed records wait behind a unit whose processes were killed, if no other run follows.
+                "transaction.timeout.ms": TRANSACTION_MS,
                 **self.producer_configuration,
                 "transactional.id": transactional_id,
             }

@@ -18,23 +18,28 @@ from dataclasses import replace
 from itertools import count
 from typing import TYPE_CHECKING, TypeVar
 
-from confluent_kafka import KafkaException
+from confluent_kafka import KafkaError, KafkaException
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.types import StructType
 
+from odradek.spark_it import deadletter
+from odradek.spark_it.deadletter import BadRecordError
 from odradek.spark_it.guarantees import Units
 from odradek.spark_it.lanes import Unit
 from odradek.spark_it.markers import Keeper, Markers
 from odradek.spark_it.record_sizes import sizes
 from odradek.spark_it.sink_settings import TopicSink
 from odradek.spark_it.sinks import Batch, SinkError, Written
+from odradek.spark_it.sinks.topic_origin import too_large
 from odradek.spark_it.sinks.topic_records import HEADERS, OPTIONAL, RecordMaker
 from odradek.spark_it.sinks.topic_tasks import (
     OUTCOME_TYPE,
     PACKED_TYPE,
+    TOO_LARGE,
+    WHAT_HELPS,
     Failure,
     Target,
     attempt,
@@ -43,7 +48,7 @@ from odradek.spark_it.sinks.topic_tasks import (
     write_partition,
 )
 from odradek.spark_it.spec import Pipeline
-from odradek.spark_it.units import Clients, FencedError, Outcome, fence
+from odradek.spark_it.units import TRANSACTION_MS, Clients, FencedError, Outcome, fence, is_passing
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -53,7 +58,10 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 R = TypeVar("R")
 
-OVERTAKEN_MOST = 3
+TRANSACTIONS_MS = (TRANSACTION_MS, 300_000, 900_000)
+"""What a transaction may take, longer after each time that one was overtaken, as it is when it takes too long. The last
+is Kafka's default of `transaction.max.timeout.ms`. What producer.override says goes before it."""
+OVERTAKEN_MOST = len(TRANSACTIONS_MS)
 """A batch that is overtaken as often in a row stops the pipeline, as a second copy of it may run. Before that it may be
 a task of an earlier try that Spark has yet to end."""
 FEW_BYTES = 8 << 20
@@ -97,6 +105,8 @@ class TopicWriter:
         self._keeper = Keeper(self._markers, self._clients, self._lock)
         self._records: RecordMaker | None = None
         self._overtaken = 0
+        self._override = pipeline.settings.passed["producer.override."]
+        self._transaction_ms = TRANSACTION_MS
 
     def prepare(self, schema: StructType) -> None:
         records = RecordMaker(self._pipeline, self._sink, schema)
@@ -113,9 +123,11 @@ class TopicWriter:
             consumer = self._clients.consumer(self._pipeline.name)
             try:
                 for topic in filter(None, (self._target.topic, self._target.dead_topic)):
-                    found = consumer.list_topics(topic, self._clients.timeout_s).topics[topic]
-                    if found.error is not None:
-                        raise SinkError(f"topic {topic} is not there ({found.error.str()}); create it")
+                    error = consumer.list_topics(topic, self._clients.timeout_s).topics[topic].error
+                    if error is not None and error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+                        raise SinkError(f"topic {topic} is not there ({error.str()}); create it")
+                    if error is not None:
+                        raise SinkError(f"cannot write topic {topic}: {error.str()}", is_retriable=is_passing(error))
             finally:
                 consumer.close()
         except KafkaException as error:
@@ -145,9 +157,32 @@ class TopicWriter:
                     results = self._run(_by_hash(records, dead, len(units)), units, {})
             except FencedError as error:
                 self._overtaken += 1
+                self._give_longer()
                 raise SinkError(str(error), is_retriable=self._overtaken < OVERTAKEN_MOST) from None
         self._overtaken = 0
+        if any(isinstance(result, Failure) and not result.is_retriable for result in results.values()):
+            self._blame(records)
         return _sum(results)
+
+    def _blame(self, records: DataFrame) -> None:
+        """Raises BadRecordError if it is a record of the source that stops the pipeline."""
+        target = self._target
+        most_bytes = target.largest.get(target.topic)
+        if target.tolerates or most_bytes is None:
+            return
+        found = None
+        with contextlib.suppress(PySparkException):  # what there is to say has been said
+            found = too_large(records, most_bytes)
+        if found is not None:
+            origin, size = found
+            about = f"becomes one of {size} bytes, and topic {target.topic} takes {most_bytes}; {WHAT_HELPS}"
+            raise BadRecordError(origin, deadletter.Failure(deadletter.Stage.TASK_PUT, "topic", TOO_LARGE, about))
+
+    def _give_longer(self) -> None:
+        """Units that are large stay so: the next ones get as long."""
+        self._transaction_ms = next((ms for ms in TRANSACTIONS_MS if ms > self._transaction_ms), self._transaction_ms)
+        said = {**self._clients.producer_configuration, "transaction.timeout.ms": str(self._transaction_ms)}
+        self._clients = replace(self._clients, producer_configuration=said | self._override)
 
     def close(self) -> None:
         self._keeper.close()

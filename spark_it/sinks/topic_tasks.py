@@ -245,14 +245,11 @@ def _too_large(batch: pa.RecordBatch, target: Target, most_bytes: int, index: in
     sizes = _sizes(batch, has_headers=target.has_headers).tolist()
     about = [f"a record has {size} bytes, and topic {target.topic} takes {most_bytes}" for size in sizes]
     if not target.tolerates:
-        raise SinkError(
-            f"{about[0]}; see the topic's max.message.bytes and producer.override.message.max.bytes, "
-            "or let errors.tolerance be all"
-        )
+        raise SinkError(f"{about[0]}; {WHAT_HELPS}")
     if target.dead_topic is None:
         return None
     records = _of(batch, target.dead_topic, has_headers=target.has_headers, is_dead=True)
-    failures = [deadletter.Failure(deadletter.Stage.TASK_PUT, "topic", _TOO_LARGE, message) for message in about]
+    failures = [deadletter.Failure(deadletter.Stage.TASK_PUT, "topic", TOO_LARGE, message) for message in about]
     added = _why(failures, target, index)
     headers = [
         None if new is None and not old else deadletter.headers(old or (), new or ())
@@ -261,7 +258,11 @@ def _too_large(batch: pa.RecordBatch, target: Target, most_bytes: int, index: in
     return records._replace(headers=headers)
 
 
-_TOO_LARGE = "org.apache.kafka.common.errors.RecordTooLargeException"
+TOO_LARGE = "org.apache.kafka.common.errors.RecordTooLargeException"
+WHAT_HELPS = (
+    "see the topic's max.message.bytes and producer.override.message.max.bytes, or let errors.tolerance be all"
+)
+"""Against a record that is too large."""
 
 
 def _why(failures: Iterable[deadletter.Failure], target: Target, index: int) -> list[list[deadletter.Header] | None]:

@@ -15,6 +15,8 @@ from odradek.spark_it.spec import Pipeline
 
 _CORRUPT = "__odradek_corrupt"
 _FILE = "__odradek_file"
+_ANY_AGE = "36500d"
+"""Without it Spark passes over a file that is a week older than the newest one, without a word."""
 
 
 def make(name: str, source: FilesSource, pipeline: Pipeline) -> "FilesStream":
@@ -35,7 +37,7 @@ class FilesStream:
 
     def raw(self, spark: SparkSession, start: Mapping[TopicPartition, int] | None) -> DataFrame:
         source, schema = self._source, self.schema(spark)
-        options: dict[str, str] = {}
+        options = {"maxFileAge": _ANY_AGE}
         if source.file_pattern is not None:
             options["pathGlobFilter"] = source.file_pattern
         if source.max_files_per_trigger is not None:

@@ -3,7 +3,8 @@
 import pytest
 
 from odradek.spark_it.analysis import Analysis
-from spark_it.tests.unit.support import CONSOLE, pipeline, transform
+from spark_it.tests import messages
+from spark_it.tests.unit.support import CONSOLE, TOPIC, pipeline, transform
 
 GENERATOR = 'name = "g"\n[source.g]\nconnector = "generator"\n'
 
@@ -24,3 +25,34 @@ def test_what_brings_rows_together_is_looked_at_as_the_stream_that_it_is_run_as(
     assert [problem.message.startswith(f"transform step: {said}") for problem in problems] == [True] * (
         said is not None
     )
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        ('key.fields = "value"', None),
+        ('value.format = "avro"', None),
+        ('key.fields = "valu"', "there is no column valu; there are value, timestamp"),
+        ('value.format = "string"', "value.format string takes one column, and there are: value, timestamp"),
+        ('value.format = "protobuf"\nvalue.schema = "shop.desc"\nvalue.message = "shop.Line"',
+         "the columns do not fit message shop.Line: the row: the message has no field value; the row: the message has"
+         " no field timestamp"),
+        ('value.format = "protobuf"\nvalue.schema = "shop.desc"\nvalue.message = "shop.Lin"',
+         "value.schema: shop.desc: there is no message shop.Lin; there are shop.Order, shop.Line, shop.Tree"),
+        ('value.format = "avro"\nvalue.schema = "r.avsc"',
+         "the columns do not fit the Avro schema: the row.value: bigint cannot be written as int; the row: the schema"
+         " has no field timestamp"),
+    ],
+)  # fmt: skip
+def test_columns_that_cannot_be_written_are_found_before_a_run(spark, tmp_path, keys, said):
+    (tmp_path / "shop.desc").write_bytes(messages.descriptors())
+    (tmp_path / "r.avsc").write_text('{"type": "record", "name": "R", "fields": [{"name": "value", "type": "int"}]}')
+    _, problems = Analysis(spark)(pipeline(f"{GENERATOR}{TOPIC}{keys}\n", folder=tmp_path))
+    assert [problem.line for problem in problems] == [4] * (said is not None)
+    assert all(problem.message.startswith(f"sink: {said}") for problem in problems)
+
+
+def test_keys_of_a_table_are_columns(spark):
+    sink = '[sink]\nconnector = "jdbc"\nconnection.url = "jdbc:x:"\ntable.name.format = "t"\npk.fields = "Value, tim"\n'
+    _, problems = Analysis(spark)(pipeline(GENERATOR + sink))
+    assert [tuple(one) for one in problems] == [(8, "sink: there is no column tim; there are value, timestamp")]

@@ -416,8 +416,14 @@ def test_a_sink_that_refuses_for_good(command, topics, unique):
     out = topics.create(f"{unique}-out")
     sink = to_topic(out)
     steps = transform("SELECT id, repeat('x', 5000) AS text FROM orders")
-    said = command.refused('producer.override."message.max.bytes" = "2000"\n' + orders(unique) + steps + sink)
-    assert said.startswith("a record has 50") and "see the topic's max.message.bytes and producer.override" in said
+    small = 'producer.override."message.max.bytes" = "2000"\n'
+    said = command.refused(small + orders(unique) + steps + sink)
+    assert said.startswith(f"record {unique}-0 at offset 0: becomes one of 50")
+    assert "see the topic's max.message.bytes and producer.override" in said
+    header = "array(struct('h' AS key, cast(repeat('x', 5000) AS binary) AS value))"
+    with_header = transform(f"SELECT id, if(id = 2, {header}, NULL) AS headers FROM orders")
+    said = command.refused(small + orders(unique) + with_header + sink + "include.headers = true\n")
+    assert said.startswith(f"record {unique}-0 at offset 1: becomes one of 50")
     assert "producer.override" in command.refused('producer.override.acks = "some"\n' + orders(unique) + steps + sink)
     assert values(command.servers, out) == []
     command.write(orders(unique) + steps + sink)

@@ -264,7 +264,7 @@ def test_what_spark_finds_wrong(engine, topics, unique):
         (transform("SELECT id, id FROM orders"), 10, "transform step: more than one column is called id; name"),
         ('[expect.orders]\nx = { sql = "no > 1" }\n', 11, f"expect x of orders: {no_column} `no` cannot be resolved."),
         (transform(ranked), 10, "transform step: Window function is not supported in ROW_NUMBER() (as column `n`)"),
-        (transform("SELECT count(*) n FROM orders"), 10, "transform step: Append output mode not supported"),
+        (transform("SELECT count(*) n FROM orders"), 10, "transform step: Invalid streaming output mode: append"),
     ):
         with pytest.raises(PipelineError) as wrong:
             engine.run(orders(unique) + text)

@@ -1,5 +1,8 @@
 """Parts of a pipeline that people bring along: their sources and functions, their files, topics that come later."""
 
+import os
+import time
+
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
@@ -97,6 +100,19 @@ def test_files_of_json_and_text_and_parquet(engine, topics, unique):
         "parquet": ([(1, "x"), (2, "x")], (1, 1, 0, 0)),
     }
     assert [value for _, value, _ in all_records(engine.servers, f"{unique}-dead")] == [b"no row", b"no row"]
+
+
+def test_a_file_that_is_old_when_it_comes(engine):
+    """As `mv` and `rsync` bring them, with the time they had elsewhere."""
+    folder = engine.folder / "in"
+    folder.mkdir()
+    for name, age_days in (("new", 0), ("old", 400)):
+        (folder / f"{name}.text").write_text(f"{name}\n", "utf-8")
+        os.utime(folder / f"{name}.text", times=(time.time() - age_days * 86_400,) * 2)
+        kept = engine.run(files("text"))
+    assert [row.value for row in kept.rows] == ["new", "old"]
+    engine.run(files("text"))
+    assert len(kept.rows) == 2
 
 
 def test_folders_that_are_called_as_a_column(engine):

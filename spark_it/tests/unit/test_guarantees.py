@@ -39,6 +39,26 @@ def test_what_is_stateful(step, why):
     assert why_stateful(pipeline(SOURCE + step + CONSOLE)) == why
 
 
+LATE = "[expect.{}]\nnot_yet = {{ sql = \"placed < now()\", action = \"{}\" }}\n"
+STAMPED = transform("SELECT *, current_timestamp() AS at FROM orders")
+LARGE = '[expect.step]\nx = { sql = "id > 1", action = "dead-letter" }\n'
+
+
+@pytest.mark.parametrize(
+    ("more", "why"),
+    [
+        (LATE.format("orders", "dead-letter") + DLQ, "now() in not_yet"),
+        (LATE.format("orders", "drop") + DLQ, None),
+        (STAMPED + DLQ, None),
+        (STAMPED + LARGE + DLQ, "current_timestamp in step"),
+        (STAMPED + "stateful = false\n" + LARGE + DLQ, None),
+    ],
+)
+def test_rows_and_dead_letters_are_parted_at_one_time(more, why):
+    """What keeps no state computes them one after the other, by two readings of the clock."""
+    assert why_stateful(pipeline(SOURCE + more + CONSOLE)) == why
+
+
 def test_a_stateless_topic_sink_writes_offset_units():
     one = of(SOURCE + TOPIC + DLQ)
     assert (one.level, one.units, one.dead_letters) == (Level.EXACTLY_ONCE, Units.OFFSETS, Level.EXACTLY_ONCE)

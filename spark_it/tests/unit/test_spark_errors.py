@@ -1,7 +1,8 @@
 import pytest
+from pyspark.errors import PySparkException
 
 from odradek.spark_it.deadletter import Origin, Stage
-from odradek.spark_it.spark_errors import bad_record, line_in_sql, readable
+from odradek.spark_it.spark_errors import bad_record, is_broker_away, line_in_sql, readable
 
 TASK = """An error occurred while calling o150.parquet.
 : org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 1.0 failed 1 times, most recent \
@@ -85,3 +86,44 @@ def test_a_data_source_without_a_reader():
     said = readable(RuntimeError(first + another + second + another + third))
     assert said == "PySparkRuntimeError: [A_B] data source silent throw exception: nothing to read"
     assert readable(RuntimeError(third)).startswith("UnboundLocalError: ")
+
+
+@pytest.mark.parametrize(
+    ("text", "is_away"),
+    [
+        (
+            "[STREAM_FAILED] Query [id = a, runId = b] terminated with exception: org.apache.kafka.common.errors."
+            "TimeoutException: Timed out waiting for a node assignment. Call: listNodes SQLSTATE: XXKST",
+            True,
+        ),
+        ("java.util.concurrent.TimeoutException: Cannot fetch record for offset 5 in 120000 milliseconds", True),
+        ("Caused by: org.apache.kafka.common.errors.DisconnectException: Cancelled fetchMetadata request", True),
+        ("Caused by: org.apache.kafka.common.errors.SaslAuthenticationException: no", False),
+        ("Caused by: org.apache.kafka.common.errors.UnknownTopicOrPartitionException", False),
+        ("java.util.concurrent.TimeoutException: Futures timed out after [60 seconds]", False),
+    ],
+)
+def test_a_broker_that_does_not_answer(text, is_away):
+    assert is_broker_away(PySparkException(text)) == is_away
+
+
+LOST = """Some data may have been lost because they are not available in Kafka any more;
+either the data was aged out by Kafka or the topic may have been deleted before all the data in the
+topic was processed.
+If you don't want your streaming query to fail on such cases, set the source option failOnDataLoss to false.
+Reason:
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "reason", "after"),
+    [
+        ("[STREAM_FAILED] Query [id = a] terminated with exception: ", "Partition a-0 offset was changed from 9 to 3",
+         ". SQLSTATE: XXKST\n=== Streaming Query ==="),
+        (TASK + "\nCaused by: org.apache.spark.sql.kafka010.KafkaIllegalStateException: ",
+         "Could not read records in offset [3, 9) for topic partition\na-0", ".\n\tat x.y.Z(Z.scala:1)"),
+    ],
+)  # fmt: skip
+def test_records_that_are_gone(before, reason, after):
+    said = readable(PySparkException(before + LOST + reason + after))
+    assert said.startswith(f"records are gone that were not read yet: {' '.join(reason.split())}; fail.on.data.loss = ")

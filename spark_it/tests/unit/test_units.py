@@ -445,6 +445,11 @@ def test_a_record_that_is_too_large_is_not_tried_again(bench):
     assert bench.written() == []
 
 
+def test_a_transaction_that_is_to_take_less_than_a_delivery_may(bench):
+    short = Clients(bench.servers, {"transaction.timeout.ms": "10000"})
+    assert write(bench.units("offsets"), [bench.records(1)], short).is_new
+
+
 def test_settings_that_librdkafka_refuses(bench):
     with pytest.raises(SinkError, match=r"producer\.override or admin\.override cannot be: .*no\.such") as failed:
         write(bench.units("offsets"), [], Clients(bench.servers, {"no.such.thing": "1"}))

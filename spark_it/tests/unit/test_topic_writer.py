@@ -1,0 +1,76 @@
+"""How often and how long the topic sink tries, without Spark."""
+
+from types import SimpleNamespace
+
+import pytest
+from confluent_kafka import KafkaError
+
+from odradek.spark_it.guarantees import Units
+from odradek.spark_it.sinks import Batch, SinkError, Written
+from odradek.spark_it.sinks.topic import TopicWriter
+from odradek.spark_it.units import Clients, FencedError, Outcome
+from spark_it.tests.unit.support import SOURCE, TOPIC, pipeline
+
+
+@pytest.fixture
+def writer(monkeypatch):
+    def made(more="", *, overtaken):
+        one = TopicWriter(pipeline(more + SOURCE + TOPIC), Units.OFFSETS, None)
+        left, given = [FencedError("overtaken")] * overtaken, []
+
+        def write(*_):
+            given.append(one._clients.producer_configuration.get("transaction.timeout.ms"))
+            if left:
+                raise left.pop()
+            return {0: Outcome(5, 0, is_new=True)}
+
+        monkeypatch.setattr(one, "_records", lambda rows: rows)
+        monkeypatch.setattr(one._markers, "units", lambda batch: ["unit"])
+        monkeypatch.setattr(one, "_write_ranges", write)
+        return one, given
+
+    return made
+
+
+@pytest.mark.parametrize(
+    ("code", "said", "may_pass"),
+    [
+        (KafkaError.UNKNOWN_TOPIC_OR_PART, "topic out is not there", False),
+        (KafkaError.TOPIC_AUTHORIZATION_FAILED, "cannot write topic out: ", False),
+        (KafkaError.LEADER_NOT_AVAILABLE, "cannot write topic out: ", True),
+    ],
+)
+def test_a_topic_that_cannot_be_written(monkeypatch, code, said, may_pass):
+    class Consumer:
+        def list_topics(self, *_):
+            return SimpleNamespace(topics={"out": SimpleNamespace(error=KafkaError(code))})
+
+        def close(self):
+            pass
+
+    monkeypatch.setattr(Clients, "consumer", lambda *_: Consumer())
+    one = TopicWriter(pipeline(SOURCE + TOPIC), Units.OFFSETS, None)
+    with pytest.raises(SinkError) as failed:
+        one._check_topics()
+    assert str(failed.value).startswith(said) and failed.value.is_retriable == may_pass
+
+
+def test_a_transaction_gets_longer_each_time_and_keeps_it(writer):
+    one, given = writer(overtaken=2)
+    for _ in range(2):
+        with pytest.raises(SinkError, match="overtaken") as failed:
+            one.write(None, None, Batch(0, 1, None))
+        assert failed.value.is_retriable
+    for batch in range(2):
+        assert one.write(None, None, Batch(batch, 1, None)) == Written(5)
+    assert given == [None, "300000", "900000", "900000"]
+
+
+def test_who_is_overtaken_again_and_again_stops(writer):
+    one, given = writer('producer.override."transaction.timeout.ms" = 70000\n', overtaken=9)
+    retriable = []
+    for _ in range(3):
+        with pytest.raises(SinkError) as failed:
+            one.write(None, None, Batch(0, 1, None))
+        retriable.append(failed.value.is_retriable)
+    assert retriable == [True, True, False] and given == ["70000"] * 3
