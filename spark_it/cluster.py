@@ -75,7 +75,7 @@ class Cluster:
             names = list(source.topics)
             for name in names:
                 if name not in topics or topics[name].error is not None:
-                    raise ClusterError(f"topic {name} is not there")
+                    raise ClusterError(f"topic {name} is not there; create it")
         return sorted((name, partition) for name in names for partition in topics[name].partitions)
 
     def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:

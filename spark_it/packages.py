@@ -1,6 +1,6 @@
 """The jars that a pipeline's connectors are in: names for Spark to fetch them by, or what is in a folder."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pyspark
@@ -26,15 +26,22 @@ class PackagesError(Exception):
     """Jars that cannot be had; `str()` says what to do."""
 
 
-def of(pipeline: Pipeline) -> list[str]:
-    """Maven coordinates of what the pipeline's connectors need beside Spark, each once.
+def of(pipeline: Pipeline, given: Sequence[str] = ()) -> list[str]:
+    """Maven coordinates of what the pipeline's connectors need beside Spark, each once, after those that are given: one
+    of these stands for any other version of it.
 
-    Raises PackagesError for a database without a known driver.
+    Raises PackagesError for a database without a known driver when none are given; else it is taken to be among them.
     """
-    return list(dict.fromkeys(_needed(pipeline)))
+    there = {_artifact(one) for one in given}
+    needed = _needed(pipeline, may_be_unknown=bool(given))
+    return list(dict.fromkeys([*given, *(one for one in needed if _artifact(one) not in there)]))
 
 
-def _needed(pipeline: Pipeline) -> Iterator[str]:
+def _artifact(coordinates: str) -> str:
+    return coordinates.strip().rpartition(":")[0]
+
+
+def _needed(pipeline: Pipeline, *, may_be_unknown: bool) -> Iterator[str]:
     spark = pyspark.__version__
     parts = [pipeline.sink, *pipeline.sources.values()]
     if any(isinstance(source, TopicSource) for source in pipeline.sources.values()):
@@ -46,17 +53,19 @@ def _needed(pipeline: Pipeline) -> Iterator[str]:
             series = ".".join(spark.split(".")[:2])
             yield f"org.apache.iceberg:iceberg-spark-runtime-{series}_{SCALA}:{ICEBERG}"
         if isinstance(part, JdbcSource | JdbcSink):
-            yield _driver(part.connection_url)
+            yield from _driver(part.connection_url, may_be_unknown=may_be_unknown)
 
 
-def _driver(url: str) -> str:
+def _driver(url: str, *, may_be_unknown: bool) -> list[str]:
     kind = url.removeprefix("jdbc:").partition(":")[0]
     if kind not in DRIVERS:
+        if may_be_unknown:
+            return []
         raise PackagesError(
             f"no driver is known for {kind} databases: put its jar and those of the other connectors into a folder and "
-            "name it with plugin.path, or their Maven coordinates into spark.jars.packages"
+            "name it with plugin.path, or its Maven coordinates into spark.jars.packages"
         )
-    return DRIVERS[kind]
+    return [DRIVERS[kind]]
 
 
 def in_folder(pipeline: Pipeline, folder: str) -> list[str]:

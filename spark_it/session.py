@@ -15,8 +15,6 @@ from odradek.spark_it import packages
 from odradek.spark_it.sink_settings import DeltaSink, IcebergSink
 from odradek.spark_it.spec import Pipeline
 
-LOG_LINES = 15
-
 
 class SessionError(Exception):
     """A Spark that does not start; `str()` says why."""
@@ -98,16 +96,17 @@ def settings_of(pipeline: Pipeline, master: str) -> dict[str, str]:
 
 
 def connectors_of(pipeline: Pipeline, settings: Mapping[str, str]) -> dict[str, str]:
-    """Configuration that brings the jars of connectors: those of plugin.path, else what the session's settings name,
-    else what the pipeline needs. Raises PackagesError.
+    """Configuration that brings the jars of connectors: those of plugin.path, else those of spark.jars, else what the
+    pipeline needs beside what spark.jars.packages names. Raises PackagesError.
     """
     folder = pipeline.settings.plugin_path
     more = settings.get("spark.jars", "").split(",") if settings.get("spark.jars") else []
     if folder is not None:
         return {"spark.jars": ",".join([*packages.in_folder(pipeline, folder), *more])}
-    if "spark.jars.packages" in settings or more:
+    if more:
         return {}
-    needed = packages.of(pipeline)
+    given = filter(None, map(str.strip, settings.get("spark.jars.packages", "").split(",")))
+    needed = packages.of(pipeline, list(given))
     return {"spark.jars.packages": ",".join(needed)} if needed else {}
 
 

@@ -87,9 +87,9 @@ table.name.format = "{table}"
 
 def test_topics_that_are_not_there(command, topics, unique):
     text = orders(unique) + to_topic(f"{unique}-out") + errors(f"{unique}-dead")
-    assert command.refused(text) == f"topic {unique} is not there"
+    assert command.refused(text) == f"topic {unique} is not there; create it"
     topics.produce(topics.create(unique), [order(1)])
-    assert command.refused() == f"topic {unique}-dead is not there"
+    assert command.refused() == f"topic {unique}-dead is not there; create it"
     topics.create(f"{unique}-dead")
     assert command.refused().startswith(f"topic {unique}-out is not there (")
     topics.create(f"{unique}-out")

@@ -96,7 +96,7 @@ class Master:
         return [len(list(folder.glob("app-*/*"))) for folder in sorted(self._folder.glob("work?"))]
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(450)
 def test_topic_to_topic_on_two_workers(broker, topics, unique, tmp_path):
     topics.create(f"{unique}-dead")
     topics.produce(topics.create(unique, 4), [order(n) for n in range(1000)] + [(b"x", b"bad")])
@@ -116,7 +116,7 @@ def test_topic_to_topic_on_two_workers(broker, topics, unique, tmp_path):
     with Master(tmp_path) as master:
         for arguments in ([*command[:5], command[6]], command):
             done = subprocess.run(
-                [*arguments, "--master", master.url], capture_output=True, text=True, timeout=120, cwd=HERE
+                [*arguments, "--master", master.url], capture_output=True, text=True, timeout=200, cwd=HERE
             )
             assert done.returncode == 0, done.stderr
             written = values(broker.bootstrap_servers, f"{unique}-out")

@@ -45,7 +45,13 @@ def test_what_the_file_says_goes_before(tmp_path):
     found = settings(text + SOURCE + CONSOLE, tmp_path)
     assert found["spark.sql.shuffle.partitions"] == "3"
     assert found["spark.sql.session.timeZone"] == "Europe/Berlin"
-    assert found["spark.jars.packages"] == "a:b:1"
+    assert found["spark.jars.packages"] == f"a:b:1,{KAFKA}"
+
+
+def test_packages_of_ones_own_come_with_those_that_are_needed(tmp_path):
+    other = KAFKA.replace("4.0.0", "4.0.1")
+    found = settings(f'spark.jars.packages = "{other}, a:b:1"\n' + SOURCE + JDBC.format("foo"), tmp_path)
+    assert found["spark.jars.packages"] == f"{other},a:b:1"
 
 
 def test_a_local_spark_is_for_this_machine_alone(tmp_path):
