@@ -14,7 +14,7 @@ demo: $(VENV)/installed-demo
 	@$(BIN)/python -m demo
 
 test: install-test jars
-	$(BIN)/python -m pytest --numprocesses $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest --numprocesses $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder --durations 25
 
 check: install-test
 	$(BIN)/ruff check .
