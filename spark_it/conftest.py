@@ -45,11 +45,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.timeout(TEST_TIMEOUT_S))
 
 
-@pytest.fixture(scope="session", autouse=True)
+QUICK_JAVA = "-XX:TieredStopAtLevel=1"
+"""A Java process of a test ends before its second compiler would pay: that takes half of the processors' time."""
+
+
+@pytest.fixture(scope="module", autouse=True)
 def short_lived_java() -> Iterator[None]:
-    """A Java process of a test ends before its second compiler would pay: that takes half of the processors' time."""
+    """For what the tests of a module start; Java says in its output that it was told."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")
+        patch.setenv("JDK_JAVA_OPTIONS", QUICK_JAVA)
         yield
 
 
@@ -81,7 +85,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         "spark.driver.memory": "1g",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.extraJavaOptions": f"-XX:+UseSerialGC -Dderby.system.home={work}",
+        "spark.driver.extraJavaOptions": f"-XX:+UseSerialGC {QUICK_JAVA} -Dderby.system.home={work}",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.shuffle.partitions": "2",
