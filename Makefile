@@ -3,7 +3,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-TEST_WORKERS ?= 2
+TEST_WORKERS ?= 4
 
 .PHONY: start demo test check bench simulate install install-test jars clean
 
