@@ -1,0 +1,82 @@
+"""Log managers for tests, on the in-memory file system, and what is done to them."""
+
+from collections.abc import Callable, Sequence
+from random import Random
+from typing import Any
+
+from odradek.log.config import LogConfig
+from odradek.log.filesystem import (
+    MemoryFileSystem,
+)
+from odradek.log.log_directory import parse_directory_name
+from odradek.log.log_manager import LogManager, LogManagerSettings
+from odradek.log.partition_log import PartitionLog
+from odradek.protocol.records import build_batch
+
+ONE_THREAD = LogManagerSettings(num_recovery_threads_per_data_dir=1)
+TOPIC_ID = bytes(range(16))
+NEW_ID = bytes(range(16, 32))
+DIRECTORIES = ("/data/a", "/data/b")
+
+
+def make_manager(
+    fs: MemoryFileSystem,
+    directories: Sequence[str] = DIRECTORIES,
+    config: dict[str, str] | None = None,
+    **options: Any,
+) -> LogManager:
+    topic_config = LogConfig(config or {})
+    options = {"settings": ONE_THREAD, "random_bytes": Random(1).randbytes, **options}
+    return LogManager(fs, directories, topic_config, lambda topic: None, 1, **options)
+
+
+def opened(
+    fs: MemoryFileSystem, *arguments: Any, now_ms: int = 0, ids: dict[str, bytes] | None = None, **options: Any
+) -> LogManager:
+    manager = make_manager(fs, *arguments, **options)
+    manager.open(now_ms, (ids or {}).get)
+    return manager
+
+
+def damage(fs: MemoryFileSystem, path: str) -> None:
+    """A file that no start can make sense of."""
+    fs.open(path).write_pieces(0, [b"9"], 1)
+
+
+def folders(fs: MemoryFileSystem, path: str) -> list[str]:
+    """The partitions' folders, those that were renamed as `t-0-stray`."""
+    found = [parse_directory_name(name) for name in fs.list_names(path)]
+    return [f"{one.topic}-{one.partition}{one.suffix}" for one in found if one is not None]
+
+
+def append(log: PartitionLog, *values: bytes, now_ms: int = 0) -> None:
+    for value in values:
+        log.append_as_leader(memoryview(build_batch([(now_ms, b"k", value, ())])), leader_epoch=0, now_ms=now_ms)
+    log.update_high_watermark(log.log_end_offset)
+
+
+def run_until(manager: LogManager, start_ms: int, end_ms: int) -> int:
+    now_ms = start_ms
+    while now_ms <= end_ms:
+        now_ms = max(manager.run_due(now_ms), now_ms)
+    return now_ms
+
+
+class Threads:
+    """A RunInThread whose work is done when the test says so."""
+
+    def __init__(self) -> None:
+        self.waiting: list[tuple[Callable[[], None], Callable[[Exception | None], None]]] = []
+
+    def __call__(self, work: Callable[[], None], done: Callable[[Exception | None], None]) -> None:
+        self.waiting.append((work, done))
+
+    def run(self) -> None:
+        while self.waiting:
+            work, done = self.waiting.pop(0)
+            try:
+                work()
+            except Exception as error:
+                done(error)
+            else:
+                done(None)

@@ -1,0 +1,209 @@
+"""The work behind a log manager: checkpoints, flushes, retention, and syncs that are shared."""
+
+from random import Random
+
+import pytest
+
+from odradek.log import checkpoints
+from odradek.log.config import LogConfig
+from odradek.log.filesystem import (
+    LogDirFailure,
+    MemoryFileSystem,
+)
+from odradek.log.log_manager import LogManager
+from odradek.log.tests.managers import (
+    DIRECTORIES,
+    ONE_THREAD,
+    TOPIC_ID,
+    Threads,
+    append,
+    opened,
+    run_until,
+)
+from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.protocol.records import build_batch
+
+
+def test_checkpoints_are_written_at_their_times_and_only_if_changed() -> None:
+    fs = MemoryFileSystem()
+    manager = opened(fs, ["/data/a"])
+    log = manager.create_log("t", 0, TOPIC_ID, 0)
+    append(log, b"a", b"b")
+    now_ms = run_until(manager, 0, 4999)
+    assert not fs.exists("/data/a/replication-offset-checkpoint")
+    now_ms = run_until(manager, now_ms, 5000)
+    assert checkpoints.read_offsets(fs, "/data/a/replication-offset-checkpoint") == {("t", 0): 2}
+    assert not fs.exists("/data/a/recovery-point-offset-checkpoint")
+    now_ms = run_until(manager, now_ms, 30_000)
+    assert checkpoints.read_offsets(fs, "/data/a/recovery-point-offset-checkpoint") == {("t", 0): 0}
+    log.roll(now_ms)
+    log.flush(now_ms)
+    now_ms = run_until(manager, now_ms, 90_000)
+    assert checkpoints.read_offsets(fs, "/data/a/recovery-point-offset-checkpoint") == {("t", 0): 2}
+    before = fs.operations
+    run_until(manager, now_ms, 900_000)
+    assert fs.operations == before
+
+
+def test_an_older_checkpoint_does_not_undo_a_later_one() -> None:
+    fs = MemoryFileSystem()
+    threads = Threads()
+    manager = opened(fs, ["/data/a"], run_in_thread=threads)
+    append(manager.create_log("t", 0, TOPIC_ID, 0), b"a")
+    run_until(manager, 0, 5000)
+    waiting = threads.waiting[-1]
+    append(manager.create_log("t", 0, TOPIC_ID, 0), b"b")
+    manager.close(0)
+    waiting[0]()
+    assert checkpoints.read_offsets(fs, "/data/a/replication-offset-checkpoint") == {("t", 0): 2}
+
+
+def test_flush_by_time_runs_in_a_thread() -> None:
+    fs = MemoryFileSystem()
+    threads = Threads()
+    manager = opened(fs, ["/data/a"], {"flush.ms": "2000"}, run_in_thread=threads)
+    log = manager.create_log("t", 0, TOPIC_ID, 0)
+    threads.run()
+    append(log, b"a")
+    run_until(manager, 0, 1999)
+    assert threads.waiting == []
+    run_until(manager, 2000, 4000)
+    assert len(threads.waiting) == 1
+    append(log, b"b")
+    threads.run()
+    assert log.flushed_offset == 1
+
+
+def test_flush_that_fails_takes_the_directory_offline() -> None:
+    fs = MemoryFileSystem()
+    manager = opened(fs)
+    log = manager.create_log("t", 0, TOPIC_ID, 0)
+    append(log, b"a")
+    fs.fail("sync")
+    errors: list[Exception | None] = []
+    manager.flush(log, 0, errors.append)
+    assert isinstance(errors[0], KafkaError)
+    assert errors[0].code == ErrorCode.KAFKA_STORAGE_ERROR
+    assert log.failure is not None
+    assert manager.online_directories == [path for path in DIRECTORIES if path != log.log_directory]
+
+
+def test_retention_starts_after_30_seconds_and_removes_files_after_the_delay() -> None:
+    fs = MemoryFileSystem()
+    config = {"retention.ms": "1000", "internal.segment.bytes": "100", "file.delete.delay.ms": "100"}
+    manager = opened(fs, ["/data/a"], config)
+    log = manager.create_log("t", 0, TOPIC_ID, 0)
+    append(log, b"a", b"b", b"c", now_ms=10)
+    now_ms = run_until(manager, 10, 29_999)
+    assert log.log_start_offset == 0
+    now_ms = run_until(manager, now_ms, 30_050)
+    assert log.log_start_offset == 3
+    assert any(name.endswith(".deleted") for name in fs.list_names(log.directory))
+    run_until(manager, now_ms, 31_100)
+    assert not any(name.endswith(".deleted") for name in fs.list_names(log.directory))
+
+
+def test_sweeps_visit_a_few_logs_at_a_time() -> None:
+    fs = MemoryFileSystem()
+    manager = opened(fs, ["/data/a"], {"flush.ms": "0"})
+    for partition in range(450):
+        append(manager.create_log("t", partition, TOPIC_ID, 0), b"x")
+    flushed = []
+    now_ms = 1000
+    while manager.run_due(now_ms) == now_ms:
+        flushed.append(sum(log.flushed_offset for log in manager.all_logs()))
+    assert flushed == [200, 400]
+    assert all(log.flushed_offset == 1 for log in manager.all_logs())
+
+
+def test_idle_producers_are_forgotten() -> None:
+    manager = opened(MemoryFileSystem(), ["/data/a"])
+    log = manager.create_log("t", 0, TOPIC_ID, 0)
+    batch = build_batch([(0, b"k", b"v", ())], producer_id=9, producer_epoch=0, base_sequence=0)
+    log.append_as_leader(memoryview(batch), leader_epoch=0, now_ms=0)
+    run_until(manager, 0, 86_399_999)
+    assert 9 in log.producer_state.producers
+    run_until(manager, 86_400_000, 86_400_000 + 600_000)
+    assert 9 not in log.producer_state.producers
+
+
+def test_changed_properties_reach_the_logs() -> None:
+    fs = MemoryFileSystem()
+    configs: dict[str, LogConfig] = {}
+    manager = LogManager(
+        fs, ["/data/a"], LogConfig({}), configs.get, 1, random_bytes=Random(1).randbytes, settings=ONE_THREAD
+    )
+    manager.open(0)
+    first, second = manager.create_log("t", 0, TOPIC_ID, 0), manager.create_log("u", 0, bytes(16), 0)
+    configs["t"] = LogConfig({"retention.ms": "5"})
+    manager.update_default_config(LogConfig({"retention.ms": "7"}))
+    assert (first.config.retention_ms, second.config.retention_ms) == (5, 7)
+
+
+def test_truncation_lowers_the_recovery_point_on_the_disk() -> None:
+    fs = MemoryFileSystem()
+    manager = opened(fs, ["/data/a"])
+    log = manager.create_log("t", 0, TOPIC_ID, 0)
+    append(log, b"a")
+    log.roll(0)
+    append(log, b"b", b"c")
+    log.roll(0)
+    log.flush(0)
+    run_until(manager, 0, 90_000)
+    assert checkpoints.read_offsets(fs, "/data/a/recovery-point-offset-checkpoint") == {("t", 0): 3}
+    manager.truncate_to("t", 0, 1, 90_000)
+    assert checkpoints.read_offsets(fs, "/data/a/recovery-point-offset-checkpoint") == {("t", 0): 1}
+    manager.start_over("t", 0, 8, 90_000)
+    assert (log.log_start_offset, log.log_end_offset) == (8, 8)
+
+
+def test_a_rolled_segment_is_soon_no_part_of_a_recovery() -> None:
+    fs = MemoryFileSystem()
+    manager = opened(fs, ["/data/a"])
+    log = manager.create_log("t", 0, TOPIC_ID, 0)
+    append(log, b"a", b"b")
+    log.roll(0)
+    run_until(manager, 0, 3_000)
+    assert checkpoints.read_offsets(fs, "/data/a/recovery-point-offset-checkpoint") == {("t", 0): 2}
+
+
+def test_one_sync_of_a_log_at_a_time_shared_by_all_who_came_during_the_last() -> None:
+    fs, threads = MemoryFileSystem(), Threads()
+    manager = opened(fs, ["/data/a"], run_in_thread=threads)
+    log = manager.create_log("t", 0, TOPIC_ID, 0)
+    threads.run()
+    ended: list[tuple[str, Exception | None, int]] = []
+
+    def flush(name: str) -> None:
+        manager.flush(log, 0, lambda error: ended.append((name, error, log.flushed_offset)))
+
+    append(log, b"a")
+    flush("first")
+    append(log, b"b")
+    log.roll(0)
+    flush("second")
+    flush("third")
+    manager._flush_if_due(log, 0)
+    assert len(threads.waiting) == 1
+    threads.run()
+    assert ended == [("first", None, 1), ("second", None, 2), ("third", None, 2)]
+
+
+def test_after_a_sync_that_failed_no_other_counts() -> None:
+    """The second might be told that all is well, since the first was told of what is not."""
+    fs, threads = MemoryFileSystem(), Threads()
+    manager = opened(fs, ["/data/a", "/data/b"], run_in_thread=threads)
+    log = manager.create_log("t", 0, TOPIC_ID, 0)
+    threads.run()
+    append(log, b"a")
+    ended: list[Exception | None] = []
+    task = log.prepare_flush()
+    manager.flush(log, 0, ended.append)
+    manager.flush(log, 0, ended.append)
+    fs.fail("sync", path_contains=".log")
+    with pytest.raises(LogDirFailure):
+        assert task is not None
+        task.run()
+    threads.run()
+    assert [type(error) for error in ended] == [LogDirFailure, LogDirFailure]
+    assert (log.flushed_offset, manager.online_directories) == (0, ["/data/b"])
