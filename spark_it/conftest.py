@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 
 from compat_tests.apache_kafka import jars
 from compat_tests.apache_kafka.broker import ApacheKafkaBroker
+from odradek.spark_it import daemon
 from odradek.testing import OdradekBroker
 from spark_it.data import Topics
 from spark_it.kafka import KafkaFrames
@@ -89,6 +90,10 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.shuffle.partitions": "2",
+        # There is too little data to gain by it what compiling takes.
+        "spark.sql.codegen.wholeStage": "false",
+        "spark.python.daemon.module": daemon.MODULE,
+        "spark.python.sql.dataFrameDebugging.enabled": "false",
         "spark.sql.adaptive.enabled": "false",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.warehouse.dir": str(work / "warehouse"),

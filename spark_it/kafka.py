@@ -9,6 +9,8 @@ from typing import Any, Self
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from odradek.spark_it.events import Events
+
 QUERY_TIMEOUT_S = 90
 
 Options = str | int | bool | Mapping[str, Any]
@@ -88,7 +90,7 @@ def finish(query: StreamingQuery) -> list[dict[str, Any]]:
 
 def batches(query: StreamingQuery) -> list[dict[str, Any]]:
     """The batches so far that read something."""
-    return [json.loads(made.json) for made in query.recentProgress if made.numInputRows > 0]
+    return [dict(made) for made in Events(query).new() if made["numInputRows"] > 0]
 
 
 def wait_for(query: StreamingQuery, condition: Callable[[], bool]) -> None:

@@ -5,14 +5,13 @@ import json
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Self
 
-from pyspark.sql.streaming.query import StreamingQuery
-
 from odradek.spark_it.batch import Guarded, Outcome
 from odradek.spark_it.checkpoint import TopicPartition, topic_offsets
+from odradek.spark_it.events import Event
 from odradek.spark_it.group import ClusterError, Group
 from odradek.spark_it.lag import PartitionLag
 from odradek.spark_it.metrics import Metrics
@@ -41,7 +40,6 @@ class Reporter:
         self._drops = {(e.table, e.name) for e in pipeline.expectations if e.settings.action == "drop"}
         self._lags: list[PartitionLag] = []
         self._metrics: Metrics | None = None
-        self._seen_at: str | None = None
         self._keeping = threading.Lock()
 
     @property
@@ -72,18 +70,13 @@ class Reporter:
         self._said(message)
         self._keep_error(message)
 
-    def take(self, query: StreamingQuery, guarded: Guarded) -> None:
-        """Takes in the batches that are done since the last time."""
-        last: Any = query.lastProgress
-        if last is None or last.timestamp == self._seen_at:
-            return
-        self._seen_at = last.timestamp
-        for one in query.recentProgress:
-            event = json.loads(one.json)
+    def take(self, events: Iterable[Event], guarded: Guarded) -> None:
+        """Takes in what Spark says of batches since the last time."""
+        for event in events:
             if event["batchId"] > self._progress.batch and "addBatch" in event["durationMs"]:
                 self._done(event, guarded.outcome(event["batchId"]))
 
-    def _done(self, event: Mapping[str, Any], outcome: Outcome | None) -> None:
+    def _done(self, event: Event, outcome: Outcome | None) -> None:
         batch = event["batchId"]
         if outcome is None:
             return
@@ -139,12 +132,12 @@ class Reporter:
                 self._metrics.update(self._progress, self._lags)
 
 
-def _reached(event: Mapping[str, Any]) -> dict[TopicPartition, int]:
+def _reached(event: Event) -> dict[TopicPartition, int]:
     """Where the batch has brought each partition of its topic sources."""
     return {at: end for source in event["sources"] for at, end in _offsets(source.get("endOffset")).items()}
 
 
-def _lags(event: Mapping[str, Any]) -> list[PartitionLag]:
+def _lags(event: Event) -> list[PartitionLag]:
     """How far the batch is behind. Spark does not say where a topic ends when it repeats a batch."""
     lags = []
     for source in event["sources"]:

@@ -18,6 +18,7 @@ from odradek.spark_it.batch import Guarded, Outcome, RawBatches, StoppedError, S
 from odradek.spark_it.cluster import Cluster
 from odradek.spark_it.dead_letters import DeadLetterWriter
 from odradek.spark_it.deadletter import BadRecordError
+from odradek.spark_it.events import Events
 from odradek.spark_it.group import ClusterError
 from odradek.spark_it.guarantees import Units
 from odradek.spark_it.lock import checkpoint_folder, read_lock
@@ -210,15 +211,16 @@ class _Run:
     def _followed(self, query: StreamingQuery, guarded: Guarded, reporter: Reporter) -> BaseException | None:
         """Takes in batches until the query ends; what it failed with, if it did."""
         failure: BaseException | None = None
+        events = Events(query)
         try:
             try:
                 while not self._stop.is_set() and not query.awaitTermination(_POLL_S):  # type: ignore[arg-type]
-                    reporter.take(query, guarded)
+                    reporter.take(events.new(), guarded)
             except PySparkException as error:
                 failure = error
             if self._stop.is_set() and failure is None:
                 failure = self._stopped(query, guarded)
-            reporter.take(query, guarded)
+            reporter.take(events.new(), guarded)
         except Exception:
             # Such as a full disk. The query must not go on by itself.
             self._stop.set()

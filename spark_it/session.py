@@ -11,7 +11,7 @@ from pyspark.errors import PySparkException
 from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
-from odradek.spark_it import packages
+from odradek.spark_it import daemon, packages
 from odradek.spark_it.sink_settings import DeltaSink, IcebergSink
 from odradek.spark_it.spec import Pipeline
 
@@ -81,6 +81,7 @@ def settings_of(pipeline: Pipeline, master: str) -> dict[str, str]:
             "spark.driver.host": "127.0.0.1",
             "spark.driver.bindAddress": "127.0.0.1",
             "spark.ui.enabled": "false",
+            "spark.python.daemon.module": daemon.MODULE,
         }
     sink = pipeline.sink
     if isinstance(sink, DeltaSink):

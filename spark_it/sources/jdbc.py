@@ -6,7 +6,6 @@ late, some change. So a thread of the driver polls it and puts what is new into 
 """
 
 import logging
-import re
 import shutil
 import threading
 import time
@@ -18,6 +17,7 @@ from pyspark.sql.types import StructType
 
 from odradek.spark_it import checkpoint
 from odradek.spark_it.checkpoint import TopicPartition
+from odradek.spark_it.events import Event, newest
 from odradek.spark_it.lock import checkpoint_folder, read_lock
 from odradek.spark_it.source_settings import JdbcSource
 from odradek.spark_it.sources import SourceError, decoded_rows
@@ -32,8 +32,6 @@ KEPT = 100
 _LONGEST_PAUSE_S = 5.0
 _SHORTEST_PAUSE_S = 0.2
 _STARTS_WITHIN_S = 300.0
-
-_LOG_OFFSET = re.compile(r"logOffset\D+(\d+)")
 
 _log = logging.getLogger(__name__)
 
@@ -126,7 +124,7 @@ class _Poller(threading.Thread):
                 if query is None and (has_started or time.monotonic() > starts_until):
                     return
                 if query is not None:
-                    self._tidy(query)
+                    self._tidy(newest(query))
                 if self._spool.last_number() - self._taken < AHEAD and self._poll.into(self._spool):
                     said = ""
                     continue
@@ -144,14 +142,12 @@ class _Poller(threading.Thread):
     def _query(self) -> Any:
         return next((query for query in self._spark.streams.active if query.name == self._query_name), None)
 
-    def _tidy(self, query: Any) -> None:
+    def _tidy(self, event: Event | None) -> None:
         """Reads how far the query has come, and deletes what it will not ask for again."""
-        progress = query.lastProgress
-        for source in progress.sources if progress else ():
-            # The source counts its batches, each of which is a file.
-            found = _LOG_OFFSET.search(source.endOffset)
-            if found is not None and str(self._spool.rows) in source.description:
-                taken = int(found[1])
+        for source in event["sources"] if event is not None else ():
+            if str(self._spool.rows) in source["description"] and source["endOffset"]:
+                # The source counts its batches, each of which is a file.
+                taken = source["endOffset"]["logOffset"]
                 self._taken = max(self._taken, taken)
                 # What an earlier run has put by may not be taken yet, whatever `_taken` began with.
                 self._spool.drop_before(taken - KEPT)

@@ -1,12 +1,16 @@
 """Parts of a pipeline that people bring along: their sources and functions, their files, topics that come later."""
 
+import gc
 import os
+import sys
 import time
 
 import pyarrow as pa
 import pyarrow.parquet
+import pyspark
 import pytest
 
+from odradek.spark_it.events import Events, newest
 from odradek.spark_it.problems import PipelineError
 from odradek.spark_it.runner import RunError
 from spark_it.tests.records import values
@@ -29,6 +33,28 @@ def letters(engine, rows, name="Letters"):
     file = engine.folder / "rows"
     file.write_text(str(rows))
     return f'[source.letters]\nconnector = "python:{PIECES}.{name}"\noptions.rows = "{file}"\n'
+
+
+def test_what_workers_have_loaded_before_they_begin(spark):
+    def look(_):
+        return pyspark.__file__, "odradek.spark_it.sinks.topic_tasks" in sys.modules, gc.get_freeze_count() > 0
+
+    assert spark.sparkContext.parallelize([0], 1).map(look).collect() == [(pyspark.__file__, True, True)]
+
+
+def test_events_come_once_and_in_order(spark, tmp_path):
+    for number in range(5):
+        (tmp_path / f"{number}.txt").write_text(f"{number}\n")
+    source = spark.readStream.option("maxFilesPerTrigger", 1).text(str(tmp_path))
+    query = source.writeStream.format("noop").trigger(availableNow=True).start()
+    events = Events(query)
+    found = []
+    while not query.awaitTermination(0.05):
+        found += events.new()
+    found += events.new()
+    assert [(event["batchId"], event["numInputRows"]) for event in found] == [(batch, 1) for batch in range(5)]
+    assert events.new() == []
+    assert newest(query) == found[-1]
 
 
 def test_a_data_source_of_ones_own(engine, topics, unique):

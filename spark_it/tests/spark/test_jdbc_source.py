@@ -1,7 +1,6 @@
 """Tables of a real PostgreSQL as sources of real streams."""
 
 import threading
-from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
@@ -212,14 +211,9 @@ def test_polls_are_put_by_no_faster_than_they_are_taken_and_deleted_when_they_ar
     assert kept[-1] == 13
 
 
-class Query:
-    """A query that has come so far."""
-
-    def __init__(self, spool, taken):
-        source = SimpleNamespace(
-            description=f"FileStreamSource[file:{spool.rows}]", endOffset=f'{{"logOffset":{taken}}}'
-        )
-        self.lastProgress = SimpleNamespace(sources=[source])
+def event(spool, taken):
+    """Of a query that has come so far."""
+    return {"sources": [{"description": f"FileStreamSource[file:{spool.rows}]", "endOffset": {"logOffset": taken}}]}
 
 
 def test_what_an_earlier_run_has_put_by_is_not_deleted_before_it_is_taken(tmp_path, monkeypatch):
@@ -229,9 +223,9 @@ def test_what_an_earlier_run_has_put_by_is_not_deleted_before_it_is_taken(tmp_pa
         spool.add(pa.table({"id": [number]}), {"end": str(number)})
     poller = jdbc_source._Poller(None, spool, None, "p", 0.1)
     for taken, first in ((0, 0), (3, 2), (9, 8)):
-        poller._tidy(Query(spool, taken))
+        poller._tidy(event(spool, taken))
         assert min(int(path.stem) for path in spool.rows.iterdir()) == first
-    poller._tidy(SimpleNamespace(lastProgress=None))
+    poller._tidy(None)
 
 
 def test_what_cannot_be_read(postgres, streamed, table):

@@ -1,6 +1,5 @@
 """What is said and kept after a batch, of progress as Spark says it."""
 
-import json
 from types import SimpleNamespace
 
 import pytest
@@ -27,7 +26,6 @@ class Reports:
         self.pipeline.state_folder.mkdir(parents=True)
         self.group = Group()
         self.said = []
-        self._events = []
         self._reporter = Reporter(self.pipeline, self.group, self.said.append, is_stateful=False)
 
     def take(self, end, latest, outcome):
@@ -38,10 +36,8 @@ class Reports:
             "durationMs": {"addBatch": 1, "triggerExecution": 2000},
             "sources": [source],
         }
-        self._events.append(SimpleNamespace(json=json.dumps(event), timestamp=str(len(self._events))))
-        query = SimpleNamespace(recentProgress=self._events, lastProgress=self._events[-1])
         with self._reporter as reporter:
-            reporter.take(query, SimpleNamespace(outcome=lambda batch: outcome if batch == outcome.id else None))
+            reporter.take([event], SimpleNamespace(outcome=lambda batch: outcome if batch == outcome.id else None))
         return self.said[-1]
 
 

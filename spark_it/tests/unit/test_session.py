@@ -1,6 +1,8 @@
+from pathlib import Path
+
 import pytest
 
-from odradek.spark_it import packages, session
+from odradek.spark_it import daemon, packages, session
 from odradek.spark_it.packages import PackagesError
 from spark_it.tests.unit.support import CONSOLE, SOURCE, TOPIC, pipeline
 
@@ -55,5 +57,14 @@ def test_packages_of_ones_own_come_with_those_that_are_needed(tmp_path):
 
 
 def test_a_local_spark_is_for_this_machine_alone(tmp_path):
-    assert settings(SOURCE + CONSOLE, tmp_path)["spark.driver.bindAddress"] == "127.0.0.1"
-    assert "spark.driver.bindAddress" not in settings(SOURCE + CONSOLE, tmp_path, "spark://host:7077")
+    here, elsewhere = (settings(SOURCE + CONSOLE, tmp_path, master) for master in ("local[2]", "spark://host:7077"))
+    assert here["spark.driver.bindAddress"] == "127.0.0.1"
+    assert here["spark.python.daemon.module"] == "odradek.spark_it.daemon"
+    assert not {"spark.driver.bindAddress", "spark.python.daemon.module"} & elsewhere.keys()
+
+
+def test_python_takes_the_modules_that_are_compiled():
+    packages = Path("/python/site-packages")
+    archive = "/python/site-packages/pyspark/python/lib/pyspark.zip"
+    others = ["", "/opt/spark/python/lib/pyspark.zip", "/python/site-packages"]
+    assert daemon.without_archives([archive, *others], packages) == others

@@ -1,6 +1,4 @@
-import json
 import threading
-from types import SimpleNamespace
 from urllib.request import urlopen
 
 import pytest
@@ -74,21 +72,10 @@ def test_no_batch_begins_when_the_pipeline_is_to_stop():
     assert guarded.outcome(0).written == 1 and guarded.outcome(0) is None and guarded.outcome(1) is None
 
 
-class FakeQuery:
-    """A query with progress events as Spark has them."""
-
-    def __init__(self, *events):
-        self.recentProgress = [SimpleNamespace(json=one) for one in events]
-
-    @property
-    def lastProgress(self):  # noqa: N802
-        return SimpleNamespace(timestamp=len(self.recentProgress))
-
-
 def event(batch, end, latest, *, did=True, rows=10):
     source = {"endOffset": {"orders": {"0": end}}, "latestOffset": {"orders": {"0": latest}}}
     duration = {"triggerExecution": 500} | ({"addBatch": 400} if did else {})
-    return json.dumps({"batchId": batch, "numInputRows": rows, "durationMs": duration, "sources": [source]})
+    return {"batchId": batch, "numInputRows": rows, "durationMs": duration, "sources": [source]}
 
 
 def reported(tmp_path, group, *events, outcomes):
@@ -98,8 +85,8 @@ def reported(tmp_path, group, *events, outcomes):
     for batch in outcomes:
         guarded(None, batch)
     with Reporter(one, group, said.append, is_stateful=False) as reporter:
-        reporter.take(FakeQuery(*events), guarded)
-        reporter.take(FakeQuery(*events), guarded)
+        reporter.take(events, guarded)
+        reporter.take(events, guarded)
     return said, read_progress(one.state_folder)
 
 
@@ -145,7 +132,7 @@ def test_a_problem_of_another_thread_is_kept(tmp_path, monkeypatch):
         other.start()
         assert has_begun.wait(30)
         threading.Timer(0.2, may_go_on.set).start()
-        reporter.take(FakeQuery(event(0, 10, 10)), guarded)
+        reporter.take([event(0, 10, 10)], guarded)
         other.join(30)
     progress = read_progress(one.state_folder)
     assert (progress.batch, progress.written, progress.last_error) == (0, 10, "down")
@@ -172,7 +159,7 @@ def test_the_lag_stays_on_the_page_when_something_goes_wrong(tmp_path):
     guarded = Guarded(lambda frame, batch_id: Outcome(0, 10, 0), threading.Event())
     guarded(None, 0)
     with Reporter(one, None, lambda _: None, is_stateful=False) as reporter:
-        reporter.take(FakeQuery(event(0, 10, 30)), guarded)
+        reporter.take([event(0, 10, 30)], guarded)
         reporter.problem("down")
         page = urlopen(f"http://localhost:{reporter._metrics.port}/metrics", timeout=10).read().decode()
     assert 'records_lag{connector="orders",topic="orders",partition="0"} 20' in page
