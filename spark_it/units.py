@@ -289,6 +289,12 @@ class _Attempt:
             self._producer.purge()
         return None if error is None else self._said(_kafka_error(error))
 
+    def close(self) -> None:
+        """Ends the clients. A producer ends with the last reference to it, and an error that is kept has the frames in
+        which this attempt is."""
+        self._consumer.close()
+        del self._producer
+
     def _said(self, error: KafkaError) -> SinkError:
         what = f"cannot write {self._lane.transactional_id} at {self._clients.bootstrap_servers}"
         if error.code() in _FENCED:
@@ -305,11 +311,10 @@ def _attempt(lane: Lane, clients: Clients) -> Iterator[_Attempt]:
     """An attempt. Errors of Kafka leave as SinkError, and no transaction is left open."""
     try:
         # The consumer connects while the producer fences.
-        producer, consumer = clients.producer(lane.transactional_id), clients.consumer(lane.group)
+        attempt = _Attempt(lane, clients, clients.producer(lane.transactional_id), clients.consumer(lane.group))
     except KafkaException as error:
         what = _kafka_error(error).str()
         raise SinkError(f"producer.override or admin.override cannot be: {what}") from None
-    attempt = _Attempt(lane, clients, producer, consumer)
     try:
         yield attempt
     except BaseException as why:
@@ -318,7 +323,7 @@ def _attempt(lane: Lane, clients: Clients) -> Iterator[_Attempt]:
             raise failure from None
         raise
     finally:
-        consumer.close()
+        attempt.close()
 
 
 def _counted(records: Iterable[Records], *, is_new: bool) -> Outcome:

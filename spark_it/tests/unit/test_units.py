@@ -4,6 +4,7 @@ import dataclasses
 import itertools
 import threading
 import time
+import weakref
 
 import pytest
 from confluent_kafka import TopicPartition
@@ -268,6 +269,22 @@ def test_a_marker_that_is_gone(bench, kind):
         write(unit, [bench.records(1)], bench.clients)
     assert not refused.value.is_retriable
     assert bench.written(isolation_level="read_uncommitted") == []
+
+
+def test_a_producer_ends_with_its_attempt_though_the_error_is_kept(bench):
+    """It has a connection, which it opens again and again, and threads."""
+    made = []
+
+    class Noted(Clients):
+        def producer(self, transactional_id):
+            producer = _Watched(super().producer(transactional_id), lambda _: None)
+            made.append(weakref.ref(producer))
+            return producer
+
+    with pytest.raises(MarkerError) as _:
+        write(bench.units("offsets", batch=1), [bench.records(1)], Noted(bench.servers))
+    [producer] = made
+    assert producer() is None
 
 
 def test_a_checkpoint_that_is_older_than_what_is_written(bench):
