@@ -165,9 +165,7 @@ class Consumer(common.Consumer):
             isolation_level="read_committed" if options.committed_only else "read_uncommitted",
         )
 
-    def subscribe(
-        self, topics: Sequence[str], listener: Callable[[str, list[Partition]], None] | None
-    ) -> None:
+    def subscribe(self, topics: Sequence[str], listener: Callable[[str, list[Partition]], None] | None) -> None:
         # A leader that assigns before its first metadata came assigns nothing, and may leave it at that.
         for topic in topics:
             self._consumer.partitions_for_topic(topic)
@@ -178,7 +176,10 @@ class Consumer(common.Consumer):
 
     def poll(self, timeout_s: float) -> list[Received]:
         with _translated():
-            polled = self._consumer.poll(timeout_ms=int(timeout_s * 1000))
+            try:
+                polled = self._consumer.poll(timeout_ms=int(timeout_s * 1000))
+            except kafka.errors.KafkaConnectionError:
+                return []  # it says so while it looks for the coordinator; others go on looking
         self._join_again_if_assignment_was_dropped()
         return [
             Received(
@@ -219,10 +220,7 @@ class Consumer(common.Consumer):
     def commit(self, offsets: Mapping[Partition, tuple[int, str]]) -> None:
         with _translated():
             self._consumer.commit(
-                {
-                    TopicPartition(*p): OffsetAndMetadata(offset, text, -1)
-                    for p, (offset, text) in offsets.items()
-                }
+                {TopicPartition(*p): OffsetAndMetadata(offset, text, -1) for p, (offset, text) in offsets.items()}
             )
 
     def committed(self, partition: Partition) -> int | None:
@@ -306,8 +304,7 @@ class Admin(common.Admin):
         with _translated():
             described = self._admin.describe_groups([group])[group]
         members = tuple(
-            common.GroupMember(m["member_id"], m["client_id"], m["group_instance_id"])
-            for m in described["members"]
+            common.GroupMember(m["member_id"], m["client_id"], m["group_instance_id"]) for m in described["members"]
         )
         return common.Group(described["group_state"], described["protocol_data"], members)
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import pyspark
 from py4j import java_gateway as py4j
+from py4j.protocol import get_return_value
 
 from compat_tests.apache_kafka import jars
 from odradek.protocol import codec
@@ -40,9 +41,12 @@ def java_gateway(kafka_jars: tuple[str, ...] = KAFKA_JARS) -> Iterator[Any]:
         return_proc=True,
     )
     gateway = py4j.JavaGateway(gateway_parameters=py4j.GatewayParameters(port=number))
+    # A Spark session of the same process has put in a function that asks Spark's Java about the errors of any.
+    with_pyspark, py4j.get_return_value = py4j.get_return_value, get_return_value
     try:
         yield gateway
     finally:
+        py4j.get_return_value = with_pyspark
         gateway.shutdown()
         process.stdin.close()
         process.wait(timeout=20)

@@ -12,6 +12,8 @@ import pytest
 
 from compat_tests import processes
 from compat_tests.apache_kafka import jars
+from odradek.spark_it import runner
+from odradek.spark_it.spec_reader import load
 from spark_it.tests.records import values
 from spark_it.tests.spark.engine import order, orders
 
@@ -97,32 +99,34 @@ class Master:
 
 
 @pytest.mark.timeout(450)
-def test_topic_to_topic_on_two_workers(broker, topics, unique, tmp_path):
-    topics.create(f"{unique}-dead")
-    topics.produce(topics.create(unique, 4), [order(n) for n in range(1000)] + [(b"x", b"bad")])
-    topics.create(f"{unique}-out", 2)
+def test_topic_to_topic_goes_on_on_two_workers(spark, broker, topics, unique, tmp_path):
+    """Begun on this machine, the pipeline goes on at the master, which has the last batch a second time."""
+    source, dead = topics.create(unique, 4), topics.create(f"{unique}-dead")
+    target = topics.create(f"{unique}-out", 2)
     file = tmp_path / "p.toml"
     file.write_text(
         f'name = "{unique}"\nbootstrap.servers = "{broker.bootstrap_servers}"\n'
         f'plugin.path = "{jars.spark_connector_jars()[0].parent}"\n'
         'spark.executor.memory = "512m"\nspark.executor.cores = "1"\nspark.driver.host = "127.0.0.1"\n'
         'spark.driver.bindAddress = "127.0.0.1"\nspark.ui.enabled = "false"\n'
-        f'{orders(unique, "max.offsets.per.trigger = 400")}'
-        f'[sink]\nconnector = "topic"\ntopic = "{unique}-out"\nkey.fields = "id"\n'
-        f'[errors]\ntolerance = "all"\ndeadletterqueue.topic.name = "{unique}-dead"\n',
+        f"{orders(source, 'max.offsets.per.trigger = 400')}"
+        f'[sink]\nconnector = "topic"\ntopic = "{target}"\nkey.fields = "id"\n'
+        f'[errors]\ntolerance = "all"\ndeadletterqueue.topic.name = "{dead}"\n',
         "utf-8",
     )
+    topics.produce(source, [order(n) for n in range(500)] + [(b"x", b"bad")])
+    said = []
+    runner.run(load(file, {}), runner.Options(True), said.append, spark=spark)
+    topics.produce(source, [order(n) for n in range(500, 1000)])
     command = [sys.executable, "-m", "odradek.spark_it", "run", "--available-now", "--rewind-last", str(file)]
     with Master(tmp_path) as master:
-        for arguments in ([*command[:5], command[6]], command):
-            done = subprocess.run(
-                [*arguments, "--master", master.url], capture_output=True, text=True, timeout=200, cwd=HERE
-            )
-            assert done.returncode == 0, done.stderr
-            written = values(broker.bootstrap_servers, f"{unique}-out")
-            assert len(written) == len(set(written)) == 1000
-            assert values(broker.bootstrap_servers, f"{unique}-dead") == [b"bad"]
+        done = subprocess.run([*command, "--master", master.url], capture_output=True, text=True, timeout=300, cwd=HERE)
+        assert done.returncode == 0, done.stderr
+        assert "is repeated" in done.stderr
         assert all(master.executors()) and len(master.executors()) == 2
+    written = values(broker.bootstrap_servers, target)
+    assert len(written) == len(set(written)) == 1000
+    assert values(broker.bootstrap_servers, dead) == [b"bad"]
     give_up_at = time.monotonic() + 30
     while master.running():
         assert time.monotonic() < give_up_at, master.running()
