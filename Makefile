@@ -3,7 +3,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-TEST_WORKERS ?= 4
+TEST_WORKERS ?= 3
 
 .PHONY: start demo test check bench simulate install install-test jars clean
 

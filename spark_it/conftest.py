@@ -17,6 +17,7 @@ from odradek.spark_it import daemon
 from odradek.testing import OdradekBroker
 from spark_it.data import Topics
 from spark_it.kafka import KafkaFrames
+from spark_it.tests import quick_java
 from spark_it.tests.postgres import PostgreSQL, PostgreSQLError
 
 BROKERS: dict[str, type[Any]] = {"odradek": OdradekBroker, "kafka": ApacheKafkaBroker}
@@ -46,15 +47,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.timeout(TEST_TIMEOUT_S))
 
 
-QUICK_JAVA = "-XX:TieredStopAtLevel=1"
-"""A Java process of a test ends before its second compiler would pay: that takes half of the processors' time."""
-
-
 @pytest.fixture(scope="module", autouse=True)
-def short_lived_java() -> Iterator[None]:
+def short_lived_java(request: pytest.FixtureRequest) -> Iterator[None]:
     """For what the tests of a module start; Java says in its output that it was told."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("JDK_JAVA_OPTIONS", QUICK_JAVA)
+        if "unit" not in request.path.parts:
+            patch.setenv("JDK_JAVA_OPTIONS", quick_java.options())
         yield
 
 
@@ -86,7 +84,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         "spark.driver.memory": "1g",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.extraJavaOptions": f"-XX:+UseSerialGC {QUICK_JAVA} -Dderby.system.home={work}",
+        "spark.driver.extraJavaOptions": f"-XX:+UseSerialGC {quick_java.options()} -Dderby.system.home={work}",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.shuffle.partitions": "2",

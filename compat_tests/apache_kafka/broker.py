@@ -21,6 +21,7 @@ from types import TracebackType
 from typing import Self
 
 from compat_tests import processes
+from compat_tests.apache_kafka import classes
 from compat_tests.apache_kafka.jars import java, kafka_classpath
 
 NODE_ID = 1
@@ -182,7 +183,8 @@ class ApacheKafkaBroker:
         properties.write_text(_properties_text(self._effective_properties()))
         logging = self.directory / "log4j2.properties"
         logging.write_text(LOGGING)
-        command = [java(), f"-Xmx{self._heap}", f"-Xms{self._heap}", *self._jvm_options]
+        options = [*self._jvm_options, *(_class_archive() if self._jvm_options == QUICK_JVM else ())]
+        command = [java(), f"-Xmx{self._heap}", f"-Xms{self._heap}", *options]
         command += [
             f"-Dlog4j2.configurationFile={logging}",
             "-cp",
@@ -224,6 +226,15 @@ class ApacheKafkaBroker:
             self._process.kill()
             self._process.wait()
             self._process = None
+
+
+def _class_archive() -> tuple[str, ...]:
+    return classes.options("broker", kafka_classpath(), _load_classes)
+
+
+def _load_classes(options: tuple[str, ...]) -> None:
+    with ApacheKafkaBroker(jvm_options=(*QUICK_JVM, *options)) as broker:
+        broker.stop()
 
 
 def _properties_text(properties: Mapping[str, str]) -> str:

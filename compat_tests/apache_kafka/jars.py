@@ -174,14 +174,14 @@ def ensure(jar_set: JarSet) -> list[Path]:
     """The jars of a set in a fixed order, fetched first when they are not there. Raises JarsError."""
     directory = cache_directory() / jar_set.directory_name
     if not directory.is_dir():
-        with _locked(cache_directory()):
+        with locked(cache_directory()):
             if not directory.is_dir():
                 _fetch(jar_set, directory)
     return sorted(directory.glob("*.jar"))
 
 
 @contextmanager
-def _locked(directory: Path) -> Iterator[None]:
+def locked(directory: Path) -> Iterator[None]:
     """Lets one process at a time fetch; the kernel frees the lock of one that dies."""
     directory.mkdir(parents=True, exist_ok=True)
     with open(directory / ".lock", "w") as lock:

@@ -3,8 +3,6 @@
 run(TOPICS, "--bootstrap-server", server, "--list").stdout
 """
 
-import functools
-import hashlib
 import os
 import subprocess
 import time
@@ -14,8 +12,9 @@ from types import TracebackType
 from typing import NamedTuple, Self
 
 from compat_tests import processes
+from compat_tests.apache_kafka import classes
 from compat_tests.apache_kafka.broker import QUICK_JVM
-from compat_tests.apache_kafka.jars import cache_directory, java, kafka_classpath
+from compat_tests.apache_kafka.jars import java, kafka_classpath
 
 TOPICS = "org.apache.kafka.tools.TopicCommand"
 CONFIGS = "kafka.admin.ConfigCommand"
@@ -109,32 +108,15 @@ def _report(what: str, tool: str, arguments: Sequence[str], stdout: str, stderr:
     return f"{name} {what}: {' '.join(arguments)}\n--- output\n{stdout}\n--- errors\n{stderr}"
 
 
-@functools.cache
 def _class_archive() -> tuple[str, ...]:
-    """JVM options for an archive of loaded classes, which halves the start of a tool; made once per Java and jars.
+    return classes.options("tools", kafka_classpath(), _load_classes)
 
-    The JVM does without an archive that it cannot use, and -Xlog:disable keeps it from saying so on a tool's output.
-    """
-    version = subprocess.run([java(), "-version"], capture_output=True, timeout=60).stderr
-    digest = hashlib.sha256(version + kafka_classpath().encode()).hexdigest()[:10]
-    archive = cache_directory() / f"tools-{digest}.jsa"
-    if not archive.exists():
-        made = archive.with_suffix(f".{os.getpid()}.part")
-        # Nothing listens there: the producer loads all its classes, gives up on the record and ends.
-        nowhere = ["--bootstrap-server", "127.0.0.1:1", "--topic", "none", "--max-block-ms", "200"]
-        line = [java(), "-Xmx256m", *QUICK_JVM, "-Xlog:disable", f"-XX:ArchiveClassesAtExit={made}"]
-        line += [
-            f"-Dlog4j2.configurationFile={LOGGING}",
-            "-cp",
-            kafka_classpath(),
-            CONSOLE_PRODUCER,
-            *nowhere,
-        ]
-        subprocess.run(line, input=b"record\n", capture_output=True, timeout=60)
-        if not made.exists():
-            return ()
-        made.rename(archive)
-    return (f"-XX:SharedArchiveFile={archive}", "-Xlog:disable")
+
+def _load_classes(options: tuple[str, ...]) -> None:
+    # Nothing listens there: the producer loads all its classes, gives up on the record and ends.
+    nowhere = ["--bootstrap-server", "127.0.0.1:1", "--topic", "none", "--max-block-ms", "200"]
+    line = command(CONSOLE_PRODUCER, nowhere, jvm_options=(*QUICK_JVM, *options))
+    subprocess.run(line, input=b"record\n", capture_output=True, timeout=60)
 
 
 class RunningTool:

@@ -51,7 +51,7 @@ class TransactionalWriter(Writer):
                 self._close(producer)
                 producer = self._new_producer()
             transaction += 1
-            self._pause(0.03)
+            self._pause(0.2)
         self._close(producer)
 
     def _send_all(self, producer: Any, transaction: int, numbers: list[int]) -> None:

@@ -95,7 +95,7 @@ class Writer(ABC):
     @abstractmethod
     def _run(self) -> None: ...
 
-    def _pause(self, most_s: float = 0.05) -> None:
+    def _pause(self, most_s: float) -> None:
         self._stopping.wait(self._random.uniform(0, most_s))
 
     def _key(self) -> bytes:
@@ -134,7 +134,7 @@ class ConfluentWriter(Writer):
                     self._topic, value, self._key(), self._partition(), self._answer(self.ledger.entries[number])
                 )
             producer.poll(0)
-            self._pause()
+            self._pause(0.2)
             while len(producer) > 2000:
                 producer.poll(0.05)
         give_up_at = time.monotonic() + FLUSH_SECONDS
@@ -177,7 +177,7 @@ class KafkaPythonWriter(Writer):
             for _ in range(self._random.randrange(1, 10)):
                 number, value = self.ledger.add()
                 answers.append((number, producer.send(self._topic, value, self._key(), partition=self._partition())))
-            self._pause(0.1)
+            self._pause(0.4)
             self._take(answers)
             while len(answers) > 500 and not self._stopping.wait(0.02):
                 self._take(answers)
@@ -207,7 +207,7 @@ class KafkaPythonWriter(Writer):
 class VerifiableProducerWriter:
     """Kafka's VerifiableProducer, a Java process; its prefix is a number, which is the writer's name."""
 
-    def __init__(self, name: str, bootstrap: str, topic: str, work: Path, *, once: bool, throughput: int = 200) -> None:
+    def __init__(self, name: str, bootstrap: str, topic: str, work: Path, *, once: bool, throughput: int = 50) -> None:
         self.ledger = Ledger(name, once)
         self.failures: list[str] = []
         self._output = work / f"verifiable-producer-{name}.out"

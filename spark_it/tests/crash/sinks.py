@@ -60,6 +60,7 @@ tasks.max = 2
 master = "local[2]"
 plugin.path = "{jars}"
 spark.driver.memory = "1g"
+spark.sql.codegen.wholeStage = "false"
 spark.driver.extraJavaOptions = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 """
         self._per_batch = -(-numbers.records // batches)

@@ -26,7 +26,7 @@ from spark_it.tests.crash.sinks import DEAD_LETTERS_ONCE, Numbers, Pipelines
 
 ROWS = int(os.environ.get("ODRADEK_CRASH_ROWS", "20000"))
 KILLS = int(os.environ.get("ODRADEK_CRASH_KILLS", "1"))
-BATCHES = KILLS + 3
+BATCHES = KILLS + 2
 ROOT = Path(__file__).parents[3]
 
 pytestmark = pytest.mark.timeout(900)

@@ -109,6 +109,7 @@ def test_topic_to_topic_goes_on_on_two_workers(spark, broker, topics, unique, tm
         f'plugin.path = "{jars.spark_connector_jars()[0].parent}"\n'
         'spark.executor.memory = "512m"\nspark.executor.cores = "1"\nspark.driver.host = "127.0.0.1"\n'
         'spark.driver.bindAddress = "127.0.0.1"\nspark.ui.enabled = "false"\n'
+        'spark.sql.codegen.wholeStage = "false"\n'
         f"{orders(source, 'max.offsets.per.trigger = 400')}"
         f'[sink]\nconnector = "topic"\ntopic = "{target}"\nkey.fields = "id"\n'
         f'[errors]\ntolerance = "all"\ndeadletterqueue.topic.name = "{dead}"\n',

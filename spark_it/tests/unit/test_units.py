@@ -439,7 +439,7 @@ def test_a_source_that_was_deleted_does_not_come_back(bench):
     unit = bench.offset_unit(0, 10)
     gone = dataclasses.replace(unit, lane=unit.lane._replace(topic=f"{bench.name}-gone"))
     with pytest.raises(SinkError):
-        write(gone, [], bench.clients)
+        write(gone, [], dataclasses.replace(bench.clients, timeout_s=3))
     assert f"{bench.name}-gone" not in AdminClient({"bootstrap.servers": bench.servers}).list_topics(timeout=30).topics
 
 

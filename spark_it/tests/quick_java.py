@@ -1,0 +1,50 @@
+"""What makes Java processes of Spark begin sooner; run as a program, one that begins and ends.
+
+    python -m spark_it.tests.quick_java OPTION...     options of its JVM
+"""
+
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pyspark
+from pyspark.sql import SparkSession
+
+from compat_tests.apache_kafka import classes, jars
+
+ROOT = Path(__file__).parents[2]
+TIMEOUT_S = 120
+
+
+def options():
+    """A process of a test ends before Java's second compiler would pay, and that takes half of the processors' time."""
+    classpath = f"{pyspark.__version__} {Path(pyspark.__file__).parent}/jars"
+    return " ".join(["-XX:TieredStopAtLevel=1", *classes.options("spark", classpath, start_and_end)])
+
+
+def start_and_end(of_java):
+    java_home = str(Path(jars.java()).resolve().parent.parent)
+    environment = {**os.environ, "JAVA_HOME": java_home, "SPARK_LOCAL_IP": "127.0.0.1", "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", __name__, *of_java]
+    subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, timeout=TIMEOUT_S)
+
+
+def main(of_java):
+    settings = {"spark.driver.extraJavaOptions": " ".join(of_java), "spark.ui.enabled": "false"}
+    spark = SparkSession.builder.master("local[1]").config(map=settings).getOrCreate()
+    with tempfile.TemporaryDirectory() as folder:
+        spark.range(9).selectExpr("id % 2 AS n").groupBy("n").count().write.parquet(f"{folder}/rows")
+        stream = spark.readStream.schema("n BIGINT").parquet(f"{folder}/rows").writeStream.format("noop")
+        query = stream.option("checkpointLocation", f"{folder}/checkpoint").trigger(availableNow=True).start()
+        query.awaitTermination()
+        gateway = spark.sparkContext._gateway
+        spark.stop()
+        gateway.shutdown()
+        gateway.proc.stdin.close()
+        gateway.proc.wait(TIMEOUT_S)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
