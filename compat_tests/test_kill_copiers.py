@@ -33,7 +33,7 @@ INPUT = "input"
 PARTITIONS = 2
 RECORDS = 3000
 TRANSACTION_SIZE = 10
-EVENTS = int(os.environ.get("ODRADEK_KILL_ROUNDS", "10"))
+EVENTS = int(os.environ.get("ODRADEK_KILL_ROUNDS", "6"))
 FINISH_SECONDS = 60
 
 
