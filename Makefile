@@ -3,7 +3,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-TEST_WORKERS ?= 3
+TEST_WORKERS ?= 4
 
 .PHONY: start demo test check bench simulate install install-test jars clean
 
@@ -14,7 +14,7 @@ demo: $(VENV)/installed-demo
 	@$(BIN)/python -m demo
 
 test: install-test jars
-	$(BIN)/python -m pytest --numprocesses $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder --durations 25
+	$(BIN)/python -m pytest --numprocesses $(TEST_WORKERS) --dist loadgroup --no-loadscope-reorder --durations 25
 
 check: install-test
 	$(BIN)/ruff check .

@@ -1,14 +1,38 @@
-"""In which order the tests run."""
+"""In which order the tests run, and which of them in one process."""
+
+from collections import defaultdict
 
 import pytest
 
+SPARKS = 2
+"""How many processes start a Spark for the tests that share one."""
 
-@pytest.hookimpl(trylast=True)
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files with tests that may take longest come first: at the end no process is left with one of them alone."""
-    most_s: dict[object, float] = {}
+    """The tests of a file run in one process, and those of all files that share a Spark in `SPARKS` of them.
+
+    These come first, then files with tests that may take longest: at the end no process is left with one of them alone.
+    """
+    by_file: dict[str, list[pytest.Item]] = defaultdict(list)
     for item in items:
-        marker = item.get_closest_marker("timeout")
-        allowed_s = float(marker.args[0]) if marker is not None and marker.args else 0.0
-        most_s[item.path] = max(most_s.get(item.path, 0.0), allowed_s)
-    items.sort(key=lambda item: -most_s[item.path])
+        by_file[str(item.path)].append(item)
+    files = sorted(by_file, key=lambda file: (not _shares_spark(by_file[file]), -max(map(_allowed_s, by_file[file]))))
+    shared_s = {f"spark-{number}": 0.0 for number in range(SPARKS)}
+    for file in files:
+        group = file
+        if _shares_spark(by_file[file]):
+            group = min(shared_s, key=lambda name: shared_s[name])
+            shared_s[group] += sum(map(_allowed_s, by_file[file]))
+        for item in by_file[file]:
+            item.add_marker(pytest.mark.xdist_group(group))
+    places = {file: place for place, file in enumerate(files)}
+    items.sort(key=lambda item: places[str(item.path)])
+
+
+def _shares_spark(items: list[pytest.Item]) -> bool:
+    return any("spark" in getattr(item, "fixturenames", ()) for item in items)
+
+
+def _allowed_s(item: pytest.Item) -> float:
+    marker = item.get_closest_marker("timeout")
+    return float(marker.args[0]) if marker is not None and marker.args else 0.0

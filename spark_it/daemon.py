@@ -6,6 +6,7 @@ beside this Python the same modules lie compiled, and are taken. What is loaded 
 garbage after every task.
 """
 
+import contextlib
 import gc
 import importlib
 import importlib.metadata
@@ -13,8 +14,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-MODULE = __name__ if __name__ != "__main__" else "odradek.spark_it.daemon"
-
+MODULE = "odradek.spark_it.daemon"
 LOADED = ("pyspark.worker", "pyspark.sql.pandas.serializers", "pandas", "odradek.spark_it.sinks.topic_tasks")
 
 
@@ -26,7 +26,10 @@ def without_archives(paths: Sequence[str], packages: Path) -> list[str]:
 
 def main() -> None:
     """Serves Spark until that closes standard input. Spark gives an argument if workers have another module to run."""
-    sys.path[:] = without_archives(sys.path, Path(str(importlib.metadata.distribution("pyspark").locate_file(""))))
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+        # Another Python than the pipeline's may have PySpark from the archive alone.
+        packages = importlib.metadata.distribution("pyspark").locate_file("")
+        sys.path[:] = without_archives(sys.path, Path(str(packages)))
     for name in LOADED:
         importlib.import_module(name)
     gc.collect()

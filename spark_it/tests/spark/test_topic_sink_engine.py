@@ -18,6 +18,8 @@ from spark_it.tests.spark.engine import Engine, errors, order, orders
 
 PARTITIONS = 3
 
+pytestmark = pytest.mark.timeout(300)
+
 
 class Copies:
     """A pipeline from a topic to another, and its state."""
