@@ -1,6 +1,7 @@
 """kafka-python 3 through the common face."""
 
 import re
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -30,6 +31,9 @@ FEATURES = frozenset(
         "partitioner",
     }
 )
+AWAY_S = 30
+"""How long a broker may be away. kafka-python raises when it finds none just as it looks for the coordinator; programs
+try again, as other clients do by themselves."""
 ASSIGNORS = {
     "range": RangePartitionAssignor,
     "roundrobin": RoundRobinPartitionAssignor,
@@ -179,7 +183,7 @@ class Consumer(common.Consumer):
             try:
                 polled = self._consumer.poll(timeout_ms=int(timeout_s * 1000))
             except kafka.errors.KafkaConnectionError:
-                return []  # it says so while it looks for the coordinator; others go on looking
+                return []  # see AWAY_S
         self._join_again_if_assignment_was_dropped()
         return [
             Received(
@@ -218,10 +222,16 @@ class Consumer(common.Consumer):
             return self._consumer.position(TopicPartition(*partition))
 
     def commit(self, offsets: Mapping[Partition, tuple[int, str]]) -> None:
+        wanted = {TopicPartition(*p): OffsetAndMetadata(offset, text, -1) for p, (offset, text) in offsets.items()}
+        give_up_at = time.monotonic() + AWAY_S
         with _translated():
-            self._consumer.commit(
-                {TopicPartition(*p): OffsetAndMetadata(offset, text, -1) for p, (offset, text) in offsets.items()}
-            )
+            while True:
+                try:
+                    return self._consumer.commit(wanted)
+                except kafka.errors.KafkaConnectionError:
+                    if time.monotonic() > give_up_at:
+                        raise
+                time.sleep(0.05)
 
     def committed(self, partition: Partition) -> int | None:
         with _translated():
