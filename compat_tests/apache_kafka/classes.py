@@ -4,13 +4,16 @@ An archive is made once for a Java and a class path, and kept beside the jars. A
 `-Xlog:disable` keeps it from saying so on the output of a tool.
 """
 
+import contextlib
 import functools
 import hashlib
+import os
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from compat_tests.apache_kafka.jars import cache_directory, java, locked
 
+FROM_OUTSIDE = "JDK_JAVA_OPTIONS"
 Options = tuple[str, ...]
 
 
@@ -18,16 +21,28 @@ Options = tuple[str, ...]
 def options(kind: str, classpath: str, run: Callable[[Options], object]) -> Options:
     """JVM options for the archive of a kind. If there is none yet, `run` runs such a process to its regular end, with
     the options that it is given."""
-    version = subprocess.run([java(), "-version"], capture_output=True, timeout=60).stderr
-    digest = hashlib.sha256(version + classpath.encode()).hexdigest()[:10]
-    archive = cache_directory() / f"{kind}-{digest}.jsa"
-    if not archive.exists():
-        with locked(cache_directory()):
-            if not archive.exists():
-                made = archive.with_suffix(".part")
-                made.unlink(missing_ok=True)
-                run((f"-XX:ArchiveClassesAtExit={made}", "-Xlog:disable"))
-                if not made.exists():
-                    return ()
-                made.rename(archive)
+    with _no_options_from_outside():
+        version = subprocess.run([java(), "-version"], capture_output=True, timeout=60).stderr
+        digest = hashlib.sha256(version + classpath.encode()).hexdigest()[:10]
+        archive = cache_directory() / f"{kind}-{digest}.jsa"
+        if not archive.exists():
+            with locked(cache_directory()):
+                if not archive.exists():
+                    made = archive.with_suffix(".part")
+                    made.unlink(missing_ok=True)
+                    run((f"-XX:ArchiveClassesAtExit={made}", "-Xlog:disable"))
+                    if not made.exists():
+                        return ()
+                    made.rename(archive)
     return (f"-XX:SharedArchiveFile={archive}", "-Xlog:disable")
+
+
+@contextlib.contextmanager
+def _no_options_from_outside() -> Iterator[None]:
+    """A JVM that is told of an archive does not make another."""
+    told = os.environ.pop(FROM_OUTSIDE, None)
+    try:
+        yield
+    finally:
+        if told is not None:
+            os.environ[FROM_OUTSIDE] = told

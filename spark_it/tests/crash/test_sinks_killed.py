@@ -24,7 +24,7 @@ from odradek.spark_it.reset import reached_offsets
 from spark_it.tests.crash.driver import ENDED
 from spark_it.tests.crash.sinks import DEAD_LETTERS_ONCE, Numbers, Pipelines
 
-ROWS = int(os.environ.get("ODRADEK_CRASH_ROWS", "20000"))
+ROWS = int(os.environ.get("ODRADEK_CRASH_ROWS", "10000"))
 KILLS = int(os.environ.get("ODRADEK_CRASH_KILLS", "1"))
 BATCHES = KILLS + 2
 ROOT = Path(__file__).parents[3]
