@@ -4,8 +4,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 TEST_WORKERS ?= 4
+PYTEST = $(BIN)/python -m pytest --numprocesses $(TEST_WORKERS) --dist loadgroup --no-loadscope-reorder
 
-.PHONY: start demo test check bench simulate install install-test jars clean
+.PHONY: start demo test parity check bench simulate install install-test jars clean
 
 start: install
 	$(BIN)/odradek start --override listeners=PLAINTEXT://127.0.0.1:9092 --override log.dirs=data
@@ -14,7 +15,10 @@ demo: $(VENV)/installed-demo
 	@$(BIN)/python -m demo
 
 test: install-test jars
-	$(BIN)/python -m pytest --numprocesses $(TEST_WORKERS) --dist loadgroup --no-loadscope-reorder --durations 25
+	$(PYTEST) --durations 25
+
+parity: install-test jars
+	ODRADEK_COMPAT_BACKEND=kafka $(PYTEST) -m side_by_side
 
 check: install-test
 	$(BIN)/ruff check .

@@ -326,6 +326,7 @@ def check_files(directory: Path) -> str:
     return logs
 
 
+@pytest.mark.side_by_side
 def test_kafkas_tool_reads_every_file_of_a_compacted_log(start_broker: Callable[..., Any]) -> None:
     broker = start_broker(QUICK)
     with load("kafka_python").Admin(broker.bootstrap_servers) as admin:

@@ -26,15 +26,14 @@ TEST_TIMEOUT_S = 150
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "side_by_side: runs against Apache Kafka too, to prove the test itself")
+    config.addinivalue_line("markers", "side_by_side: has to hold for Apache Kafka too, to prove the test itself")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "backend" in metafunc.fixturenames:
         # compat_tests declare the option; it is not there when they take no part in the run.
         asked = metafunc.config.getoption("--backend", None) or os.environ.get("ODRADEK_COMPAT_BACKEND")
-        both = metafunc.definition.get_closest_marker("side_by_side") is not None
-        names = asked.split(",") if asked else ["odradek", "kafka"] if both else ["odradek"]
+        names = asked.split(",") if asked else ["odradek"]
         if unknown := set(names) - set(BROKERS):
             raise pytest.UsageError(f"no backend {', '.join(unknown)}; there are {', '.join(BROKERS)}")
         metafunc.parametrize("backend", names, scope="session")

@@ -85,6 +85,7 @@ def test_headers_and_ranges_within_a_stream(kafka, topics, unique):
     assert [(key, None if value is None else bytes(value)) for key, value in row.headers] == headers
 
 
+@pytest.mark.side_by_side
 def test_a_checkpoint_outlives_a_query_and_a_killed_broker(start_broker, own_kafka, unique):
     run_and_restart(start_broker(), own_kafka, unique, clean=False)
 

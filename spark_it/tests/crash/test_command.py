@@ -22,6 +22,8 @@ COMMAND = [sys.executable, "-m", "odradek", "pipeline"]
 ROOT = Path(__file__).parents[3]
 PARTITIONS = 3
 
+pytestmark = pytest.mark.side_by_side
+
 
 def command(*arguments):
     done = subprocess.run([*COMMAND, *map(str, arguments)], capture_output=True, text=True, timeout=60, cwd=ROOT)

@@ -130,6 +130,7 @@ def test_an_older_copy_of_the_checkpoint_and_markers_that_are_gone(copies, tmp_p
     made.check()
 
 
+@pytest.mark.side_by_side
 def test_two_topics_in_one_with_batches_repeated(copies, topics):
     """Batch units: rows of several sources."""
     made = copies()
