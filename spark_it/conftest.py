@@ -21,6 +21,8 @@ from spark_it.tests import quick_java
 from spark_it.tests.postgres import PostgreSQL, PostgreSQLError
 
 BROKERS: dict[str, type[Any]] = {"odradek": OdradekBroker, "kafka": ApacheKafkaBroker}
+KEEPS_ALL = {"log.retention.ms": "-1"}
+"""Tests have records of years ago, which a broker that runs for long would delete meanwhile."""
 TEST_TIMEOUT_S = 150
 """Of any test; the first has Spark's own start within it."""
 
@@ -129,7 +131,7 @@ def end_gateway(session: SparkSession) -> None:
 @pytest.fixture(scope="session")
 def broker(backend: str) -> Iterator[Any]:
     """One broker for all tests that share it; they keep apart by topic names."""
-    with BROKERS[backend]() as started:
+    with BROKERS[backend](KEEPS_ALL) as started:
         yield started
 
 
