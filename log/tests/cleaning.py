@@ -1,12 +1,11 @@
 """What the tests of compaction share: a log manager over any file system, and short names for what they do to a log."""
 
-from random import Random
 from typing import Any
 
-from odradek.log.config import LogConfig
 from odradek.log.filesystem import FileSystem
-from odradek.log.log_manager import LogManager, LogManagerSettings
+from odradek.log.log_manager import LogManager
 from odradek.log.partition_log import Origin, PartitionLog
+from odradek.log.tests.managers import opened
 from odradek.protocol.records import (
     BatchHeader,
     ControlType,
@@ -25,16 +24,11 @@ COMPACT = {
     "delete.retention.ms": "1000",
     "file.delete.delay.ms": "0",
 }
-SETTINGS = LogManagerSettings(num_recovery_threads_per_data_dir=1)
 T0 = 1_000_000
 
 
 def open_manager(fs: FileSystem, config: dict[str, str] | None = None, path: str = "/d", **options: Any) -> LogManager:
-    topic_config = LogConfig({**COMPACT, **(config or {})})
-    options = {"settings": SETTINGS, "random_bytes": Random(1).randbytes, **options}
-    manager = LogManager(fs, [path], topic_config, lambda topic: None, 1, **options)
-    manager.open(T0)
-    return manager
+    return opened(fs, [path], {**COMPACT, **(config or {})}, now_ms=T0, **options)
 
 
 def make_log(fs: FileSystem, config: dict[str, str] | None = None, **options: Any) -> tuple[LogManager, PartitionLog]:
@@ -87,24 +81,3 @@ def latest(found: list[tuple[int, bytes | None, bytes | None]]) -> dict[bytes | 
     for _, key, value in found:
         state[key] = value
     return {key: value for key, value in state.items() if value is not None}
-
-
-class Steps:
-    """A RunInThread that does one piece of work when told."""
-
-    def __init__(self) -> None:
-        self.waiting: list[Any] = []
-
-    def __call__(self, work: Any, done: Any) -> None:
-        self.waiting.append((work, done))
-
-    def run(self, count: int = 1000) -> None:
-        while self.waiting and count:
-            count -= 1
-            work, done = self.waiting.pop(0)
-            try:
-                work()
-            except Exception as error:
-                done(error)
-            else:
-                done(None)

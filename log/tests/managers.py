@@ -1,13 +1,11 @@
 """Log managers for tests, on the in-memory file system, and what is done to them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from random import Random
 from typing import Any
 
 from odradek.log.config import LogConfig
-from odradek.log.filesystem import (
-    MemoryFileSystem,
-)
+from odradek.log.filesystem import FileSystem, MemoryFileSystem
 from odradek.log.log_directory import parse_directory_name
 from odradek.log.log_manager import LogManager, LogManagerSettings
 from odradek.log.partition_log import PartitionLog
@@ -20,7 +18,7 @@ DIRECTORIES = ("/data/a", "/data/b")
 
 
 def make_manager(
-    fs: MemoryFileSystem,
+    fs: FileSystem,
     directories: Sequence[str] = DIRECTORIES,
     config: dict[str, str] | None = None,
     **options: Any,
@@ -31,7 +29,7 @@ def make_manager(
 
 
 def opened(
-    fs: MemoryFileSystem, *arguments: Any, now_ms: int = 0, ids: dict[str, bytes] | None = None, **options: Any
+    fs: FileSystem, *arguments: Any, now_ms: int = 0, ids: dict[str, bytes] | None = None, **options: Any
 ) -> LogManager:
     manager = make_manager(fs, *arguments, **options)
     manager.open(now_ms, (ids or {}).get)
@@ -60,23 +58,3 @@ def run_until(manager: LogManager, start_ms: int, end_ms: int) -> int:
     while now_ms <= end_ms:
         now_ms = max(manager.run_due(now_ms), now_ms)
     return now_ms
-
-
-class Threads:
-    """A RunInThread whose work is done when the test says so."""
-
-    def __init__(self) -> None:
-        self.waiting: list[tuple[Callable[[], None], Callable[[Exception | None], None]]] = []
-
-    def __call__(self, work: Callable[[], None], done: Callable[[Exception | None], None]) -> None:
-        self.waiting.append((work, done))
-
-    def run(self) -> None:
-        while self.waiting:
-            work, done = self.waiting.pop(0)
-            try:
-                work()
-            except Exception as error:
-                done(error)
-            else:
-                done(None)

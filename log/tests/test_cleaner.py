@@ -17,9 +17,7 @@ from odradek.log.pacing import Pacer
 from odradek.log.partition_log import PartitionLog
 from odradek.log.tests.cleaning import (
     COMPACT,
-    SETTINGS,
     T0,
-    Steps,
     batches,
     clean,
     latest,
@@ -30,6 +28,8 @@ from odradek.log.tests.cleaning import (
     records,
     roll,
 )
+from odradek.log.tests.managers import ONE_THREAD
+from odradek.log.tests.threads import Threads
 from odradek.protocol.compression import Codec
 from odradek.protocol.records import ControlType, build_batch, iter_batches, iter_records
 
@@ -189,7 +189,7 @@ def test_records_without_a_key_go() -> None:
 
 
 def test_what_the_memory_does_not_hold_is_left_for_the_next_run() -> None:
-    manager, log = make_log(MemoryFileSystem(), settings=SETTINGS._replace(log_cleaner_dedupe_buffer_size=700))
+    manager, log = make_log(MemoryFileSystem(), settings=ONE_THREAD._replace(log_cleaner_dedupe_buffer_size=700))
     for key in (b"a", b"b", b"c", b"d", b"a", b"b", b"c", b"d"):
         put(log, (key, b"v"))
     roll(log)
@@ -298,7 +298,7 @@ def test_an_open_transaction_is_not_touched() -> None:
 # Beside other things
 
 
-def dirty_log(steps: Steps, fs: MemoryFileSystem) -> tuple[LogManager, PartitionLog]:
+def dirty_log(steps: Threads, fs: MemoryFileSystem) -> tuple[LogManager, PartitionLog]:
     manager, log = make_log(fs, run_in_thread=steps)
     for index in range(12):
         put(log, (b"a", b"%d" % index))
@@ -308,7 +308,7 @@ def dirty_log(steps: Steps, fs: MemoryFileSystem) -> tuple[LogManager, Partition
 
 
 def test_appends_and_reads_go_on_during_compaction() -> None:
-    steps = Steps()
+    steps = Threads()
     manager, log = dirty_log(steps, MemoryFileSystem())
     region = log.read(0, 10_000, upper_offset=12, at_least_one=True)
     manager.cleaner.step(T0)
@@ -326,7 +326,7 @@ def test_appends_and_reads_go_on_during_compaction() -> None:
 @pytest.mark.parametrize("after", range(24))
 def test_deleting_the_log_ends_its_compaction(after: int) -> None:
     fs = MemoryFileSystem()
-    steps = Steps()
+    steps = Threads()
     manager, _ = dirty_log(steps, fs)
     manager.cleaner.step(T0)
     steps.run(after)
@@ -344,7 +344,7 @@ def test_deleting_the_log_ends_its_compaction(after: int) -> None:
 @pytest.mark.parametrize("after", range(24))
 def test_truncation_ends_compaction(after: int) -> None:
     fs = MemoryFileSystem()
-    steps = Steps()
+    steps = Threads()
     manager, log = dirty_log(steps, fs)
     manager.cleaner.step(T0)
     steps.run(after)
@@ -362,7 +362,7 @@ def test_truncation_ends_compaction(after: int) -> None:
 
 def test_segments_that_go_meanwhile_end_compaction() -> None:
     fs = MemoryFileSystem()
-    steps = Steps()
+    steps = Threads()
     manager, log = dirty_log(steps, fs)
     manager.cleaner.step(T0)
     steps.run(1)
@@ -455,7 +455,7 @@ ACTIONS = st.one_of(
 )
 def test_model(actions: list[tuple[str, Any]], buffer_size: int, codec: int) -> None:
     fs = MemoryFileSystem()
-    options = {"settings": SETTINGS._replace(log_cleaner_dedupe_buffer_size=buffer_size)}
+    options = {"settings": ONE_THREAD._replace(log_cleaner_dedupe_buffer_size=buffer_size)}
     manager, log = make_log(fs, **options)
     written: list[tuple[int, bytes | None, bytes | None]] = []
     now_ms = T0

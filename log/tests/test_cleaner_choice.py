@@ -9,9 +9,7 @@ from odradek.log import checkpoints
 from odradek.log.cleanable import find_target
 from odradek.log.filesystem import MemoryFileSystem
 from odradek.log.tests.cleaning import (
-    SETTINGS,
     T0,
-    Steps,
     batches,
     clean,
     make_log,
@@ -21,6 +19,8 @@ from odradek.log.tests.cleaning import (
     records,
     roll,
 )
+from odradek.log.tests.managers import ONE_THREAD
+from odradek.log.tests.threads import Threads
 from odradek.properties import INT64_MAX
 from odradek.protocol.records import ControlType
 
@@ -112,7 +112,7 @@ def test_a_delete_retention_without_end_keeps_tombstones_for_ever():
 
 
 def test_a_batch_with_more_keys_than_the_memory_holds_is_compacted_in_parts():
-    manager, log = make_log(MemoryFileSystem(), settings=SETTINGS._replace(log_cleaner_dedupe_buffer_size=700))
+    manager, log = make_log(MemoryFileSystem(), settings=ONE_THREAD._replace(log_cleaner_dedupe_buffer_size=700))
     put(log, *[(b"%d" % (key % 4), b"%d" % key) for key in range(8)])
     roll(log)
     assert manager.cleaner.step(T0)
@@ -189,7 +189,7 @@ def test_the_cleaner_applies_time_and_size_to_compact_and_delete():
 
 
 def test_only_the_cleaner_deletes_from_compacted_logs():
-    steps = Steps()
+    steps = Threads()
     manager, log = make_log(
         MemoryFileSystem(), {"cleanup.policy": "compact,delete", "internal.segment.bytes": "100"}, run_in_thread=steps
     )
@@ -281,7 +281,7 @@ def test_nothing_half_made_is_left_behind():
 
 
 def test_properties_are_taken_on_while_it_runs():
-    steps = Steps()
+    steps = Threads()
     manager, log = make_log(MemoryFileSystem(), {"min.cleanable.dirty.ratio": "0.5"}, run_in_thread=steps)
     others = [manager.create_log("t", index, bytes(16), T0) for index in (1, 2)]
     for each in (log, *others):
@@ -289,7 +289,7 @@ def test_properties_are_taken_on_while_it_runs():
     steps.run()
     manager.cleaner.step(T0)
     assert len(manager.cleaner.running) == 1
-    manager.update_settings(SETTINGS._replace(log_cleaner_threads=2, log_cleaner_backoff_ms=100))
+    manager.update_settings(ONE_THREAD._replace(log_cleaner_threads=2, log_cleaner_backoff_ms=100))
     steps.run()
     assert manager.cleaner.running == set(), "begun again with the new properties"
     while manager.cleaner.step(T0):
@@ -304,7 +304,7 @@ def test_properties_are_taken_on_while_it_runs():
 def test_the_new_backoff_counts_from_now():
     manager, log = make_log(MemoryFileSystem())
     manager.run_due(T0)
-    manager.update_settings(SETTINGS._replace(log_cleaner_backoff_ms=50))
+    manager.update_settings(ONE_THREAD._replace(log_cleaner_backoff_ms=50))
     dirty(log, 2)
     manager.run_due(manager.run_due(T0))
     manager.run_due(T0 + 51)

@@ -16,7 +16,7 @@ from odradek.log.config import LogConfig
 from odradek.log.filesystem import OsFileSystem
 from odradek.log.log_manager import LogManager
 from odradek.log.partition_log import Origin
-from odradek.log.tests.cleaning import SETTINGS
+from odradek.log.tests.managers import ONE_THREAD
 from odradek.protocol.records import (
     Codec,
     ControlType,
@@ -101,7 +101,7 @@ class Twins:
         # Compacted, but not checked as such: a topic may have become compacted with keyless records in it.
         self._config = LogConfig({**properties, "cleanup.policy": "delete"})
         self._compacting = LogConfig(self._properties)
-        self._settings = SETTINGS._replace(
+        self._settings = ONE_THREAD._replace(
             log_cleaner_dedupe_buffer_size=200 * max_keys, log_cleaner_io_buffer_load_factor=1.0
         )
         self._max_keys = max_keys

@@ -15,7 +15,8 @@ from odradek.log import compaction_process
 from odradek.log.compaction_process import ProcessWorker
 from odradek.log.compaction_run import Cancelled, WorkerLost
 from odradek.log.filesystem import OsFileSystem
-from odradek.log.tests.cleaning import SETTINGS, T0, clean, make_log, mark, open_manager, put, records, roll
+from odradek.log.tests.cleaning import T0, clean, make_log, mark, open_manager, put, records, roll
+from odradek.log.tests.managers import ONE_THREAD
 from odradek.protocol.records import Codec, ControlType
 
 DEADLINE_SECONDS = 20
@@ -157,7 +158,7 @@ def test_without_a_process_a_thread_does_it(tmp_path, caplog):
 
 def slow_log(tmp_path, workers, threads):
     """A log whose compaction would take hours at its rate, being compacted."""
-    settings = SETTINGS._replace(log_cleaner_io_max_bytes_per_second=1000.0)
+    settings = ONE_THREAD._replace(log_cleaner_io_max_bytes_per_second=1000.0)
     options = {"settings": settings, "run_in_thread": threads, "start_compaction_worker": workers}
     manager, log = make_log(OsFileSystem(), SEGMENTS, path=str(tmp_path), **options)
     fill(log)
@@ -178,7 +179,7 @@ def test_the_death_of_the_process_leaves_the_log_as_it_was(tmp_path, workers, ca
     assert records(log) == before
     assert manager.cleaner.uncleanable == set()
     assert "ended unexpectedly" in caplog.text
-    manager.update_settings(SETTINGS)
+    manager.update_settings(ONE_THREAD)
     while manager.cleaner.step(T0):
         pass
     assert workers.patience == [True, False], "the first may have died of having too little time"

@@ -27,13 +27,13 @@ from odradek.log.tests.managers import (
     DIRECTORIES,
     NEW_ID,
     TOPIC_ID,
-    Threads,
     append,
     damage,
     folders,
     opened,
     run_until,
 )
+from odradek.log.tests.threads import Threads
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.records import iter_batches, iter_records
 

@@ -15,11 +15,11 @@ from odradek.log.tests.managers import (
     DIRECTORIES,
     ONE_THREAD,
     TOPIC_ID,
-    Threads,
     append,
     opened,
     run_until,
 )
+from odradek.log.tests.threads import Threads
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.records import build_batch
 

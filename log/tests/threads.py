@@ -1,0 +1,21 @@
+"""A thread for tests: what is given to it is done when the test says so."""
+
+from collections.abc import Callable
+
+from odradek.log.background import Done, run_inline
+
+
+class Threads:
+    """A RunInThread that keeps work in `waiting`, the oldest first."""
+
+    def __init__(self) -> None:
+        self.waiting: list[tuple[Callable[[], None], Done]] = []
+
+    def __call__(self, work: Callable[[], None], done: Done) -> None:
+        self.waiting.append((work, done))
+
+    def run(self, count: int = 1000) -> None:
+        """Does what waits, and what comes to wait meanwhile, up to so many pieces."""
+        while self.waiting and count:
+            count -= 1
+            run_inline(*self.waiting.pop(0))
