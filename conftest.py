@@ -1,4 +1,4 @@
-"""In which order the tests run, and which of them in one process."""
+"""In which order the tests run, and which of them in one process: what pytest-xdist calls a group."""
 
 from collections import defaultdict
 
@@ -8,6 +8,7 @@ SPARKS = 2
 """How many processes start a Spark for the tests that share one."""
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The tests of a file run in one process, and those of all files that share a Spark in `SPARKS` of them.
 
@@ -15,7 +16,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """
     by_file: dict[str, list[pytest.Item]] = defaultdict(list)
     for item in items:
-        by_file[str(item.path)].append(item)
+        by_file[_file(item)].append(item)
     files = sorted(by_file, key=lambda file: (not _shares_spark(by_file[file]), -max(map(_allowed_s, by_file[file]))))
     shared_s = {f"spark-{number}": 0.0 for number in range(SPARKS)}
     for file in files:
@@ -26,7 +27,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for item in by_file[file]:
             item.add_marker(pytest.mark.xdist_group(group))
     places = {file: place for place, file in enumerate(files)}
-    items.sort(key=lambda item: places[str(item.path)])
+    items.sort(key=lambda item: places[_file(item)])
+
+
+def _file(item: pytest.Item) -> str:
+    return item.nodeid.partition("::")[0]
 
 
 def _shares_spark(items: list[pytest.Item]) -> bool:
