@@ -3,9 +3,11 @@
     python -m spark_it.tests.crash.driver LOG FILE...
 
 Each line that it reads has the options of a run, as JSON. It says what the pipelines say, and ENDED when all have taken
-what is there. The session is that of the first pipeline; what Java says goes to LOG.
+what is there. With option `together` each waits for the others in its first batch from that number on; TOGETHER says
+that all have come there. The session is that of the first pipeline; what Java says goes to LOG.
 """
 
+import contextlib
 import json
 import os
 import sys
@@ -17,9 +19,12 @@ from pathlib import Path
 from pyspark.java_gateway import ensure_callback_server_started
 
 from odradek.spark_it import runner, session
+from odradek.spark_it.sinks import sink_of
 from odradek.spark_it.spec_reader import load
 
 ENDED = "every pipeline has ended well"
+TOGETHER = "every pipeline is in a batch"
+TOGETHER_S = 400
 
 
 def main():
@@ -28,11 +33,36 @@ def main():
     # Each query would start it when it finds none, but not two at once.
     ensure_callback_server_started(spark.sparkContext._gateway)
     for line in sys.stdin:
-        if not run(pipelines, spark, runner.Options(**json.loads(line))):
+        options = json.loads(line)
+        together = options.pop("together", None)
+        runner.sink_of = sink_of if together is None else meeting(together, len(pipelines))
+        if not run(pipelines, spark, runner.Options(**options)):
             return 1
         print(ENDED, flush=True)
     session.end(spark)
     return 0
+
+
+def meeting(number, count):
+    """A `sink_of` whose sinks meet in their first batch from `number` on."""
+    all_there = threading.Barrier(count, lambda: print(TOGETHER, flush=True), TOGETHER_S)
+
+    def made(*args):
+        sink = sink_of(*args)
+        write = sink.write
+
+        def write_together(rows, dead, batch):
+            if batch.id >= number:
+                sink.write = write
+                # Who has taken everything before does not come.
+                with contextlib.suppress(threading.BrokenBarrierError):
+                    all_there.wait()
+            return write(rows, dead, batch)
+
+        sink.write = write_together
+        return sink
+
+    return made
 
 
 def run(pipelines, spark, options):

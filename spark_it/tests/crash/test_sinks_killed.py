@@ -21,12 +21,12 @@ import pytest
 from compat_tests import processes
 from compat_tests.apache_kafka import jars
 from odradek.spark_it.reset import reached_offsets
-from spark_it.tests.crash.driver import ENDED
+from spark_it.tests.crash.driver import ENDED, TOGETHER, TOGETHER_S
 from spark_it.tests.crash.sinks import DEAD_LETTERS_ONCE, Numbers, Pipelines
 
 ROWS = int(os.environ.get("ODRADEK_CRASH_ROWS", "10000"))
 KILLS = int(os.environ.get("ODRADEK_CRASH_KILLS", "1"))
-BATCHES = KILLS + 2
+BATCHES = 2 * KILLS + 2
 ROOT = Path(__file__).parents[3]
 
 pytestmark = pytest.mark.timeout(1600)
@@ -63,31 +63,24 @@ class Driver:
         self._process.stdin.write(f"{json.dumps(options)}\n".encode())
         self._process.stdin.flush()
 
-    def wait_until_batch(self, sink, number, timeout_s):
-        """Until the pipeline of a sink has begun that batch."""
-        self._wait_until(lambda found: batch_of(found[sink]) >= number, timeout_s)
+    def wait_until_said(self, what, timeout_s, times=1):
+        """Until the driver has said it so many times."""
+        self._wait_until(lambda: self._everything().count(what) >= times, timeout_s)
 
     def wait_until_in_batch(self, timeout_s):
         """Until no pipeline is between batches."""
         records = self._pipelines.numbers.records
         self._wait_until(
-            lambda found: all(is_in_batch(one) or has_all(one, records) for one in found.values()), timeout_s
+            lambda: all(is_in_batch(one) or has_all(one, records) for one in self._pipelines.checkpoints().values()),
+            timeout_s,
         )
 
     def _wait_until(self, is_so, timeout_s):
         give_up_at = time.monotonic() + timeout_s
-        while not is_so(self._pipelines.checkpoints()):
+        while not is_so():
             assert self._process.poll() is None, self._everything()
             assert time.monotonic() < give_up_at, f"not in {timeout_s} s\n{self._everything()}"
             time.sleep(0.02)
-
-    def wait_until_ended(self, times, timeout_s):
-        """Until all pipelines have taken what is there, for the so-manieth time."""
-        give_up_at = time.monotonic() + timeout_s
-        while self._everything().count(ENDED) < times:
-            assert self._process.poll() is None, self._everything()
-            assert time.monotonic() < give_up_at, f"not in {timeout_s} s\n{self._everything()}"
-            time.sleep(0.1)
 
     def _everything(self):
         return self._said.read_text("utf-8", "replace")
@@ -147,9 +140,9 @@ def test_every_sink_killed_in_a_batch_and_its_last_batch_repeated(pipelines):
     killed_in_batch = Counter()
     for number in range(1, KILLS + 1):
         with Driver(pipelines, number) as driver:
-            driver.run()
-            driver.wait_until_batch(chosen.choice(pipelines.sinks), number, 400)
-            time.sleep(chosen.uniform(0, 2))
+            driver.run(together=number)
+            driver.wait_until_said(TOGETHER, TOGETHER_S)
+            time.sleep(chosen.uniform(0, 1))
             driver.wait_until_in_batch(300)
         found = pipelines.checkpoints()
         killed_in_batch.update(sink for sink, one in found.items() if is_in_batch(one))
@@ -158,6 +151,6 @@ def test_every_sink_killed_in_a_batch_and_its_last_batch_repeated(pipelines):
     with Driver(pipelines, KILLS + 1) as driver:
         for times, options in enumerate(({}, {"rewinds": True})):
             driver.run(is_available_now=True, **options)
-            driver.wait_until_ended(times + 1, 400)
+            driver.wait_until_said(ENDED, 400, times + 1)
             print(f"{time.monotonic() - begun:.0f} s: all is taken")
             check(pipelines)
