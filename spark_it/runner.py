@@ -32,7 +32,7 @@ from odradek.spark_it.sinks import SinkError, sink_of
 from odradek.spark_it.source_settings import TopicSource
 from odradek.spark_it.sources import SourceError, stream_of
 from odradek.spark_it.spec import Pipeline
-from odradek.spark_it.start import Begin, RefusedError, begin, check_topics
+from odradek.spark_it.start import Begin, RefusedError, begin, check_topics, take
 
 LOG = "spark.log"
 _POLL_S = 0.2
@@ -160,8 +160,10 @@ class _Run:
             writer = Writer(sink, dead_letters, pipeline.errors, began.lock.generation, reporter.problem, self._stop)
             try:
                 writer.until_done(lambda: sink.prepare(look.schema))
+                written = writer.until_done(sink.recorded)
             except StoppedError:
                 return
+            take(pipeline, began, written)
             self._said("runs")
             self._until_ended(lambda: self._started(writer, began, stateful, of), reporter)
 

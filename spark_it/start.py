@@ -1,5 +1,5 @@
-"""Whether a pipeline may run on the state that is there, and where its sources begin. Nothing is read or written yet
-but the lock; what would lose records or write them twice is refused, with the reset that helps."""
+"""Whether a pipeline may run on the state that is there, and where its sources begin. Nothing is read yet, and nothing
+written but the lock; what would lose records or write them twice is refused, with the reset that helps."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -35,11 +35,15 @@ class RefusedError(Exception):
 
 @dataclass(frozen=True)
 class Begin:
-    """How a run begins. `starts` has the topic sources that begin at certain offsets; a checkpoint goes before it."""
+    """How a run begins. `old` is the lock that was there, `known` the marker of the newest batch in the checkpoint.
 
+    `starts` has the topic sources that begin at certain offsets; a checkpoint goes before it.
+    """
+
+    old: Lock | None
     lock: Lock
     folder: Path
-    has_checkpoint: bool
+    known: int
     starts: Mapping[str, Mapping[TopicPartition, int]]
 
 
@@ -51,7 +55,7 @@ def check_topics(pipeline: Pipeline, group: Group) -> None:
 
 
 def begin(pipeline: Pipeline, stateful: str | None, group: Group, now_ms: int) -> Begin:
-    """Looks at the state, and writes the lock of the run. The pipeline must be held (`running.exclusively`).
+    """Looks at the state, and ends a reset that is pending. The pipeline must be held (`running.exclusively`).
 
     Raises RefusedError, ClusterError, LockError, OSError.
     """
@@ -72,17 +76,28 @@ def begin(pipeline: Pipeline, stateful: str | None, group: Group, now_ms: int) -
     lock = replace(lock, topics=reset.topics_of(pipeline, group))
     if old is not None:
         _refuse_other_topics(pipeline, old, lock, found)
-    _refuse_unknown_batches(pipeline, lock, found, group, is_first=old is None)
+    newest = -1 if found is None or found.planned is None else found.planned.id
+    began = Begin(old, lock, checkpoint_folder(state, lock), marker(lock.generation, newest), {})
+    if lock.units == Units.BATCHES.name.lower():
+        _refuse_unknown_batches(pipeline, began, max(_markers(pipeline, lock, group).values(), default=0))
     _refuse_forgotten_batch(pipeline, lock, found, group, now_ms)
-    begins = {}
+    starts = {}
     for name, source in pipeline.sources.items():
         if isinstance(source, TopicSource):
             start = _start(pipeline, name, source, lock, found, group)
             if start is not None:
-                begins[name] = start
-    if lock != old:
-        write_lock(state, lock)
-    return Begin(lock, checkpoint_folder(state, lock), found is not None, begins)
+                starts[name] = start
+    return replace(began, starts=starts)
+
+
+def take(pipeline: Pipeline, began: Begin, written: int) -> None:
+    """Writes the lock of the run, unless the sink has `written`, the marker of a batch that the state does not know of.
+
+    Raises RefusedError, OSError.
+    """
+    _refuse_unknown_batches(pipeline, began, written)
+    if began.lock != began.old:
+        write_lock(pipeline.state_folder, began.lock)
 
 
 def _checkpoint(pipeline: Pipeline, lock: Lock) -> Checkpoint | None:
@@ -181,20 +196,15 @@ def _refuse_other_topics(pipeline: Pipeline, old: Lock, lock: Lock, found: Check
                 )
 
 
-def _refuse_unknown_batches(
-    pipeline: Pipeline, lock: Lock, found: Checkpoint | None, group: Group, *, is_first: bool
-) -> None:
-    """Batches of which the topic sink has parts, and the checkpoint does not know: a batch of the same number would be
-    taken for written although it may hold something else."""
-    if lock.units != Units.BATCHES.name.lower():
-        return
-    written = max(_markers(pipeline, lock, group).values(), default=0)
-    known = marker(lock.generation, -1 if found is None or found.planned is None else found.planned.id)
-    if written > known or (written and is_first):
+def _refuse_unknown_batches(pipeline: Pipeline, began: Begin, written: int) -> None:
+    """Batches that the sink has, and the checkpoint does not know: one of the same number would be taken for written
+    although it may hold something else, and one of another number may hold the same rows."""
+    if written > began.known or (written and began.old is None):
+        batch = (written & 0xFFFFFFFF) - 1
         raise RefusedError(
-            f"group {pipeline.batches_group} says that batch {(written & 0xFFFFFFFF) - 1} of the pipeline is written, "
-            f"and {checkpoint_folder(pipeline.state_folder, lock)} does not know of it: the checkpoint is lost or put "
-            f"back from a copy, or the name was used before or is used elsewhere; {_resets(pipeline, lock)}"
+            f"the {pipeline.sink.connector} sink has batch {batch} of pipeline {pipeline.name}, and "
+            f"{began.folder} does not know of it: the checkpoint is lost or put back from a copy, or the name was used "
+            f"before or is used elsewhere; {_resets(pipeline, began.lock)}"
         )
 
 

@@ -93,6 +93,11 @@ class BatchSink(Protocol):
         Raises SinkError.
         """
 
+    def recorded(self) -> int:
+        """The marker of the newest batch of the pipeline that the target says it has; 0 if there is none, or if it does
+        not keep one. Called after `prepare`. Raises SinkError.
+        """
+
     def write(self, rows: "DataFrame", dead: "DataFrame | None", batch: Batch) -> Written:
         """Writes a batch; called with one that is written already, it writes nothing twice.
 

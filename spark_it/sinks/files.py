@@ -6,6 +6,7 @@ in it, which readers leave out too, comes last: a folder without it is written o
 """
 
 import json
+import re
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,6 +19,7 @@ from pyspark.sql.types import StringType, StructType
 from odradek.spark_it.dead_letters import DeadLetterWriter
 from odradek.spark_it.guarantees import Units
 from odradek.spark_it.java import what_is_down
+from odradek.spark_it.lock import marker
 from odradek.spark_it.sink_settings import FilesSink
 from odradek.spark_it.sinks import Batch, SinkError, Written
 from odradek.spark_it.sinks.counting import Counted
@@ -27,6 +29,7 @@ from odradek.spark_it.spec import Pipeline
 COLUMN = "batch"
 """What readers call the column that they make of the folders' names."""
 ROWS = "_rows"
+_FOLDER = re.compile(rf"{COLUMN}=(\d+)-(\d+)")
 
 
 def make(
@@ -68,6 +71,11 @@ class Folders:
                 self._write(self._spark.createDataFrame([], schema), beside)
             finally:
                 self._files.delete(beside)
+
+    def recorded(self) -> int:
+        with self._explained():
+            found = map(_FOLDER.fullmatch, self._files.folders())
+            return max((marker(int(name[1]), int(name[2])) for name in found if name), default=0)
 
     def write(self, rows: DataFrame, dead: DataFrame | None, batch: Batch) -> Written:
         number = f"{batch.generation}-{batch.id}"

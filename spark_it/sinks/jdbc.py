@@ -81,6 +81,10 @@ class JdbcTable:
             self._target = preparation.target(schema)
             self._markers.prepare(connection)
 
+    def recorded(self) -> int:
+        with self._explained(), self._database.connect() as connection:
+            return self._markers.newest(connection)
+
     def write(self, rows: DataFrame, dead: DataFrame | None, batch: Batch) -> Written:
         if self._target is None:
             self.prepare(rows.schema)

@@ -57,18 +57,26 @@ class Markers:
         query = f"SELECT generation, batch, row_count, dead_letter_count FROM {self.table}"
         return connection.rows(f"{query} WHERE pipeline = ? AND target = ?", self.pipeline, self.target)
 
+    def newest(self, connection: Connection) -> int:
+        """The marker of the last batch; 0 if none is written. Raises SinkError."""
+        generation, number, *_ = self._row(connection)
+        return marker(generation, number)
+
     def written(self, connection: Connection, batch: Batch) -> Written | None:
         """What the batch wrote, if it is written. Raises SinkError."""
+        generation, number, row_count, dead_letter_count = self._row(connection)
+        if is_written(marker(generation, number), batch, f"the last batch in {self.table}"):
+            return Written(row_count, dead_letter_count)
+        return None
+
+    def _row(self, connection: Connection) -> tuple[int, ...]:
         rows = self._rows(connection)
         if not rows:
             raise SinkError(
                 f"the row of pipeline {self.pipeline} in table {self.table} is gone, so it is not known what is "
                 "written; put it back, or reset"
             )
-        generation, number, row_count, dead_letter_count = rows[0]
-        if is_written(marker(generation, number), batch, f"the last batch in {self.table}"):
-            return Written(row_count, dead_letter_count)
-        return None
+        return rows[0]
 
     def take(self, connection: Connection, batch: Batch) -> bool:
         """Writes the batch's number, in a transaction; False if by now it is there, or a later one."""

@@ -81,6 +81,10 @@ class DeltaTable:
             empty = self._spark.createDataFrame([], nullable(schema))
             empty.write.format("delta").mode("append").save(self._path)
 
+    def recorded(self) -> int:
+        with _explained(self._title, self._place):
+            return self._recorded()
+
     def write(self, rows: DataFrame, dead: DataFrame | None, batch: Batch) -> Written:
         with _explained(self._title, self._place):
             if is_written(self._recorded(), batch, "the last batch in the table"):
@@ -168,11 +172,14 @@ class IcebergTable:
                 columns = ", ".join(f"{quoted(field.name)} {field.dataType.simpleString()}" for field in missing)
                 self._spark.sql(f"ALTER TABLE {self._table} ADD COLUMNS ({columns})")
 
+    def recorded(self) -> int:
+        with _explained(self._title, self._place):
+            return self._recorded(self._last_snapshot())
+
     def write(self, rows: DataFrame, dead: DataFrame | None, batch: Batch) -> Written:
         with _explained(self._title, self._place):
             snapshot = self._last_snapshot()
-            recorded = int(snapshot.summary().get(self._property)) if snapshot is not None else 0
-            if is_written(recorded, batch, "the last batch in the table"):
+            if is_written(self._recorded(snapshot), batch, "the last batch in the table"):
                 return Written(int(snapshot.summary().get("added-records") or 0))
             self._configure(batch.spark)
             table = self._table_schema()
@@ -183,6 +190,9 @@ class IcebergTable:
 
     def _table_schema(self) -> StructType:
         return self._spark.table(self._table).schema
+
+    def _recorded(self, snapshot: Any) -> int:
+        return 0 if snapshot is None else int(snapshot.summary().get(self._property))
 
     def _last_snapshot(self) -> Any:
         """The newest snapshot that this pipeline has made, of those that the table now consists of; or None."""

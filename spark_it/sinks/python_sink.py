@@ -33,6 +33,9 @@ class PythonSink:
     def prepare(self, schema: StructType) -> None:
         pass
 
+    def recorded(self) -> int:
+        return 0
+
     def write(self, rows: DataFrame, dead: DataFrame | None, batch: Batch) -> Written:
         kept = rows.persist()
         try:

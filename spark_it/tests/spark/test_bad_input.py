@@ -296,6 +296,53 @@ def test_a_second_copy(commands, broker, topics, tmp_path, unique):
     assert len(written) == len(set(written)) == 10
 
 
+@pytest.mark.parametrize("into", ["files", "table"])
+def test_a_second_copy_that_reads_no_topic(commands, broker, postgres, tmp_path, unique, into):
+    """Nor a group that knows of both; the sink does. To such a copy a state that was lost comes down as well."""
+    given, table = tmp_path / "in", unique.replace("-", "_")
+    given.mkdir()
+    (given / "one.json").write_text('{"id": 1}\n{"id": 2}\n')
+    text = f"""[source.numbers]
+connector = "files"
+path = "{given}"
+format = "json"
+schema = "id BIGINT"
+"""
+    if into == "files":
+        text += f'[sink]\nconnector = "files"\npath = "{tmp_path / "out"}"\nformat = "json"\n'
+    else:
+        postgres.execute(f"CREATE TABLE {table} (id BIGINT)")
+        text += to_table(postgres, table)
+    copies = []
+    for place in ("one", "two"):
+        (tmp_path / place).mkdir()
+        copies.append(commands(broker.bootstrap_servers, tmp_path / place, unique))
+        copies[-1].write(text)
+    one, two = copies
+
+    def rows():
+        if into == "table":
+            return postgres.value(f"SELECT count(*) FROM {table}")
+        return sum(len(path.read_text().splitlines()) for path in (tmp_path / "out").glob("batch=*/*.json"))
+
+    one.runs()
+    for _ in range(2):
+        said = two.refused()
+        kind = "files" if into == "files" else "jdbc"
+        assert said.startswith(f"the {kind} sink has batch 0 of pipeline {unique}, and {tmp_path / 'two'}")
+        assert said.endswith("or is used elsewhere; reset --to earliest")
+    assert rows() == 2
+    (given / "two.json").write_text('{"id": 3}\n')
+    one.runs()
+    assert rows() == 3
+    two.reset("earliest")
+    two.runs()
+    assert rows() == 6
+    (given / "three.json").write_text('{"id": 4}\n')
+    assert one.refused().endswith("reset --to earliest")
+    assert rows() == 6
+
+
 def test_where_a_reset_goes(command, topics, unique):
     topics.create(unique, 2)
     out = topics.create(f"{unique}-out")

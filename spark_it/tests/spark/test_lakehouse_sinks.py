@@ -3,6 +3,7 @@
 import pytest
 from pyspark.sql import functions as f
 
+from odradek.spark_it.lock import marker
 from odradek.spark_it.sinks import SinkError
 from odradek.spark_it.sinks.lakehouse import DeltaTable, IcebergTable
 from spark_it.tests.spark.batches import GENERATION, batch, pipeline_of, sink_for
@@ -42,6 +43,7 @@ def table(request, spark, tmp_path):
 def test_a_batch_that_is_repeated_is_there_once(spark, table):
     sink = table.sink()
     sink.prepare(numbers(spark, 1).schema)
+    assert sink.recorded() == 0
     for number in (0, 1):
         part = numbers(spark, 1000, 1000 * number)
         assert sink.write(part, None, batch(spark, number)).rows == 1000
@@ -50,6 +52,7 @@ def test_a_batch_that_is_repeated_is_there_once(spark, table):
     other = spark.newSession()
     again = table.sink(session=other)
     again.prepare(numbers(other, 1).schema)
+    assert again.recorded() == marker(GENERATION, 1)
     assert again.write(numbers(other, 1000, 1000), None, batch(other, 1)).rows == 1000
     assert again.write(numbers(other, 500, 2000), None, batch(other, 2)).rows == 500
     assert table.rows() == [(n,) for n in range(2500)]

@@ -7,21 +7,33 @@ from odradek.spark_it import reset
 from odradek.spark_it.guarantees import why_stateful
 from odradek.spark_it.lock import checkpoint_folder, lock_of, marker, read_lock, write_lock
 from odradek.spark_it.markers import BATCHES_TOPIC
-from odradek.spark_it.start import EARLIEST, LATEST, RefusedError, begin, check_topics
+from odradek.spark_it.start import EARLIEST, LATEST, RefusedError, check_topics, take
+from odradek.spark_it.start import begin as looked_at
 from spark_it.tests.unit.support import CONSOLE, SOURCE, TOPIC, pipeline, transform
 from spark_it.tests.unit.test_reset import COUNTS, A, B, FakeGroup, begun
 
 NOW_MS = 600_000
 
 
+def begin(one, stateful, group, now_ms, written=0):
+    """What a run does before it reads, with a sink that has `written`."""
+    began = looked_at(one, stateful, group, now_ms)
+    take(one, began, written)
+    return began
+
+
+def has_checkpoint(began):
+    return began.known > marker(began.lock.generation, -1)
+
+
 def starts(one, group):
     return begin(one, why_stateful(one), group, NOW_MS).starts
 
 
-def refusal(one, group):
+def refusal(one, group, written=0):
     before = read_lock(one.state_folder)
     with pytest.raises(RefusedError) as refused:
-        begin(one, why_stateful(one), group, NOW_MS)
+        begin(one, why_stateful(one), group, NOW_MS, written)
     assert read_lock(one.state_folder) == before
     return str(refused.value)
 
@@ -33,7 +45,7 @@ def source(more):
 def test_a_first_run(tmp_path):
     one = pipeline(SOURCE + CONSOLE, folder=tmp_path)
     found = begin(one, None, FakeGroup(), NOW_MS)
-    assert not found.has_checkpoint and found.starts == {}
+    assert not has_checkpoint(found) and found.starts == {}
     assert read_lock(one.state_folder) == found.lock and found.lock.generation == 10
     assert found.folder == one.state_folder / "checkpoint" / "10"
     again = begin(one, None, FakeGroup(), NOW_MS + 3_600_000)
@@ -67,7 +79,7 @@ def test_a_pattern_that_matches_nothing():
 def test_a_checkpoint_goes_before_all_else(tmp_path):
     one, lock = begun(tmp_path, SOURCE + CONSOLE)
     found = begin(one, None, FakeGroup({A: 30, B: 7}), NOW_MS)
-    assert found.has_checkpoint and found.starts == {} and found.lock == replace(lock, topics={"orders": "first"})
+    assert has_checkpoint(found) and found.starts == {} and found.lock == replace(lock, topics={"orders": "first"})
 
 
 def test_a_changed_pipeline_is_refused(tmp_path):
@@ -90,22 +102,22 @@ def test_a_first_batch_whose_markers_may_have_expired(tmp_path):
     for text in (SOURCE + TOPIC, BATCHES):
         one, _ = begun(tmp_path, text, planned=0, done=-1)
         week_ms = 7 * 24 * 3_600_000
-        assert begin(one, why_stateful(one), FakeGroup(), week_ms - 1).has_checkpoint
+        assert has_checkpoint(begin(one, why_stateful(one), FakeGroup(), week_ms - 1))
         marked = batches(0)
         marked.offsets = {B: 7}
-        assert begin(one, why_stateful(one), marked, week_ms + 10_000).has_checkpoint
+        assert has_checkpoint(begin(one, why_stateful(one), marked, week_ms + 10_000))
         with pytest.raises(RefusedError, match=r"^batch 0 was begun more than 7 days ago .*; reset --to "):
             begin(one, why_stateful(one), FakeGroup(), week_ms + 10_000)
         shutil.rmtree(one.state_folder)
     one, _ = begun(tmp_path, SOURCE + CONSOLE, planned=0, done=-1)
-    assert begin(one, None, FakeGroup(), 2 * week_ms).has_checkpoint
+    assert has_checkpoint(begin(one, None, FakeGroup(), 2 * week_ms))
 
 
 def test_a_change_that_does_no_harm(tmp_path):
     _, lock = begun(tmp_path, SOURCE + transform("SELECT amount FROM orders") + CONSOLE)
     one = pipeline(SOURCE + transform("SELECT placed FROM orders") + CONSOLE, folder=tmp_path)
     found = begin(one, None, FakeGroup(), NOW_MS)
-    assert found.has_checkpoint and read_lock(one.state_folder) == found.lock != lock
+    assert has_checkpoint(found) and read_lock(one.state_folder) == found.lock != lock
 
 
 def test_a_checkpoint_put_back_from_a_copy(tmp_path):
@@ -115,7 +127,7 @@ def test_a_checkpoint_put_back_from_a_copy(tmp_path):
     assert said.endswith("reset --to committed or reset --to earliest")
     # Offset units leave out what is written.
     one, _ = begun(tmp_path / "units", SOURCE + TOPIC)
-    assert begin(one, None, FakeGroup({A: 31, B: 7}), NOW_MS).has_checkpoint
+    assert has_checkpoint(begin(one, None, FakeGroup({A: 31, B: 7}), NOW_MS))
 
 
 def test_a_lost_checkpoint(tmp_path):
@@ -162,15 +174,15 @@ def batches(newest, generation=4):
 def test_batches_of_which_the_checkpoint_does_not_know(tmp_path):
     """One of the same number could hold something else, and would be taken for written."""
     one, lock = begun(tmp_path, BATCHES, planned=3, done=2)
-    assert begin(one, why_stateful(one), batches(3), NOW_MS).has_checkpoint
+    assert has_checkpoint(begin(one, why_stateful(one), batches(3), NOW_MS))
     said = refusal(one, batches(4))
-    assert said.startswith("group orders.batches says that batch 4 of the pipeline is written, and ")
+    assert said.startswith("the topic sink has batch 4 of pipeline orders, and ")
     assert "put back from a copy" in said and said.endswith("reset --to earliest or reset --to committed")
     assert "batch 0" in refusal(one, batches(0, generation=5))
     shutil.rmtree(checkpoint_folder(one.state_folder, lock))
     assert "batch 0" in refusal(one, batches(0))
     # What an earlier generation has written, a reset knew of.
-    assert not begin(one, why_stateful(one), batches(7, generation=3), NOW_MS).has_checkpoint
+    assert not has_checkpoint(begin(one, why_stateful(one), batches(7, generation=3), NOW_MS))
     shutil.rmtree(one.state_folder)
     assert "batch 7" in refusal(one, batches(7, generation=3))
 
@@ -180,7 +192,26 @@ def test_batches_of_a_source_that_has_no_offsets(tmp_path):
     one = pipeline(text, folder=tmp_path)
     assert refusal(one, batches(0)).endswith("; reset --to earliest")
     reset.carry_out(one, reset.plan(one, None, None, "earliest", batches(0), NOW_MS), FakeGroup())
-    assert not begin(one, None, batches(0), NOW_MS).has_checkpoint
+    assert not has_checkpoint(begin(one, None, batches(0), NOW_MS))
+
+
+FILES = '[sink]\nconnector = "files"\npath = "out"\nformat = "json"\n'
+
+
+def test_a_lost_state_of_which_the_sink_knows(tmp_path):
+    """Sources without topics have no group that would know."""
+    text = 'name = "orders"\n[source.g]\nconnector = "generator"\n' + FILES
+    one = pipeline(text, folder=tmp_path)
+    said = refusal(one, FakeGroup(), marker(4, 7))
+    assert said.startswith("the files sink has batch 7 of pipeline orders, and ")
+    assert said.endswith("; reset --to earliest")
+    # Nor does it help to try again.
+    assert "batch 7" in refusal(one, FakeGroup(), marker(4, 7))
+    reset.carry_out(one, reset.plan(one, None, None, "earliest", FakeGroup(), NOW_MS), FakeGroup())
+    lock = begin(one, None, FakeGroup(), NOW_MS, marker(4, 7)).lock
+    # Of the same generation, and the checkpoint is gone; or of a copy that was reset since.
+    assert "batch 0" in refusal(one, FakeGroup(), marker(lock.generation, 0))
+    assert "batch 0" in refusal(one, FakeGroup(), marker(lock.generation + 1, 0))
 
 
 def test_after_a_reset(tmp_path):
@@ -191,7 +222,7 @@ def test_after_a_reset(tmp_path):
     found = begin(one, None, group, NOW_MS)
     # What the reset had left to do is done first.
     assert group.offsets == {A: 5, B: 0} and not found.lock.is_pending
-    assert found.starts == {"orders": {A: 5, B: 0}} and not found.has_checkpoint
+    assert found.starts == {"orders": {A: 5, B: 0}} and not has_checkpoint(found)
     assert not checkpoint_folder(one.state_folder, lock).exists()
     # The group went on, and then the checkpoint was lost.
     group.offsets[A] = 6
@@ -223,7 +254,7 @@ def test_a_topic_that_has_only_the_name_of_the_one_that_was_read(tmp_path):
     # What was never read may be another one.
     fresh = pipeline(SOURCE + CONSOLE, folder=tmp_path / "fresh")
     begin(fresh, None, FakeGroup(), NOW_MS)
-    assert not begin(fresh, None, group, NOW_MS).has_checkpoint
+    assert not has_checkpoint(begin(fresh, None, group, NOW_MS))
 
 
 def test_a_topic_that_was_made_anew_after_a_reset(tmp_path):
@@ -253,4 +284,4 @@ def test_records_that_are_gone(tmp_path):
     said = refusal(one, MadeAnew())
     assert said.startswith("orders-0 ends at 3, and the pipeline has read up to 30: the topic was made anew; reset")
     going_on = pipeline(source("fail.on.data.loss = false") + CONSOLE, folder=tmp_path)
-    assert begin(going_on, None, LostRecords(), NOW_MS).has_checkpoint
+    assert has_checkpoint(begin(going_on, None, LostRecords(), NOW_MS))
