@@ -6,6 +6,8 @@ import pytest
 
 SPARKS = 2
 """How many processes start a Spark for the tests that share one."""
+USUAL_S = 60
+"""What a test may take that says nothing of it, as far as its place is concerned."""
 
 
 @pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
@@ -23,7 +25,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         group = file
         if _shares_spark(by_file[file]):
             group = min(shared_s, key=lambda name: shared_s[name])
-            shared_s[group] += sum(map(_allowed_s, by_file[file]))
+            shared_s[group] += sum(_allowed_s(item) or USUAL_S for item in by_file[file])
         for item in by_file[file]:
             item.add_marker(pytest.mark.xdist_group(group))
     places = {file: place for place, file in enumerate(files)}

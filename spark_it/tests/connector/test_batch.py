@@ -5,7 +5,7 @@ import itertools
 import pytest
 from pyspark.sql import functions as f
 
-from spark_it.data import digest, digest_of, rows, rows_in_spark
+from spark_it.tests.data import digest, digest_of, rows, rows_in_spark
 
 ODD_ROWS = [(None, b"no key"), (b"no value", None), (None, None), (b"", b""), (b"\x00\xff", "žlutý".encode())]
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from spark_it.data import digest, digest_of, rows, rows_in_spark
-from spark_it.kafka import finish
+from spark_it.tests.data import digest, digest_of, rows, rows_in_spark
+from spark_it.tests.kafka_frames import finish
 
 ROWS = 1_000_000
 

@@ -4,8 +4,8 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import functions as f
 
-from spark_it.data import Topics, digest, digest_of, rows
-from spark_it.kafka import batches, finish, wait_for
+from spark_it.tests.data import Topics, digest, digest_of, rows
+from spark_it.tests.kafka_frames import batches, finish, wait_for
 
 AVAILABLE_NOW = {"availableNow": True}
 DATA_LOSS = r"(?i)data.?loss|data may have been lost"

@@ -10,7 +10,7 @@ from confluent_kafka.admin import AdminClient
 
 from odradek.spark_it import cli, session
 from odradek.spark_it.spec_reader import load
-from spark_it.data import Topics
+from spark_it.tests.data import Topics
 from spark_it.tests.records import values
 from spark_it.tests.spark.engine import Engine, errors, order, orders, transform
 

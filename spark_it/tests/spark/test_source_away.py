@@ -3,7 +3,7 @@
 import threading
 import time
 
-from spark_it.data import Topics
+from spark_it.tests.data import Topics
 from spark_it.tests.spark.engine import Engine, order, orders
 
 HASTY = 'consumer.override."default.api.timeout.ms" = 2000\nconsumer.override."request.timeout.ms" = 1000\n'

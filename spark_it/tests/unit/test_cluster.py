@@ -14,7 +14,7 @@ from confluent_kafka.admin import AdminClient
 from compat_tests.processes import lasting_port
 from odradek.spark_it.cluster import Cluster
 from odradek.testing import OdradekBroker
-from spark_it.data import Topics
+from spark_it.tests.data import Topics
 from spark_it.tests.unit.support import CONSOLE, pipeline
 
 OFFSET_COMMIT, OFFSET_FETCH = 8, 9

@@ -15,9 +15,9 @@ from compat_tests.apache_kafka import jars
 from compat_tests.apache_kafka.broker import ApacheKafkaBroker
 from odradek.spark_it import daemon
 from odradek.testing import OdradekBroker
-from spark_it.data import Topics
-from spark_it.kafka import KafkaFrames
 from spark_it.tests import quick_java
+from spark_it.tests.data import Topics
+from spark_it.tests.kafka_frames import KafkaFrames
 from spark_it.tests.postgres import PostgreSQL, PostgreSQLError
 
 BROKERS: dict[str, type[Any]] = {"odradek": OdradekBroker, "kafka": ApacheKafkaBroker}
