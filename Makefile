@@ -14,7 +14,9 @@ start: install
 demo: $(VENV)/installed-demo
 	@$(BIN)/python -m demo
 
+# Before all processes begin, one compiles the tests, and another puts Spark's classes into an archive.
 test: install-test jars
+	@$(BIN)/python -m pytest --collect-only --quiet >/dev/null & $(BIN)/python -m spark_it.tests.quick_java; wait
 	$(PYTEST) --durations 25
 
 parity: install-test jars
@@ -47,7 +49,7 @@ $(VENV)/installed: pyproject.toml
 	@touch $@
 
 $(VENV)/installed-test: $(VENV)/installed requirements-test.txt
-	$(BIN)/python -m pip install --quiet --requirement requirements-test.txt
+	$(BIN)/python -m pip install --quiet --no-compile --requirement requirements-test.txt
 	@touch $@
 
 # Spark and the database client as they are tried, and what else the pipelines need.

@@ -14,12 +14,13 @@ USUAL_S = 60
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The tests of a file run in one process, and those of all files that share a Spark in `SPARKS` of them.
 
-    These come first, then files with tests that may take longest: at the end no process is left with one of them alone.
+    These come first, then files with tests that may take longest, then those that start processes: at the end no
+    process is left with one of them alone.
     """
     by_file: dict[str, list[pytest.Item]] = defaultdict(list)
     for item in items:
         by_file[_file(item)].append(item)
-    files = sorted(by_file, key=lambda file: (not _shares_spark(by_file[file]), -max(map(_allowed_s, by_file[file]))))
+    files = sorted(by_file, key=lambda file: _place(file, by_file[file]))
     shared_s = {f"spark-{number}": 0.0 for number in range(SPARKS)}
     for file in files:
         group = file
@@ -30,6 +31,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.xdist_group(group))
     places = {file: place for place, file in enumerate(files)}
     items.sort(key=lambda item: places[_file(item)])
+
+
+def _place(file: str, items: list[pytest.Item]) -> tuple[bool, float, bool]:
+    return not _shares_spark(items), -max(map(_allowed_s, items)), file.startswith("odradek")
 
 
 def _file(item: pytest.Item) -> str:

@@ -314,7 +314,8 @@ def test_transactions_are_listed_and_described(broker, tool, topic, unique):
         producer.produce(topic, [Message(b"%d" % n) for n in range(3)])
         listed = table(tool(tools.TRANSACTIONS, "list", "--transactional-id-pattern", f"{unique}.*"))
         assert [(row["TransactionalId"], row["TransactionState"]) for row in listed] == [(unique, "Ongoing")]
-        assert table(tool(tools.TRANSACTIONS, "list", "--duration-filter", "3600000")) == []
+        mine = ["--transactional-id-pattern", f"{unique}.*"]
+        assert table(tool(tools.TRANSACTIONS, "list", "--duration-filter", "3600000", *mine)) == []
 
         (told,) = table(tool(tools.TRANSACTIONS, "describe", "--transactional-id", unique))
         assert (told["TransactionState"], told["TransactionTimeoutMs"]) == ("Ongoing", "60000")

@@ -1,6 +1,7 @@
-"""What makes Java processes of Spark begin sooner; run as a program, one that begins and ends.
+"""What makes Java processes of Spark begin sooner.
 
-    python -m spark_it.tests.quick_java OPTION...     options of its JVM
+    python -m spark_it.tests.quick_java               makes the archive of classes, if it is not there
+    python -m spark_it.tests.quick_java OPTION...     a Spark that begins and ends, with options of its JVM
 """
 
 import os
@@ -20,19 +21,22 @@ TIMEOUT_S = 120
 
 def options():
     """A process of a test ends before Java's second compiler would pay, and that takes half of the processors' time."""
-    classpath = f"{pyspark.__version__} {Path(pyspark.__file__).parent}/jars"
+    of_spark = Path(pyspark.__file__).parent / "jars"
+    # Java does without the archive when a jar is younger than it was.
+    classpath = f"{pyspark.__version__} {of_spark} {of_spark.stat().st_mtime_ns}"
     return " ".join(["-XX:TieredStopAtLevel=1", *classes.options("spark", classpath, start_and_end)])
 
 
 def start_and_end(of_java):
     java_home = str(Path(jars.java()).resolve().parent.parent)
     environment = {**os.environ, "JAVA_HOME": java_home, "SPARK_LOCAL_IP": "127.0.0.1", "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-m", __name__, *of_java]
+    command = [sys.executable, "-m", "spark_it.tests.quick_java", *of_java]
     subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, timeout=TIMEOUT_S)
 
 
 def main(of_java):
-    settings = {"spark.driver.extraJavaOptions": " ".join(of_java), "spark.ui.enabled": "false"}
+    options = " ".join(["-XX:TieredStopAtLevel=1", *of_java])
+    settings = {"spark.driver.extraJavaOptions": options, "spark.ui.enabled": "false"}
     spark = SparkSession.builder.master("local[1]").config(map=settings).getOrCreate()
     with tempfile.TemporaryDirectory() as folder:
         spark.range(9).selectExpr("id % 2 AS n").groupBy("n").count().write.parquet(f"{folder}/rows")
@@ -47,4 +51,7 @@ def main(of_java):
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    if sys.argv[1:]:
+        main(sys.argv[1:])
+    else:
+        options()

@@ -67,13 +67,18 @@ class Driver:
         """Until the driver has said it so many times."""
         self._wait_until(lambda: self._everything().count(what) >= times, timeout_s)
 
-    def wait_until_in_batch(self, timeout_s):
-        """Until no pipeline is between batches."""
+    def stop_in_batch(self, timeout_s):
+        """Stops the process where no pipeline is between batches."""
         records = self._pipelines.numbers.records
-        self._wait_until(
-            lambda: all(is_in_batch(one) or has_all(one, records) for one in self._pipelines.checkpoints().values()),
-            timeout_s,
-        )
+
+        def stopped():
+            os.killpg(self._process.pid, signal.SIGSTOP)
+            if all(is_in_batch(one) or has_all(one, records) for one in self._pipelines.checkpoints().values()):
+                return True
+            os.killpg(self._process.pid, signal.SIGCONT)
+            return False
+
+        self._wait_until(stopped, timeout_s)
 
     def _wait_until(self, is_so, timeout_s):
         give_up_at = time.monotonic() + timeout_s
@@ -143,7 +148,7 @@ def test_every_sink_killed_in_a_batch_and_its_last_batch_repeated(pipelines):
             driver.run(together=number)
             driver.wait_until_said(TOGETHER, TOGETHER_S)
             time.sleep(chosen.uniform(0, 1))
-            driver.wait_until_in_batch(300)
+            driver.stop_in_batch(300)
         found = pipelines.checkpoints()
         killed_in_batch.update(sink for sink, one in found.items() if is_in_batch(one))
         print(f"{time.monotonic() - begun:.0f} s: killed in", {sink: batch_of(one) for sink, one in found.items()})
