@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -40,10 +41,10 @@ def build(
         try:
             session = builder.getOrCreate()
         except (PySparkException, RuntimeError, OSError) as error:
-            raise SessionError(f"Spark does not start: {_why(error, log)}") from None
+            raise SessionError(f"Spark does not start: {why(error, log)}") from None
         except Exception as error:
             # py4j's errors, of which Java's message is a part
-            raise SessionError(f"Spark does not start: {_why(error, log)}") from None
+            raise SessionError(f"Spark does not start: {why(error, log)}") from None
     session.sparkContext.setLogLevel("WARN" if log is not None else "OFF")
     return session
 
@@ -141,12 +142,22 @@ def _errors_into(log: Path | None) -> Iterator[None]:
         os.close(target)
 
 
-def _why(error: Exception, log: Path | None) -> str:
-    """The line of Java's own that tells most, else what Python says."""
+_NOT_FOUND = re.compile(r"unresolved dependency: ([^#\s]+)#([^;\s]+);(\S+): not found")
+
+
+def why(error: Exception, log: Path | None) -> str:
+    """Why Spark did not start: the line of Java's own that tells most, else what Python says."""
     if log is not None:
         with contextlib.suppress(OSError):
             lines = [line.strip() for line in log.read_text("utf-8", "replace").splitlines() if line.strip()]
-            telling = [line for line in lines if "unresolved dependency" in line or "Exception" in line]
+            if missing := _NOT_FOUND.search("\n".join(lines)):
+                group, artifact, version = missing.groups()
+                return (
+                    f"{group}:{artifact}:{version} is in none of the repositories that Spark asks, or none answers: "
+                    "put the connectors' jars into a folder and name it with plugin.path, or name a repository with "
+                    f"spark.jars.repositories (more in {log})"
+                )
+            telling = [line for line in lines if "Exception" in line]
             if telling:
                 return f"{telling[-1]} (more in {log})"
             if lines:

@@ -56,6 +56,17 @@ def test_packages_of_ones_own_come_with_those_that_are_needed(tmp_path):
     assert found["spark.jars.packages"] == f"{other},a:b:1"
 
 
+def test_a_connector_that_is_nowhere_to_be_had(tmp_path):
+    log = tmp_path / "spark.log"
+    said = "[unresolved dependency: org.apache.spark#spark-sql-kafka-0-10_2.13;4.9.9: not found]"
+    log.write_text(f':: problems ::\nException in thread "main" java.lang.RuntimeException: {said}\n\tat Main.main\n')
+    why = session.why(RuntimeError("Java gateway process exited"), log)
+    assert why.startswith(
+        "org.apache.spark:spark-sql-kafka-0-10_2.13:4.9.9 is in none of the repositories that Spark asks"
+    )
+    assert "plugin.path" in why and "spark.jars.repositories" in why and str(log) in why
+
+
 def test_a_local_spark_is_for_this_machine_alone(tmp_path):
     here, elsewhere = (settings(SOURCE + CONSOLE, tmp_path, master) for master in ("local[2]", "spark://host:7077"))
     assert here["spark.driver.bindAddress"] == "127.0.0.1"
