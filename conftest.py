@@ -1,5 +1,7 @@
-"""In which order the tests run, and which of them in one process: what pytest-xdist calls a group."""
+"""In which order the tests run, and which of them in one process: what pytest-xdist calls a group; and what the tests
+of several folders share."""
 
+import itertools
 from collections import defaultdict
 
 import pytest
@@ -8,6 +10,10 @@ SPARKS = 2
 """How many processes start a Spark for the tests that share one."""
 USUAL_S = 60
 """What a test may take that says nothing of it, as far as its place is concerned."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "side_by_side: has to hold for Apache Kafka too, to prove the test itself")
 
 
 @pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
@@ -48,3 +54,13 @@ def _shares_spark(items: list[pytest.Item]) -> bool:
 def _allowed_s(item: pytest.Item) -> float:
     marker = item.get_closest_marker("timeout")
     return float(marker.args[0]) if marker is not None and marker.args else 0.0
+
+
+_numbers = itertools.count()
+
+
+@pytest.fixture
+def unique(request: pytest.FixtureRequest) -> str:
+    """A name that no other test uses, for topics and groups."""
+    test = "".join(c if c.isalnum() else "-" for c in request.node.originalname.removeprefix("test_"))
+    return f"{test[:60]}-{next(_numbers)}"

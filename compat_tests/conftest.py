@@ -4,7 +4,6 @@
 marked `side_by_side` have to hold for Apache Kafka too, which proves that they test the right thing: `make parity`.
 """
 
-import itertools
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
@@ -46,9 +45,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line(
-        "markers", "side_by_side: has to hold for Apache Kafka too, to prove the test itself"
-    )
     config.addinivalue_line("markers", "needs(*features): runs with the client libraries that have these")
 
 
@@ -121,16 +117,6 @@ def admin(broker: Broker) -> Iterator[Admin]:
     """An admin client for what a test needs done but is not about."""
     with clients.load("kafka_python").Admin(broker.bootstrap_servers) as made:
         yield made
-
-
-_numbers = itertools.count()
-
-
-@pytest.fixture
-def unique(request: pytest.FixtureRequest) -> str:
-    """A name that no other test uses, for topics and groups."""
-    test = "".join(c if c.isalnum() else "-" for c in request.node.originalname.removeprefix("test_"))
-    return f"{test[:60]}-{next(_numbers)}"
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 """One Spark session for all tests, and the brokers they run against."""
 
-import itertools
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -25,10 +24,6 @@ KEEPS_ALL = {"log.retention.ms": "-1"}
 """Tests have records of years ago, which a broker that runs for long would delete meanwhile."""
 TEST_TIMEOUT_S = 150
 """Of any test; the first has Spark's own start within it."""
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "side_by_side: has to hold for Apache Kafka too, to prove the test itself")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -174,13 +169,3 @@ def postgres() -> Iterator[PostgreSQL]:
         pytest.exit(str(error), returncode=1)
     with server:
         yield server
-
-
-_numbers = itertools.count()
-
-
-@pytest.fixture
-def unique(request: pytest.FixtureRequest) -> str:
-    """A name that no other test uses."""
-    test = "".join(c if c.isalnum() else "-" for c in request.node.originalname.removeprefix("test_"))
-    return f"{test[:60]}-{next(_numbers)}"

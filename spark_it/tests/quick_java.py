@@ -17,6 +17,7 @@ from compat_tests.apache_kafka import classes, jars
 
 ROOT = Path(__file__).parents[2]
 TIMEOUT_S = 120
+QUICK = "-XX:TieredStopAtLevel=1"
 
 
 def options():
@@ -24,7 +25,7 @@ def options():
     of_spark = Path(pyspark.__file__).parent / "jars"
     # Java does without the archive when a jar is younger than it was.
     classpath = f"{pyspark.__version__} {of_spark} {of_spark.stat().st_mtime_ns}"
-    return " ".join(["-XX:TieredStopAtLevel=1", *classes.options("spark", classpath, start_and_end)])
+    return " ".join([QUICK, *classes.options("spark", classpath, start_and_end)])
 
 
 def start_and_end(of_java):
@@ -35,8 +36,7 @@ def start_and_end(of_java):
 
 
 def main(of_java):
-    options = " ".join(["-XX:TieredStopAtLevel=1", *of_java])
-    settings = {"spark.driver.extraJavaOptions": options, "spark.ui.enabled": "false"}
+    settings = {"spark.driver.extraJavaOptions": " ".join([QUICK, *of_java]), "spark.ui.enabled": "false"}
     spark = SparkSession.builder.master("local[1]").config(map=settings).getOrCreate()
     with tempfile.TemporaryDirectory() as folder:
         spark.range(9).selectExpr("id % 2 AS n").groupBy("n").count().write.parquet(f"{folder}/rows")

@@ -70,6 +70,20 @@ def command(commands, broker, tmp_path, unique):
     return commands(broker.bootstrap_servers, tmp_path, unique)
 
 
+@pytest.fixture
+def copies_of(commands, broker, tmp_path, unique):
+    """copies_of(text): the command on two copies of a file, with a folder each for their state, as on two machines."""
+
+    def made(text):
+        for place in ("one", "two"):
+            (tmp_path / place).mkdir()
+            copy = commands(broker.bootstrap_servers, tmp_path / place, unique)
+            copy.write(text)
+            yield copy
+
+    return made
+
+
 def to_topic(topic):
     return f'[sink]\nconnector = "topic"\ntopic = "{topic}"\nkey.fields = "id"\n'
 
@@ -269,17 +283,12 @@ def test_markers_that_expired(commands, start_broker, tmp_path, unique):
     assert len(values(servers, "ids")) == len(set(values(servers, "ids"))) == 10
 
 
-def test_a_second_copy(commands, broker, topics, tmp_path, unique):
-    """Another folder for its state, as on another machine: nothing but the sink knows of both."""
+def test_a_second_copy(copies_of, topics, unique):
+    """Nothing but the sink knows of both."""
     topics.produce(topics.create(unique), [order(n) for n in range(5)])
     topics.create(f"{unique}-out")
     text = orders(unique) + to_topic(f"{unique}-out")
-    copies = []
-    for place in ("one", "two"):
-        (tmp_path / place).mkdir()
-        copies.append(commands(broker.bootstrap_servers, tmp_path / place, unique))
-        copies[-1].write(text)
-    one, two = copies
+    one, two = copies_of(text)
     one.runs()
     topics.produce(unique, [order(n) for n in range(5, 8)])
     two.runs()
@@ -297,7 +306,7 @@ def test_a_second_copy(commands, broker, topics, tmp_path, unique):
 
 
 @pytest.mark.parametrize("into", ["files", "table"])
-def test_a_second_copy_that_reads_no_topic(commands, broker, postgres, tmp_path, unique, into):
+def test_a_second_copy_that_reads_no_topic(copies_of, postgres, tmp_path, unique, into):
     """Nor a group that knows of both; the sink does. To such a copy a state that was lost comes down as well."""
     given, table = tmp_path / "in", unique.replace("-", "_")
     given.mkdir()
@@ -313,12 +322,7 @@ schema = "id BIGINT"
     else:
         postgres.execute(f"CREATE TABLE {table} (id BIGINT)")
         text += to_table(postgres, table)
-    copies = []
-    for place in ("one", "two"):
-        (tmp_path / place).mkdir()
-        copies.append(commands(broker.bootstrap_servers, tmp_path / place, unique))
-        copies[-1].write(text)
-    one, two = copies
+    one, two = copies_of(text)
 
     def rows():
         if into == "table":
