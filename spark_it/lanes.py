@@ -6,6 +6,7 @@ The marker is an offset of a group, committed in the same transaction as the rec
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from odradek.spark_it.lock import generation_of
 from odradek.spark_it.sinks import SinkError
 
 
@@ -110,6 +111,6 @@ class BatchUnit(Unit):
                 "elsewhere"
             )
         # An earlier generation has larger numbers of batches, and smaller markers.
-        if self.is_first or (marker is not None and marker.offset >> 32 == self.end >> 32):
+        if self.is_first or (marker is not None and generation_of(marker.offset) == generation_of(self.end)):
             return False
         raise self._wrong("is gone, expired or deleted, so it is not known whether the batch is written")

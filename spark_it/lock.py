@@ -64,6 +64,16 @@ def marker(generation: int, batch_id: int) -> int:
     return (generation << 32) + batch_id + 1
 
 
+def generation_of(marker: int) -> int:
+    """The generation that a marker is of."""
+    return marker >> 32
+
+
+def batch_of(marker: int) -> int:
+    """The last batch that is written by a marker; -1 if none of its generation is."""
+    return (marker & 0xFFFFFFFF) - 1
+
+
 def lock_of(pipeline: Pipeline, stateful: str | None, generation: int) -> Lock:
     """The lock of a pipeline as it is now. `stateful` is as `guarantees.guarantee` takes it."""
     of = units(pipeline, stateful)

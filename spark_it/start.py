@@ -11,6 +11,7 @@ from odradek.spark_it.group import Group, Offsets
 from odradek.spark_it.guarantees import Units
 from odradek.spark_it.lock import (
     Lock,
+    batch_of,
     changes,
     checkpoint_folder,
     lock_of,
@@ -200,9 +201,8 @@ def _refuse_unknown_batches(pipeline: Pipeline, began: Begin, written: int) -> N
     """Batches that the sink has, and the checkpoint does not know: one of the same number would be taken for written
     although it may hold something else, and one of another number may hold the same rows."""
     if written > began.known or (written and began.old is None):
-        batch = (written & 0xFFFFFFFF) - 1
         raise RefusedError(
-            f"the {pipeline.sink.connector} sink has batch {batch} of pipeline {pipeline.name}, and "
+            f"the {pipeline.sink.connector} sink has batch {batch_of(written)} of pipeline {pipeline.name}, and "
             f"{began.folder} does not know of it: the checkpoint is lost or put back from a copy, or the name was used "
             f"before or is used elsewhere; {_resets(pipeline, began.lock)}"
         )

@@ -1,5 +1,6 @@
 """What a sink's own record of the last batch says of the batch that is to be written."""
 
+from odradek.spark_it.lock import batch_of, generation_of
 from odradek.spark_it.sinks import Batch, SinkError
 
 
@@ -10,12 +11,12 @@ def is_written(recorded: int, batch: Batch, what: str) -> bool:
     """
     if recorded <= batch.marker:
         return recorded == batch.marker
-    if recorded >> 32 > batch.generation:
+    if generation_of(recorded) > batch.generation:
         raise SinkError(
-            f"{what} is of generation {recorded >> 32}, and this state of the pipeline of {batch.generation}: it was "
-            "reset since, or another copy of it writes there; use that one, or reset"
+            f"{what} is of generation {generation_of(recorded)}, and this state of the pipeline of {batch.generation}: "
+            "it was reset since, or another copy of it writes there; use that one, or reset"
         )
     raise SinkError(
-        f"{what} is batch {(recorded & 0xFFFFFFFF) - 1}, and this is batch {batch.id}: the checkpoint is older than "
+        f"{what} is batch {batch_of(recorded)}, and this is batch {batch.id}: the checkpoint is older than "
         "what is written; put back the newer one, or reset"
     )
