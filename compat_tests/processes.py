@@ -2,6 +2,7 @@
 
 import contextlib
 import ctypes
+import os
 import random
 import signal
 import socket
@@ -20,6 +21,12 @@ def _die_with_parent() -> None:
 def start(command: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
     """Like Popen; the kernel kills the child when the thread that started it ends, however that comes about."""
     return subprocess.Popen(command, preexec_fn=_die_with_parent, **options)
+
+
+def freeze(pid: int) -> None:
+    """Stops a child with SIGSTOP, and returns when it stands still: system calls that were under way have ended."""
+    os.kill(pid, signal.SIGSTOP)
+    os.waitid(os.P_PID, pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
 
 def free_ports(count: int) -> list[int]:
