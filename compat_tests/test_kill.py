@@ -12,15 +12,14 @@ from typing import Any, NamedTuple
 
 import pytest
 from kafka import TopicPartition
-from kafka.errors import CoordinatorLoadInProgressError, CoordinatorNotAvailableError, NotCoordinatorError
 
 from compat_tests import processes
 from compat_tests.clients import load
-from compat_tests.clients.common import ClientError, wait_until
+from compat_tests.clients.common import wait_until
 from compat_tests.kill.files import check_directory
 from compat_tests.kill.history import CommittedOffsets, Fate, Log, Sightings, check_log, shown
 from compat_tests.kill.killer import kill_again_and_again
-from compat_tests.kill.load import read_whole, running
+from compat_tests.kill.load import once_loaded, read_whole, running
 from compat_tests.kill.readers import (
     AssignedReader,
     ConfluentGroupReader,
@@ -161,6 +160,7 @@ def what_is_served(bootstrap: str) -> Served:
     with load("kafka_python").Admin(bootstrap) as admin:
         partitions = [TopicPartition(TOPIC, p) for p in range(PARTITIONS)]
         producers = admin._admin.describe_producers(partitions)
+        # A broker that has just started may have begun to load nothing yet.
         transactions = wait_until(lambda: once_loaded(transactions_of, admin._admin), 60, "transactions")
         offsets = wait_until(lambda: once_loaded(admin.group_offsets, GROUP), 60, "offsets")
         return Served(
@@ -176,19 +176,6 @@ def transactions_of(admin: Any) -> dict[str, Any]:
     """Descriptions of all transactional ids."""
     ids = [each.transactional_id for listed in admin.list_transactions().values() for each in listed]
     return admin.describe_transactions(ids)
-
-
-def once_loaded(ask: Callable[[Any], dict[Any, Any]], of: Any) -> dict[Any, Any]:
-    """What a coordinator answers; nothing while it loads."""
-    not_loaded = (CoordinatorLoadInProgressError, CoordinatorNotAvailableError, NotCoordinatorError)
-    try:
-        return ask(of)
-    except not_loaded:
-        return {}
-    except ClientError as error:
-        if error.code not in [each.errno for each in not_loaded]:
-            raise
-        return {}
 
 
 def check_files(data_dir: Path, served: Served) -> None:

@@ -1,17 +1,25 @@
 """All writers and readers of a kill test together, and what is asked of them at the end."""
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import confluent_kafka
 from confluent_kafka import TopicPartition
+from kafka.admin import TransactionState
+from kafka.errors import CoordinatorLoadInProgressError, CoordinatorNotAvailableError, NotCoordinatorError
 
+from compat_tests.clients import load
+from compat_tests.clients.common import ClientError, wait_until
 from compat_tests.kill.history import Log, Stored
 from compat_tests.kill.writers import LIBRDKAFKA
 
 READ_SECONDS = 60
+NOT_LOADED = (CoordinatorLoadInProgressError, CoordinatorNotAvailableError, NotCoordinatorError)
+DECIDED = [TransactionState.PREPARE_COMMIT.value, TransactionState.PREPARE_ABORT.value]
+
+T = TypeVar("T")
 
 
 @contextmanager
@@ -36,8 +44,41 @@ def running(workers: Iterable[Any]) -> Iterator[None]:
         worker.join()
 
 
+def once_loaded(ask: Callable[..., T], *of: Any) -> T:
+    """What coordinators answer when they have loaded."""
+
+    def answer() -> list[T]:
+        try:
+            return [ask(*of)]
+        except NOT_LOADED:
+            return []
+        except ClientError as error:
+            if error.code not in [each.errno for each in NOT_LOADED]:
+                raise
+            return []
+
+    answers: list[T] = wait_until(answer, READ_SECONDS, "coordinators to load")
+    return answers[0]
+
+
+def wait_for_markers(bootstrap: str) -> None:
+    """Until what has been decided is to be seen: a commit is answered before its markers are in the partitions."""
+    with load("kafka_python").Admin(bootstrap) as admin:
+
+        def under_way() -> list[Any]:
+            listed = once_loaded(lambda: admin._admin.list_transactions(state_filters=DECIDED))
+            return [each for of_broker in listed.values() for each in of_broker]
+
+        wait_until(lambda: not under_way(), READ_SECONDS, lambda: f"the markers of {under_way()}")
+
+
 def read_whole(bootstrap: str, topic: str, partitions: int, isolation: str, timeout_s: float = READ_SECONDS) -> Log:
-    """All records of a topic, up to the end of each partition that the broker answers for that isolation level."""
+    """All records of a topic, up to the end of each partition that the broker answers for that isolation level.
+
+    Under read_committed also those of transactions that have just been committed.
+    """
+    if isolation == "read_committed":
+        wait_for_markers(bootstrap)
     consumer = confluent_kafka.Consumer(
         {
             **LIBRDKAFKA,
