@@ -9,9 +9,7 @@ It has the same surface as `odradek.testing.OdradekBroker`, so that a test can t
 import atexit
 import contextlib
 import functools
-import os
 import shutil
-import signal
 import subprocess
 import tempfile
 import time
@@ -149,12 +147,6 @@ class ApacheKafkaBroker:
         else:
             self.kill()
         return self.start()
-
-    def suspend(self) -> None:
-        os.kill(self.pid, signal.SIGSTOP)
-
-    def resume(self) -> None:
-        os.kill(self.pid, signal.SIGCONT)
 
     def log_text(self) -> str:
         """All that the broker logged since its last start."""
