@@ -22,8 +22,13 @@ def settled(topic: str, members: list[Member]) -> bool:
     return even and frozenset().union(*held) == all_partitions(topic)
 
 
-def wait_settled(topic: str, *members: Member) -> None:
-    wait_until(lambda: settled(topic, list(members)), 60, lambda: [(m.name, m.events) for m in members])
+def wait_settled(admin: Any, topic: str, *members: Member) -> None:
+    """Until each has its share and nobody is about to join again, which may be so while each has it."""
+    wait_until(
+        lambda: settled(topic, list(members)) and admin.describe_group(topic).state == "Stable",
+        60,
+        lambda: [admin.describe_group(topic), *((m.name, m.events) for m in members)],
+    )
 
 
 @pytest.fixture
@@ -56,14 +61,12 @@ def join_leave_and_crash(join: Any, admin: Any, topic: str, assignor: str) -> li
     first = join("first", assignor=assignor)
     first.wait_for_assignment(PARTITIONS)
     second, third = join("second", assignor=assignor), join("third", assignor=assignor)
-    wait_settled(topic, first, second, third)
-    described = admin.describe_group(topic)
-    assert described.state == "Stable"
-    assert sorted(m.client_id for m in described.members) == ["first", "second", "third"]
+    wait_settled(admin, topic, first, second, third)
+    assert sorted(m.client_id for m in admin.describe_group(topic).members) == ["first", "second", "third"]
     third.leave()
-    wait_settled(topic, first, second)
+    wait_settled(admin, topic, first, second)
     second.crash()
-    wait_settled(topic, first)
+    wait_settled(admin, topic, first)
     assert len(admin.describe_group(topic).members) == 1
     return [first, second, third]
 
@@ -88,7 +91,7 @@ def test_three_members_join_leave_and_crash_with_cooperative_assignor(join, admi
 def test_a_static_member_comes_back_to_its_partitions_without_a_rebalance(join, admin, group_topic):
     options = {"session_timeout_ms": 20_000}
     members = [join(f"m{n}", instance_id=f"static-{n}", **options) for n in range(3)]
-    wait_settled(group_topic, *members)
+    wait_settled(admin, group_topic, *members)
     before = [len(m.changes) for m in members[:2]]
     held = members[2].assignment
     members[2].crash()
@@ -100,7 +103,7 @@ def test_a_static_member_comes_back_to_its_partitions_without_a_rebalance(join, 
     assert ids == {"static-0", "static-1", "static-2"}
 
 
-def test_a_group_shares_the_records_and_goes_on_where_it_stopped(broker, client, join, group_topic):
+def test_a_group_shares_the_records_and_goes_on_where_it_stopped(broker, client, admin, join, group_topic):
     """Records committed by members that went are not read again; no record is missed."""
     with client.Producer(broker.bootstrap_servers, ProducerOptions()) as producer:
 
@@ -109,7 +112,7 @@ def test_a_group_shares_the_records_and_goes_on_where_it_stopped(broker, client,
 
         produce(range(60))
         members = [join("a"), join("b")]
-        wait_settled(group_topic, *members)
+        wait_settled(admin, group_topic, *members)
         wait_until(lambda: {int(v) for m in members for v in m.values} == set(range(60)))
         for member in members:
             member.leave()
@@ -130,7 +133,8 @@ def test_members_go_on_over_a_broker_restart(start_broker, library, client, uniq
         Member(library, servers, unique, {**options, "client_id": "a"}) as a,
         Member(library, servers, unique, {**options, "client_id": "b"}) as b,
     ):
-        wait_settled(unique, a, b)
+        with client.Admin(servers) as admin:
+            wait_settled(admin, unique, a, b)
         with client.Producer(servers, ProducerOptions()) as producer:
             producer.produce(unique, [Message(b"%d" % n, partition=n % PARTITIONS) for n in range(60)])
         wait_until(lambda: len(a.values) + len(b.values) >= 60)
@@ -138,7 +142,8 @@ def test_members_go_on_over_a_broker_restart(start_broker, library, client, uniq
         with client.Producer(servers, ProducerOptions()) as producer:
             producer.produce(unique, [Message(b"%d" % n, partition=n % PARTITIONS) for n in range(60, 120)])
         wait_until(lambda: {int(v) for v in a.values + b.values} == set(range(120)), 90)
-        wait_settled(unique, a, b)
+        with client.Admin(servers) as admin:
+            wait_settled(admin, unique, a, b)
 
 
 def test_commits_with_metadata_by_a_consumer_without_membership(broker, client, topic, unique):
