@@ -3,6 +3,7 @@ of several folders share."""
 
 import itertools
 from collections import defaultdict
+from collections.abc import Iterator, Mapping
 
 import pytest
 
@@ -16,8 +17,8 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "side_by_side: has to hold for Apache Kafka too, to prove the test itself")
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> Iterator[None]:
     """The tests of a file run in one process, and those of all files that share a Spark in `SPARKS` of them.
 
     These come first, then files with tests that may take longest, then those that start processes: at the end no
@@ -27,6 +28,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         by_file[_file(item)].append(item)
     files = sorted(by_file, key=lambda file: _place(file, by_file[file]))
+    places = {file: place for place, file in enumerate(files)}
+    _group(files, by_file)
+    yield  # xdist reads the groups; pytest takes files apart to have what shares a parameter together
+    items.sort(key=lambda item: places[_file(item)])
+
+
+def _group(files: list[str], by_file: Mapping[str, list[pytest.Item]]) -> None:
     shared_s = {f"spark-{number}": 0.0 for number in range(SPARKS)}
     for file in files:
         group = file
@@ -35,8 +43,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             shared_s[group] += sum(_allowed_s(item) or USUAL_S for item in by_file[file])
         for item in by_file[file]:
             item.add_marker(pytest.mark.xdist_group(group))
-    places = {file: place for place, file in enumerate(files)}
-    items.sort(key=lambda item: places[_file(item)])
 
 
 def _place(file: str, items: list[pytest.Item]) -> tuple[bool, float, bool]:
