@@ -1,20 +1,45 @@
 """In which order the tests run, and which of them in one process: what pytest-xdist calls a group; and what the tests
-of several folders share."""
+of several folders share.
+
+`--backend=odradek,kafka` (or ODRADEK_COMPAT_BACKEND) says against which brokers tests of clients and of Spark run;
+without it they run against Odradek. Those marked `side_by_side` have to hold for Apache Kafka too, which proves that
+they test the right thing: `make parity`.
+"""
 
 import itertools
+import os
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 
 import pytest
 
+BACKENDS = ("odradek", "kafka")
 SPARKS = 2
 """How many processes start a Spark for the tests that share one."""
 USUAL_S = 60
 """What a test may take that says nothing of it, as far as its place is concerned."""
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--backend", help="brokers that tests run against: odradek, kafka or both with a comma")
+
+
 def pytest_configure(config: pytest.Config) -> None:
+    _backends(config)  # a wrong name is said once, and not of each file
     config.addinivalue_line("markers", "side_by_side: has to hold for Apache Kafka too, to prove the test itself")
+
+
+@pytest.hookimpl(tryfirst=True)  # so that the broker is named first
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "backend" in metafunc.fixturenames:
+        metafunc.parametrize("backend", _backends(metafunc.config), scope="session")
+
+
+def _backends(config: pytest.Config) -> list[str]:
+    names = (config.getoption("--backend") or os.environ.get("ODRADEK_COMPAT_BACKEND") or "odradek").split(",")
+    if unknown := set(names) - set(BACKENDS):
+        raise pytest.UsageError(f"--backend: unknown {', '.join(unknown)}; known are {', '.join(BACKENDS)}")
+    return names
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

@@ -1,10 +1,5 @@
-"""Brokers for the compatibility tests: the same tests run against Odradek and against Apache Kafka.
+"""Brokers for the compatibility tests: the same tests run against Odradek and against Apache Kafka."""
 
-`--backend=odradek,kafka` (or ODRADEK_COMPAT_BACKEND) says against which; without it they run against Odradek. Those
-marked `side_by_side` have to hold for Apache Kafka too, which proves that they test the right thing: `make parity`.
-"""
-
-import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -14,12 +9,9 @@ import pytest
 
 from compat_tests import clients
 from compat_tests.apache_kafka import jars
-from compat_tests.apache_kafka.broker import ApacheKafkaBroker
+from compat_tests.backends import BROKERS, Broker
 from compat_tests.clients.common import Admin
-from odradek.testing import OdradekBroker
 
-Broker = ApacheKafkaBroker | OdradekBroker
-BROKERS: dict[str, type[Any]] = {"odradek": OdradekBroker, "kafka": ApacheKafkaBroker}
 TEST_TIMEOUT_SECONDS = 180
 
 # Properties that both brokers get: what makes group tests quick, and what the scenarios count on.
@@ -38,29 +30,11 @@ SHARED_PROPERTIES = {
 }
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption(
-        "--backend", help="brokers that compat_tests run against: odradek, kafka or both with a comma"
-    )
-
-
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "needs(*features): runs with the client libraries that have these")
 
 
-def _asked_backends(config: pytest.Config) -> str | None:
-    return config.getoption("--backend") or os.environ.get("ODRADEK_COMPAT_BACKEND")
-
-
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    if "backend" in metafunc.fixturenames:
-        asked = _asked_backends(metafunc.config)
-        names = asked.split(",") if asked else ["odradek"]
-        if unknown := set(names) - set(BROKERS):
-            raise pytest.UsageError(
-                f"--backend: unknown {', '.join(unknown)}; known are {', '.join(BROKERS)}"
-            )
-        metafunc.parametrize("backend", names, scope="session")
     if "library" in metafunc.fixturenames:
         needed = {feature for mark in metafunc.definition.iter_markers("needs") for feature in mark.args}
         able = [name for name in clients.NAMES if needed <= clients.load(name).FEATURES]

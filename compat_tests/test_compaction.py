@@ -14,6 +14,7 @@ import pytest
 
 from compat_tests.apache_kafka import tools
 from compat_tests.apache_kafka.broker import ApacheKafkaBroker
+from compat_tests.backends import BROKERS, Broker
 from compat_tests.clients import load
 from compat_tests.clients.common import (
     Admin,
@@ -25,7 +26,7 @@ from compat_tests.clients.common import (
     Received,
     wait_until,
 )
-from compat_tests.conftest import BROKERS, SHARED_PROPERTIES, Broker
+from compat_tests.conftest import SHARED_PROPERTIES
 
 CLIENT = load("confluent")
 QUICK = {

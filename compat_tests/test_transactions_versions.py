@@ -7,10 +7,11 @@ import pytest
 from kafka.protocol.admin.cluster import UpdateFeaturesRequest, UpdateFeaturesResponse
 from kafka.protocol.metadata import ApiVersionsRequest, ApiVersionsResponse
 
+from compat_tests.backends import BROKERS
 from compat_tests.bad_frames import Connection
 from compat_tests.clients import load
 from compat_tests.clients.common import wait_until
-from compat_tests.conftest import BROKERS, SHARED_PROPERTIES
+from compat_tests.conftest import SHARED_PROPERTIES
 from compat_tests.transaction_frames import (
     Code,
     Initialized,

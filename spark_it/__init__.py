@@ -7,11 +7,11 @@ it, or to Apache Kafka, over the wire. Until something runs, nothing here needs 
 has, `checks` holds the parts against one another, `guarantees` says what comes of it. `checkpoint` reads Spark's own
 state, `lock` says what it was begun with, `reset` begins it anew.
 
-`tests/connector`, with `data` and `kafka`, shows with Spark's connector alone what a pipeline needs from the broker:
-executors assign partitions and seek, look up the earliest and latest offset around every poll, read one partition at
-several places at once, never join a group, keep their progress in a checkpoint of their own and trust that the latest
-offset never falls. Tests (`python -m pytest spark_it`) run against Odradek; those marked `side_by_side` have to
-hold for Apache Kafka too, which proves the test. `ODRADEK_COMPAT_BACKEND=kafka` runs tests against Apache Kafka. They
+`tests/connector` shows with Spark's connector alone what a pipeline needs from the broker: executors assign
+partitions and seek, look up the earliest and latest offset around every poll, read one partition at several places at
+once, never join a group, keep their progress in a checkpoint of their own and trust that the latest offset never
+falls. Tests (`python -m pytest spark_it`) run against Odradek; those marked `side_by_side` have to
+hold for Apache Kafka too, which proves the test. `--backend kafka` runs tests against Apache Kafka. They
 need pyspark 4.0.0 and Java 17; jars come from the cache that `compat_tests.apache_kafka.jars` fills, so no test reaches
 for the network. `tests/unit` needs neither Java nor a session.
 """

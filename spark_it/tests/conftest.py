@@ -11,29 +11,17 @@ import pytest
 from pyspark.sql import SparkSession
 
 from compat_tests.apache_kafka import jars
-from compat_tests.apache_kafka.broker import ApacheKafkaBroker
+from compat_tests.backends import BROKERS
 from odradek.spark_it import daemon
-from odradek.testing import OdradekBroker
 from spark_it.tests import quick_java
 from spark_it.tests.data import Topics
 from spark_it.tests.kafka_frames import KafkaFrames
 from spark_it.tests.postgres import PostgreSQL, PostgreSQLError
 
-BROKERS: dict[str, type[Any]] = {"odradek": OdradekBroker, "kafka": ApacheKafkaBroker}
 KEEPS_ALL = {"log.retention.ms": "-1"}
 """Tests have records of years ago, which a broker that runs for long would delete meanwhile."""
 TEST_TIMEOUT_S = 150
 """Of any test; the first has Spark's own start within it."""
-
-
-def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    if "backend" in metafunc.fixturenames:
-        # compat_tests declare the option; it is not there when they take no part in the run.
-        asked = metafunc.config.getoption("--backend", None) or os.environ.get("ODRADEK_COMPAT_BACKEND")
-        names = asked.split(",") if asked else ["odradek"]
-        if unknown := set(names) - set(BROKERS):
-            raise pytest.UsageError(f"no backend {', '.join(unknown)}; there are {', '.join(BROKERS)}")
-        metafunc.parametrize("backend", names, scope="session")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
