@@ -24,14 +24,17 @@ SEGMENTS = {"internal.segment.bytes": "2000", "segment.index.bytes": "4096"}
 
 
 class Workers:
-    """Starts processes, remembers them, and leaves none behind."""
+    """Starts processes, remembers them, and leaves none behind.
+
+    None is patient, whatever was asked for: it would give up where others keep the processors busy.
+    """
 
     def __init__(self):
         self.started = []
         self.patience = []
 
     def __call__(self, is_patient=True):
-        worker = ProcessWorker(is_patient=is_patient)
+        worker = ProcessWorker(is_patient=False)
         self.patience.append(is_patient)
         self.started.append(worker)
         return worker
@@ -131,6 +134,19 @@ def test_there_is_a_process_only_while_there_is_work(tmp_path, workers):
     [worker] = workers.started
     with pytest.raises(ProcessLookupError):
         os.kill(worker.pid, 0)
+    manager.close(T0)
+
+
+def test_a_patient_process_or_its_successor_does_it(tmp_path):
+    """Which of them depends on what else the machine has to do."""
+
+    def start(is_patient):
+        return ProcessWorker(is_patient=is_patient)
+
+    manager, log = make_log(OsFileSystem(), SEGMENTS, path=str(tmp_path), start_compaction_worker=start)
+    fill(log)
+    clean(manager)
+    assert manager.cleaner.offsets == {("t", 0): log.log_end_offset}
     manager.close(T0)
 
 
