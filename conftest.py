@@ -13,7 +13,8 @@ from collections.abc import Iterator, Mapping
 
 import pytest
 
-BACKENDS = ("odradek", "kafka")
+from compat_tests.backends import BROKERS
+
 SPARKS = 2
 """How many processes start a Spark for the tests that share one."""
 USUAL_S = 60
@@ -37,8 +38,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 def _backends(config: pytest.Config) -> list[str]:
     names = (config.getoption("--backend") or os.environ.get("ODRADEK_COMPAT_BACKEND") or "odradek").split(",")
-    if unknown := set(names) - set(BACKENDS):
-        raise pytest.UsageError(f"--backend: unknown {', '.join(unknown)}; known are {', '.join(BACKENDS)}")
+    if unknown := set(names) - set(BROKERS):
+        raise pytest.UsageError(f"--backend: unknown {', '.join(unknown)}; known are {', '.join(BROKERS)}")
     return names
 
 

@@ -116,7 +116,7 @@ def test_killed_before_and_after_the_commit(attempts):
 
 def test_a_sleeper_that_wakes_when_others_have_gone_on(attempts):
     sleeper = attempts.start("before")
-    os.kill(sleeper.pid, signal.SIGSTOP)
+    processes.freeze(sleeper.pid)
     assert attempts.write()
     assert attempts.write(batch=1)
     os.kill(sleeper.pid, signal.SIGCONT)
