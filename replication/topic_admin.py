@@ -44,6 +44,7 @@ from odradek.replication.topic_names import (
     TRANSACTION_STATE_TOPIC,
     check_topic_name,
     colliding_topic,
+    is_internal,
 )
 
 logger = logging.getLogger(__name__)
@@ -319,6 +320,13 @@ class TopicAdmin:
             raise KafkaError(
                 ErrorCode.INVALID_PARTITIONS,
                 f"topic {topic.name} has {old_count} partitions already, {topic.count} would not be more",
+            )
+        if is_internal(topic.name):
+            # The coordinator's partition is the key's hash modulo the count: with another count no state is found.
+            raise KafkaError(
+                ErrorCode.POLICY_VIOLATION,
+                f"{topic.name} keeps its {old_count} partitions: with another number of them the committed offsets "
+                "or transactions that it holds would not be found again",
             )
         added = topic.count - old_count
         factor = len(current.partitions[0].replicas)

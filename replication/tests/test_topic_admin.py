@@ -281,6 +281,28 @@ def test_faults_of_added_partitions(topic, code):
         assert grow(cluster, topic) == {topic[0]: code}
 
 
+@pytest.mark.parametrize("name", ["__consumer_offsets", "__transaction_state", "__share_group_state"])
+@pytest.mark.parametrize("validate_only", [False, True])
+def test_an_internal_topic_keeps_its_number_of_partitions(name, validate_only):
+    cluster = Cluster(static={"offsets.topic.num.partitions": "3"})
+    assert run_now(cluster.topics.auto_create([name])) == {name: None}
+    before = cluster.image.topics[name]
+    more = len(before.partitions) + 1
+    assert grow(cluster, (name, more), validate_only=validate_only) == {name: E.POLICY_VIOLATION}
+    assert grow(cluster, (name, more, [[1]]), validate_only=validate_only) == {name: E.POLICY_VIOLATION}
+    assert cluster.image.topics[name] is before
+
+
+def test_a_changed_property_leaves_the_partitions_of_an_internal_topic_alone():
+    cluster = Cluster(static={"offsets.topic.num.partitions": "3"})
+    run_now(cluster.topics.auto_create(["__consumer_offsets"]))
+    cluster.server.expire(cluster.store)
+    restarted = Cluster(server=cluster.server, logs=cluster.logs, static={"offsets.topic.num.partitions": "5"})
+    [error] = run_now(restarted.topics.auto_create(["__consumer_offsets"])).values()
+    assert error.code == E.TOPIC_ALREADY_EXISTS
+    assert len(restarted.image.topics["__consumer_offsets"].partitions) == 3
+
+
 def test_a_topic_named_twice_is_not_grown():
     cluster = Cluster()
     create(cluster, new("t"))

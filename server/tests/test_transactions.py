@@ -21,6 +21,10 @@ from odradek.protocol.messages.add_partitions_to_txn import (
     AddPartitionsToTxnRequestAddPartitionsToTxnTopic,
 )
 from odradek.protocol.messages.api_versions import ApiVersionsRequest
+from odradek.protocol.messages.create_partitions import (
+    CreatePartitionsRequest,
+    CreatePartitionsRequestCreatePartitionsTopic,
+)
 from odradek.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsRequestDeleteTopicState
 from odradek.protocol.messages.describe_transactions import DescribeTransactionsRequest
 from odradek.protocol.messages.end_txn import EndTxnRequest
@@ -383,6 +387,30 @@ def test_a_coordinators_topic_that_is_deleted(broker):
         until(lambda: producer.commit_offset(6) == 0)
         assert producer.end() == 0
         until(lambda: committed_offset(wire, TOPIC) == 6)
+
+
+@pytest.mark.parametrize("validate_only", [True, False])
+def test_a_coordinators_topic_cannot_grow(broker, validate_only):
+    """Its state would not be found any more: committed offsets read as -1, transactions as unknown."""
+    producer = Producer(broker.port, TOPIC)
+    with Wire(broker.port) as wire:
+        await_coordinator(wire, GROUP, key_type=0)
+        until(lambda: producer.commit_offset(5) == 0)
+        assert producer.end() == 0
+        until(lambda: committed_offset(wire, TOPIC) == 5)
+        assert producer.produce(b"a").error_code == 0
+        asked = [
+            CreatePartitionsRequestCreatePartitionsTopic(name=name, count=99, assignments=None)
+            for name in ("__consumer_offsets", "__transaction_state")
+        ]
+        request = CreatePartitionsRequest(topics=asked, timeout_ms=5000, validate_only=validate_only)
+        answers = {one.name: (one.error_code, one.error_message) for one in wire.ask(request).results}
+        for name, (code, text) in answers.items():
+            assert code == ErrorCode.POLICY_VIOLATION
+            assert text.startswith(f"{name} keeps its ")
+        assert len(answers) == 2
+        assert committed_offset(wire, TOPIC) == 5
+    assert producer.end() == 0
 
 
 def test_a_transaction_past_its_timeout_is_aborted(shared, topic):
