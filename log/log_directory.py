@@ -5,10 +5,10 @@ Source: Kafka documentation ("Log", "Log directories"); KIP-631 and KIP-858 for 
 
 import logging
 from collections.abc import Callable
-from threading import Lock
 from typing import NamedTuple
 
 from odradek.log import checkpoints
+from odradek.log.checkpoint_file import OffsetCheckpointFile, Offsets
 from odradek.log.checkpoints import (
     CLEANER_OFFSETS_FILE,
     HIGH_WATERMARKS_FILE,
@@ -23,8 +23,7 @@ from odradek.log.filesystem import DiskFullError, FileLock, FileSystem, LockedEr
 
 logger = logging.getLogger(__name__)
 
-Offsets = dict[tuple[str, int], int]
-
+ALL_CHECKPOINTS = (RECOVERY_POINTS_FILE, LOG_START_OFFSETS_FILE, HIGH_WATERMARKS_FILE, CLEANER_OFFSETS_FILE)
 DELETE_SUFFIX = "-delete"
 STRAY_SUFFIX = "-stray"
 FUTURE_SUFFIX = "-future"
@@ -89,10 +88,7 @@ class LogDirectory:
         self.failure: Exception | None = None
         self.is_full = False
         self._lock: FileLock | None = None
-        self._written: dict[str, Offsets] = {}
-        self._write_lock = Lock()
-        self._generation = 0
-        self._written_generation: dict[str, int] = {}
+        self._checkpoints = {name: OffsetCheckpointFile(fs, f"{path}/{name}") for name in ALL_CHECKPOINTS}
 
     # Open
 
@@ -107,6 +103,8 @@ class LogDirectory:
             raise self.failed("opening", error) from error
 
     def unlock(self) -> None:
+        for checkpoint in self._checkpoints.values():
+            checkpoint.close()
         if self._lock is not None:
             self._lock.release()
             self._lock = None
@@ -162,51 +160,44 @@ class LogDirectory:
 
     def read_offsets(self, file_name: str) -> Offsets:
         """A checkpoint; a malformed one takes the directory offline, but for the cleaner's, which can start over."""
-        path = f"{self.path}/{file_name}"
         try:
-            offsets = checkpoints.read_offsets(self.fs, path)
+            return self._checkpoints[file_name].read()
         except MalformedFileError as error:
             if file_name != CLEANER_OFFSETS_FILE:
                 raise self.failed("reading a checkpoint", error) from error
             logger.warning("cleaning starts over: %s", error)
-            offsets = {}
+            return {}
         except OSError as error:
             raise self.failed("reading a checkpoint", error) from error
-        self._written[file_name] = offsets
-        return offsets
 
     # Checkpoints
 
     def prepare_checkpoint(self, file_name: str, offsets: Offsets) -> Callable[[], None] | None:
-        """The write that brings a checkpoint file up to date, for any thread; None if the file is."""
-        if self._written.get(file_name) == offsets:
-            return None
-        self._generation += 1
-        generation = self._generation
-        return lambda: self._write(file_name, offsets, generation)
+        """Record a checkpoint's content; return the write that saves it, for any thread. None if the file has it.
+
+        The write saves the content that is recorded when it runs, or nothing if another write did.
+        """
+        is_outdated = self._checkpoints[file_name].record(offsets)
+        return (lambda: self._write(file_name)) if is_outdated else None
 
     def write_checkpoint(self, file_name: str, offsets: Offsets) -> None:
         write = self.prepare_checkpoint(file_name, offsets)
         if write is not None:
             write()
 
-    def has_checkpoint_of(self, key: tuple[str, int]) -> bool:
-        """Whether some checkpoint file still has an entry for this partition."""
-        return any(key in offsets for offsets in self._written.values())
+    def may_have_checkpoint_of(self, key: tuple[str, int]) -> bool:
+        """Whether a checkpoint file has an entry for this partition, or a write that is prepared might add one."""
+        return any(checkpoint.may_hold(key) for checkpoint in self._checkpoints.values())
 
-    def _write(self, file_name: str, offsets: Offsets, generation: int) -> None:
-        with self._write_lock:
-            # A write that waited for a thread must not undo a later one.
-            if generation < self._written_generation.get(file_name, 0) or self.failure is not None:
-                return
-            try:
-                checkpoints.write_offsets(self.fs, f"{self.path}/{file_name}", offsets)
-            except OSError as error:
-                message = f"writing {file_name} failed in {self.path}: {error}"
-                failure = DiskFullError if is_disk_full(error) else LogDirFailure
-                raise failure(self.path, message) from error
-            self._written_generation[file_name] = generation
-            self._written[file_name] = offsets
+    def _write(self, file_name: str) -> None:
+        if self.failure is not None:
+            return
+        try:
+            self._checkpoints[file_name].write()
+        except OSError as error:
+            message = f"writing {file_name} failed in {self.path}: {error}"
+            failure = DiskFullError if is_disk_full(error) else LogDirFailure
+            raise failure(self.path, message) from error
 
     def mark_clean(self, broker_epoch: int) -> None:
         """The last thing before the lock is released: the next start need not recover."""
@@ -217,9 +208,6 @@ class LogDirectory:
 
     def failed(self, what: str, error: Exception) -> LogDirFailure:
         return LogDirFailure(self.path, f"{what} failed in {self.path}: {error}")
-
-
-ALL_CHECKPOINTS = (RECOVERY_POINTS_FILE, LOG_START_OFFSETS_FILE, HIGH_WATERMARKS_FILE, CLEANER_OFFSETS_FILE)
 
 
 def read_topic_id(fs: FileSystem, directory: str, *, is_clean: bool) -> bytes | None:

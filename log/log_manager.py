@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from odradek.log import checkpoints, parallel
 from odradek.log.background import RunAll, RunInThread, run_inline
+from odradek.log.checkpoint_file import Offsets
 from odradek.log.checkpoints import (
     CLEANER_OFFSETS_FILE,
     HIGH_WATERMARKS_FILE,
@@ -27,7 +28,6 @@ from odradek.log.log_directory import (
     STRAY_SUFFIX,
     InconsistentMetaError,
     LogDirectory,
-    Offsets,
     PartitionDirectory,
     marked_name,
     partition_name,
@@ -370,8 +370,8 @@ class LogManager(LogUpkeep):
         What is there already is never the new log: `open` took in all there was, what it refused is offline, and what
         is deleted or half made does not keep the name.
         """
-        # An entry of a log of that name that was deleted would make a crash cut the new one.
-        for file_name in ALL_CHECKPOINTS if directory.has_checkpoint_of(key) else ():
+        # After a crash an entry of a deleted log of that name would cut or empty the new one.
+        for file_name in ALL_CHECKPOINTS if directory.may_have_checkpoint_of(key) else ():
             directory.write_checkpoint(file_name, self._offsets(file_name, directory.path))
         path = f"{directory.path}/{partition_name(*key)}"
         if self.fs.exists(path):

@@ -9,6 +9,7 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from odradek.log.background import Done, Job, RunInThread, Schedule, Sweep
+from odradek.log.checkpoint_file import Offsets
 from odradek.log.checkpoints import (
     CLEANER_OFFSETS_FILE,
     HIGH_WATERMARKS_FILE,
@@ -19,7 +20,7 @@ from odradek.log.cleaner import Cleaner
 from odradek.log.compaction_run import Worker
 from odradek.log.config import LogConfig
 from odradek.log.filesystem import DiskFullError, FileSystem, LogDirFailure, is_disk_full
-from odradek.log.log_directory import LogDirectory, Offsets
+from odradek.log.log_directory import LogDirectory
 from odradek.log.partition_log import PartitionLog
 from odradek.log.segment import DeletedSegment
 from odradek.properties import INT64_MAX

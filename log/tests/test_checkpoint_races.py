@@ -1,0 +1,257 @@
+"""Checkpoint writes that wait for a thread while logs are deleted, created again and truncated, and then a crash."""
+
+import errno
+from collections.abc import Callable
+from contextlib import suppress
+from random import Random
+
+import pytest
+
+from odradek.log import checkpoints
+from odradek.log.background import run_inline
+from odradek.log.checkpoint_file import OffsetCheckpointFile
+from odradek.log.filesystem import DiskFullError, MemoryFileSystem, SimulatedCrash
+from odradek.log.log_directory import ALL_CHECKPOINTS
+from odradek.log.log_manager import LogManager
+from odradek.log.partition_log import PartitionLog
+from odradek.log.tests.managers import NEW_ID, TOPIC_ID, append, opened, run_until
+from odradek.log.tests.threads import Threads
+
+START, RECOVERY = "log-start-offset-checkpoint", "recovery-point-offset-checkpoint"
+CLEANER = "cleaner-offset-checkpoint"
+PATH = "/data/a"
+KEY = ("t", 0)
+
+
+def on_disk(fs: MemoryFileSystem, file_name: str, path: str = PATH) -> dict[tuple[str, int], int]:
+    return checkpoints.read_offsets(fs, f"{path}/{file_name}")
+
+
+def manager_with_waiting_checkpoints(fs: MemoryFileSystem, threads: Threads) -> LogManager:
+    """All four checkpoints of a log of ten records wait for a thread; none was ever written."""
+    manager = opened(fs, [PATH], run_in_thread=threads)
+    log = manager.create_log(*KEY, TOPIC_ID, 0)
+    append(log, *[b"old"] * 10)
+    log.delete_records_before(5)
+    log.roll(0)
+    log.flush(0)
+    manager.cleaner.offsets[KEY] = 8
+    threads.run()
+    run_until(manager, 0, 61_000)
+    manager.checkpoint_cleaned(PATH, lambda: None)
+    assert not any(fs.exists(f"{PATH}/{name}") for name in ALL_CHECKPOINTS)
+    return manager
+
+
+def create_again(manager: LogManager) -> PartitionLog:
+    manager.delete_log(*KEY, 61_000)
+    log = manager.create_log(*KEY, NEW_ID, 61_000)
+    append(log, b"new")
+    log.flush(61_000)
+    return log
+
+
+def assert_new_log_is_whole(fs: MemoryFileSystem) -> None:
+    fs.crash()
+    log = opened(fs, [PATH], ids={"t": NEW_ID}).get(*KEY)
+    assert log is not None
+    assert (log.log_start_offset, log.log_end_offset) == (0, 1)
+    assert log.high_watermark <= 1
+
+
+def test_a_write_that_waits_while_the_topic_is_created_again_brings_nothing_old() -> None:
+    fs, threads = MemoryFileSystem(), Threads()
+    create_again(manager_with_waiting_checkpoints(fs, threads))
+    threads.run()
+    assert on_disk(fs, START) == on_disk(fs, CLEANER) == {}
+    assert_new_log_is_whole(fs)
+
+
+def test_a_crash_after_any_of_the_writes_finds_the_new_log_whole() -> None:
+    for count in range(1, 20):
+        fs, threads = MemoryFileSystem(), Threads()
+        create_again(manager_with_waiting_checkpoints(fs, threads))
+        threads.run(count)
+        assert_new_log_is_whole(fs)
+
+
+def test_a_crash_at_any_change_finds_the_new_log_whole_or_none() -> None:
+    def live(fs: MemoryFileSystem) -> None:
+        threads = Threads()
+        manager = manager_with_waiting_checkpoints(fs, threads)
+        threads.run(2)
+        create_again(manager)
+        threads.run()
+
+    probe = MemoryFileSystem()
+    live(probe)
+    for change in range(1, probe.operations + 1):
+        fs = MemoryFileSystem()
+        fs.crash_at(change)
+        with suppress(SimulatedCrash):
+            live(fs)
+        fs.crash(Random(change))
+        log = opened(fs, [PATH], ids={"t": NEW_ID}).get(*KEY)
+        if log is not None and log.log_end_offset < 5:
+            assert log.log_start_offset == 0, f"emptied by a crash at change {change}"
+
+
+def test_a_write_that_waited_since_before_the_deletion_leaves_nothing_for_the_new_log() -> None:
+    fs, threads = MemoryFileSystem(), Threads()
+    manager = manager_with_waiting_checkpoints(fs, threads)
+    manager.delete_log(*KEY, 61_000)
+    threads.run()
+    log = manager.create_log(*KEY, NEW_ID, 61_000)
+    append(log, b"new")
+    log.flush(61_000)
+    assert on_disk(fs, START) == on_disk(fs, CLEANER) == {}
+    threads.run()
+    assert_new_log_is_whole(fs)
+
+
+def test_a_write_that_found_no_room_is_not_tried_again_with_what_it_had() -> None:
+    fs, threads = MemoryFileSystem(), Threads()
+    manager = manager_with_waiting_checkpoints(fs, threads)
+    fs.is_full = True
+    threads.run(3)
+    manager.delete_log(*KEY, 61_000)
+    with pytest.raises(DiskFullError):
+        manager.create_log(*KEY, NEW_ID, 61_000)
+    fs.is_full = False
+    log = manager.create_log(*KEY, NEW_ID, 61_000)
+    append(log, b"new")
+    log.flush(61_000)
+    threads.run()
+    assert on_disk(fs, START) == {}
+    assert_new_log_is_whole(fs)
+
+
+def test_a_write_whose_end_failed_may_be_on_the_disk() -> None:
+    """The new content has its name, and only the sync of the directory finds no room."""
+    fs = MemoryFileSystem()
+    fs.make_directory(PATH)
+    file = OffsetCheckpointFile(fs, f"{PATH}/{START}")
+    assert file.record({KEY: 5})
+    file.write()
+    fs.fail("sync_directory", error=errno.ENOSPC)
+    file.record({("u", 0): 1})
+    with pytest.raises(OSError, match="No space"):
+        file.write()
+    assert file.may_hold(KEY)
+    assert file.may_hold(("u", 0))
+    # What was written last is to be written again, since it is not what the file has.
+    assert file.record({KEY: 5})
+    file.write()
+    assert on_disk(fs, START) == {KEY: 5}
+    assert not file.may_hold(("u", 0))
+    assert not file.record({KEY: 5})
+
+
+def test_entries_of_a_write_that_is_under_way_count_as_there() -> None:
+    class Watched(MemoryFileSystem):
+        watch: Callable[[], None] | None = None
+
+        def rename(self, old: str, new: str) -> None:
+            if self.watch is not None:
+                self.watch()
+            super().rename(old, new)
+
+    fs = Watched()
+    fs.make_directory(PATH)
+    file = OffsetCheckpointFile(fs, f"{PATH}/{START}")
+    found: list[bool] = []
+
+    def meanwhile() -> None:
+        assert file.record({})
+        found.append(file.may_hold(KEY))
+
+    fs.watch = meanwhile
+    file.record({KEY: 5})
+    file.write()
+    fs.watch = None
+    assert found == [True]
+    assert (on_disk(fs, START), file.may_hold(KEY)) == ({KEY: 5}, True)
+    file.write()
+    assert (on_disk(fs, START), file.may_hold(KEY)) == ({}, False)
+
+
+def test_a_write_that_waits_past_the_stop_does_nothing() -> None:
+    fs, threads = MemoryFileSystem(), Threads()
+    manager = opened(fs, [PATH], run_in_thread=threads)
+    append(manager.create_log(*KEY, TOPIC_ID, 0), b"a")
+    threads.run()
+    run_until(manager, 0, 5000)
+    fs.is_full = True
+    manager.close(5000)
+    fs.is_full = False
+    operations = fs.operations
+    threads.run()
+    assert fs.operations == operations, "the directory may be another broker's by now"
+
+
+def test_a_truncation_is_not_undone_by_a_checkpoint_that_waited() -> None:
+    fs, threads = MemoryFileSystem(), Threads()
+    manager = opened(fs, [PATH], run_in_thread=threads)
+    log = manager.create_log(*KEY, TOPIC_ID, 0)
+    run_until(manager, 0, 31_000)
+    threads.run()
+    assert on_disk(fs, RECOVERY) == {KEY: 0}
+    append(log, b"a", b"b", b"c")
+    log.roll(31_000)
+    log.flush(31_000)
+    run_until(manager, 31_000, 91_000)
+    manager.truncate_to(*KEY, 0, 91_000)
+    threads.run()
+    assert on_disk(fs, RECOVERY) == {KEY: 0}
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_no_entry_is_ever_beyond_its_log(seed: int) -> None:
+    """Two topics in two directories go through anything, in any order of threads; and so does the disk.
+
+    Every log of a topic begins at 0, so an entry larger than the log's end is one of its predecessor.
+    """
+    random, fs, threads = Random(seed), MemoryFileSystem(), Threads()
+    paths = [PATH, "/data/b"]
+    manager = opened(fs, paths, run_in_thread=threads)
+    ids: dict[str, bytes] = {}
+    now_ms = 0
+    for _ in range(250):
+        topic = random.choice("tu")
+        log = manager.get(topic, 0)
+        action = random.randrange(9)
+        if action == 0 and log is not None:
+            manager.delete_log(topic, 0, now_ms)
+            del ids[topic]
+        elif action <= 2 and log is None:
+            new_id = random.randbytes(16)
+            try:
+                manager.create_log(topic, 0, new_id, now_ms, is_new=True)
+                ids[topic] = new_id
+            except DiskFullError:
+                pass
+        elif action == 3 and log is not None:
+            append(log, *[b"x"] * random.randrange(1, 9))
+            log.delete_records_before(random.randrange(log.log_start_offset, log.log_end_offset + 1))
+            manager.cleaner.offsets[topic, 0] = log.log_end_offset
+            if random.random() < 0.5:
+                log.roll(now_ms)
+                log.flush(now_ms)
+        elif action <= 5:
+            now_ms = run_until(manager, now_ms, now_ms + 61_000)
+            manager.checkpoint_cleaned(random.choice(paths), lambda: None)
+        elif action <= 7 and threads.waiting:
+            run_inline(*threads.waiting.pop(random.randrange(len(threads.waiting))))
+        elif action == 8:
+            fs.heal()
+            if random.random() < 0.5:
+                fs.fail("write", after=random.randrange(1, 4), error=errno.ENOSPC, path_contains="offset-checkpoint")
+        for path in paths:
+            for file_name in ALL_CHECKPOINTS:
+                for key, offset in on_disk(fs, file_name, path).items():
+                    found = manager.get(*key)
+                    if found is not None and found.log_directory == path:
+                        assert offset <= found.log_end_offset, (file_name, key)
+    fs.crash(random)
+    again = opened(fs, paths, ids=ids)
+    assert again.online_directories == paths
