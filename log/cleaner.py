@@ -58,6 +58,10 @@ class CleanerHost(Protocol):
 
     def all_logs(self) -> list[PartitionLog]: ...
 
+    def serves(self, log: PartitionLog) -> bool:
+        """Whether the log was not deleted."""
+        ...
+
     def fail_directory(self, path: str, error: Exception) -> None: ...
 
     def delete_old_segments(self, log: PartitionLog, now_ms: int) -> None:
@@ -220,7 +224,9 @@ class Cleaner:
                 self._sweep = None
                 self._due = sorted(self._found, key=lambda target: target.ratio)
                 return True
-            if log.config.compacts and log.failure is None and (log.topic, log.partition) not in self._running:
+            if not log.config.compacts or log.failure is not None or not self._host.serves(log):
+                continue
+            if (log.topic, log.partition) not in self._running:
                 self._visit(log, now_ms)
         return False
 
@@ -266,7 +272,7 @@ class Cleaner:
         key = (log.topic, log.partition)
         if log.failure is not None or key in self._running or key in self.uncleanable or not log.config.compacts:
             return False
-        if not any(log is other for other in self._host.all_logs()):
+        if not self._host.serves(log):
             return False
         target = self._find_target(log, now_ms)
         if target is None:

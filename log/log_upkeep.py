@@ -128,6 +128,10 @@ class LogUpkeep:
     def all_logs(self) -> list[PartitionLog]:
         return list(self._logs.values())
 
+    def serves(self, log: PartitionLog) -> bool:
+        """Whether the log is there; false for one that was deleted, also if another has its name now."""
+        return self._logs.get((log.topic, log.partition)) is log
+
     # Directories
 
     def _online(self) -> list[LogDirectory]:
@@ -211,7 +215,11 @@ class LogUpkeep:
         start_ms = now_ms + settings.log_initial_task_delay_ms
 
         def sweep(visit: Callable[[PartitionLog, int], None]) -> Sweep[PartitionLog]:
-            return Sweep(self.all_logs, visit, _VISITS_PER_STEP)
+            def visit_served(log: PartitionLog, now_ms: int) -> None:
+                if self.serves(log):
+                    visit(log, now_ms)
+
+            return Sweep(self.all_logs, visit_served, _VISITS_PER_STEP)
 
         add(sweep(self._apply_retention), settings.log_retention_check_interval_ms, start_ms)
         flush_ms = min(_FLUSH_SWEEP_MS, settings.log_flush_scheduler_interval_ms)

@@ -13,6 +13,7 @@ from odradek.log.filesystem import (
 from odradek.log.log_manager import LogManager
 from odradek.log.tests.managers import (
     DIRECTORIES,
+    NEW_ID,
     ONE_THREAD,
     TOPIC_ID,
     append,
@@ -114,6 +115,42 @@ def test_sweeps_visit_a_few_logs_at_a_time() -> None:
         flushed.append(sum(log.flushed_offset for log in manager.all_logs()))
     assert flushed == [200, 400]
     assert all(log.flushed_offset == 1 for log in manager.all_logs())
+
+
+def test_a_sweep_leaves_out_a_log_that_was_deleted_since_it_began() -> None:
+    """Its directory may be gone: to look for segments to delete would take the log directory offline."""
+    fs = MemoryFileSystem()
+    config = {"retention.ms": "1000", "internal.segment.bytes": "100", "file.delete.delay.ms": "0"}
+    manager = opened(fs, ["/data/a"], config)
+    for partition in range(401):
+        append(manager.create_log("t", partition, TOPIC_ID, 0), b"a", b"b")
+    now_ms = run_until(manager, 0, 29_999)
+    assert manager.run_due(now_ms) == now_ms, "201 logs are left"
+    last = manager.get("t", 400)
+    assert last is not None
+    assert last.log_start_offset == 0
+    manager.delete_log("t", 400, now_ms)
+    assert manager.run_due(now_ms) == now_ms, "one is left"
+    assert not fs.exists(last.directory)
+    manager.run_due(now_ms)
+    assert manager.online_directories == ["/data/a"]
+
+
+def test_a_cleaner_sweep_leaves_out_a_log_that_was_deleted_since_it_began() -> None:
+    """The checkpoint of the log that has its name now is not to be measured by it."""
+    manager = opened(MemoryFileSystem(), ["/data/a"], {"cleanup.policy": "compact,delete"})
+    for partition in range(201):
+        append(manager.create_log("t", partition, TOPIC_ID, 0), b"a", b"b")
+    old = manager.get("t", 200)
+    assert old is not None
+    old.delete_records_before(2)
+    manager.cleaner.step(0)
+    manager.delete_log("t", 200, 0)
+    append(manager.create_log("t", 200, NEW_ID, 0), b"a")
+    manager.cleaner.offsets["t", 200] = 1
+    while manager.cleaner.step(0):
+        pass
+    assert manager.cleaner.offsets["t", 200] == 1
 
 
 def test_idle_producers_are_forgotten() -> None:
