@@ -23,6 +23,7 @@ from odradek.log.filesystem import DiskFullError, FileSystem, LogDirFailure, is_
 from odradek.log.log_directory import LogDirectory
 from odradek.log.partition_log import PartitionLog
 from odradek.log.segment import DeletedSegment
+from odradek.log.shared_write import SharedWrite
 from odradek.properties import INT64_MAX
 from odradek.protocol.errors import ErrorCode
 
@@ -117,6 +118,7 @@ class LogUpkeep:
             start_worker=start_compaction_worker,
         )
         self._run_in_thread = run_in_thread
+        self._log_start_writes = {path: self._log_start_write(path) for path in paths}
         self._on_directory_failure = on_directory_failure
         self._logs: dict[Key, PartitionLog] = {}
         # What is there and not served, and where: in a directory that is offline, or damaged.
@@ -372,6 +374,22 @@ class LogUpkeep:
         write = directory.prepare_checkpoint(CLEANER_OFFSETS_FILE, self._offsets(CLEANER_OFFSETS_FILE, path))
         self._run_in_thread(write or (lambda: None), finish)
 
+    def _log_start_write(self, path: str) -> SharedWrite:
+        def prepare() -> Callable[[], None] | None:
+            offsets = self._offsets(LOG_START_OFFSETS_FILE, path)
+            return self.directories[path].prepare_checkpoint(LOG_START_OFFSETS_FILE, offsets)
+
+        return SharedWrite(prepare, self._run_in_thread, lambda error: self._background_failed(path, error))
+
+    def checkpoint_log_starts(self, path: str, done: Done) -> None:
+        """Make the starts of a directory's logs durable, in a thread; then call `done`, with the failure if it failed.
+
+        One write serves all who call before it begins. After a failure the starts remain as they are, and the next
+        checkpoint saves them if the directory is still online.
+        """
+        directory = self.directories[path]
+        self._log_start_writes[path].request(lambda error: done(error or directory.failure))
+
     def clean_soon(self) -> None:
         """For the cleaner: let it look for more to do."""
         if self._cleaning is not None:
@@ -401,7 +419,9 @@ class LogUpkeep:
         if file_name == CLEANER_OFFSETS_FILE:
             cleaned = self.cleaner.offsets
             return {key: cleaned[key] for key, _ in logs if key in cleaned}
-        return {key: log.log_start_offset for key, log in logs if log.log_start_offset > log.segments[0].base_offset}
+        # Apache Kafka leaves out starts that equal the first segment's. After a power loss the removal of the segments
+        # before it may be undone.
+        return {key: log.log_start_offset for key, log in logs if log.log_start_offset > 0}
 
 
 def _expire_producers(log: PartitionLog, now_ms: int) -> None:

@@ -51,7 +51,7 @@ APIS: Final = {
         Api(18, "ApiVersions", 0, 4, "api_versions:api_versions"),
         Api(19, "CreateTopics", 2, 7, "topics:create_topics"),
         Api(20, "DeleteTopics", 1, 6, "topics:delete_topics"),
-        Api(21, "DeleteRecords", 0, 2, "topics:delete_records"),
+        Api(21, "DeleteRecords", 0, 2, "delete_records:delete_records"),
         Api(22, "InitProducerId", 0, 6, "producers:init_producer_id"),
         Api(23, "OffsetForLeaderEpoch", 2, 4, "list_offsets:offset_for_leader_epoch"),
         Api(24, "AddPartitionsToTxn", 0, 5, "transactions:add_partitions_to_txn"),

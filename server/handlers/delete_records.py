@@ -1,0 +1,146 @@
+"""DeleteRecords 0-2: moves the log start of partitions and answers with their low watermarks (KIP-107).
+
+A partition is answered when its log start is in the checkpoint of its log directory, synced, and all replicas have
+followed: an acknowledged deletion outlives kill -9 and a power loss. Apache Kafka writes that checkpoint once a minute.
+All partitions of one log directory, of this request and of others, share a write.
+"""
+
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from twisted.internet.defer import Deferred
+
+from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.protocol.messages.delete_records import (
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteRecordsResponseDeleteRecordsPartitionResult,
+    DeleteRecordsResponseDeleteRecordsTopicResult,
+)
+from odradek.server.purgatory import DelayedOperation
+
+if TYPE_CHECKING:
+    from odradek.replication.partition import Partition
+    from odradek.server.request import RequestContext
+    from odradek.server.services import Services
+
+LEAST_WAIT_FOR_DISK_MS: Final = 1_000
+"""Kafka's timeout is for followers, and 0 succeeds without any. The write gets this long whatever the timeout is."""
+
+_INVALID_LOW_WATERMARK: Final = -1
+_Row = DeleteRecordsResponseDeleteRecordsPartitionResult
+
+
+def delete_records(services: "Services", context: "RequestContext", request: DeleteRecordsRequest) -> Any:
+    """Move the log start of each partition; errors are per partition."""
+    response = DeleteRecordsResponse()
+    deletions = []
+    for topic in request.topics:
+        rows = []
+        for asked in topic.partitions:
+            row = _Row(partition_index=asked.partition_index, low_watermark=_INVALID_LOW_WATERMARK)
+            rows.append(row)
+            try:
+                partition = services.replicas.get(topic.name, asked.partition_index)
+                row.low_watermark = partition.delete_records(asked.offset)
+                log = partition.leading_log()
+            except KafkaError as error:
+                _refuse(row, error)
+                continue
+            deletions.append(_Deletion(partition, log.log_start_offset, log.log_directory, row))
+        response.topics.append(DeleteRecordsResponseDeleteRecordsTopicResult(name=topic.name, partitions=rows))
+    return _PendingRequest(services, response, deletions).answer(request.timeout_ms)
+
+
+def delete_records_error(request: DeleteRecordsRequest, version: int, error: KafkaError) -> DeleteRecordsResponse:
+    """Return a response with the error at every partition."""
+    return DeleteRecordsResponse(
+        topics=[
+            DeleteRecordsResponseDeleteRecordsTopicResult(
+                name=topic.name,
+                partitions=[
+                    _Row(
+                        partition_index=asked.partition_index,
+                        low_watermark=_INVALID_LOW_WATERMARK,
+                        error_code=error.code,
+                    )
+                    for asked in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+class _Deletion(NamedTuple):
+    """A partition whose log start moved to `offset`, and the row of the response that waits for it."""
+
+    partition: "Partition"
+    offset: int
+    log_directory: str
+    row: _Row
+
+
+class _PendingRequest:
+    """A request until all its partitions are answered for.
+
+    A log start that moved does not move back when its checkpoint cannot be written: consumers have seen it. The client
+    gets the error and tries again, which writes the checkpoint again.
+    """
+
+    def __init__(self, services: "Services", response: DeleteRecordsResponse, deletions: list[_Deletion]) -> None:
+        self._services = services
+        self._response = response
+        self._pending = deletions
+        self._outcomes: dict[str, Exception | None] = {}
+        self._operation: DelayedOperation | None = None
+
+    def answer(self, timeout_ms: int) -> "DeleteRecordsResponse | Deferred[DeleteRecordsResponse]":
+        directories = dict.fromkeys(deletion.log_directory for deletion in self._pending)
+        for path in directories:
+            self._services.logs.checkpoint_log_starts(path, partial(self._saved, path))
+        if self._settle() is not None:
+            return self._response
+        if len(self._outcomes) < len(directories):
+            timeout_ms = max(timeout_ms, LEAST_WAIT_FOR_DISK_MS)
+        self._operation = DelayedOperation(self._settle, self._time_out)
+        # Only followers are waited for at a partition. Appends to others need not wake this.
+        followed = dict.fromkeys(one.partition for one in self._pending if one.partition.followers)
+        return self._operation.wait(self._services.reactor, timeout_ms, followed)
+
+    def _saved(self, path: str, error: Exception | None) -> None:
+        """The checkpoint of a directory was written, or could not be."""
+        self._outcomes[path] = error
+        if self._operation is not None:
+            self._operation.wake()
+
+    def _settle(self) -> DeleteRecordsResponse | None:
+        """Answer for the partitions that can be; return the response when none is left."""
+        self._pending = [deletion for deletion in self._pending if not self._is_settled(deletion)]
+        return None if self._pending else self._response
+
+    def _is_settled(self, deletion: _Deletion) -> bool:
+        partition, offset, directory, row = deletion
+        try:
+            partition.leading_log()
+            error = self._outcomes.get(directory)
+            if error is not None:
+                raise error if isinstance(error, KafkaError) else KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR)
+        except KafkaError as failure:
+            _refuse(row, failure)
+            return True
+        if directory not in self._outcomes or partition.low_watermark < offset:
+            return False
+        # Not the low watermark of now: what another request added to it may not be on the disk.
+        row.low_watermark = offset
+        return True
+
+    def _time_out(self) -> DeleteRecordsResponse:
+        for deletion in self._pending:
+            deletion.row.error_code = ErrorCode.REQUEST_TIMED_OUT
+        return self._response
+
+
+def _refuse(row: _Row, error: KafkaError) -> None:
+    row.error_code = error.code
+    row.low_watermark = _INVALID_LOW_WATERMARK

@@ -1,0 +1,227 @@
+"""DeleteRecords on disks that are slow, full or broken: an answer without an error outlives a crash."""
+
+import errno
+from random import Random
+from types import SimpleNamespace
+
+import pytest
+from twisted.internet.defer import Deferred
+from twisted.internet.task import Clock
+
+from odradek.log.config import LogConfig
+from odradek.log.filesystem import MemoryFileSystem
+from odradek.log.tests.managers import append, opened
+from odradek.log.tests.threads import Threads
+from odradek.protocol.errors import ErrorCode
+from odradek.protocol.messages.delete_records import (
+    DeleteRecordsRequest,
+    DeleteRecordsRequestDeleteRecordsPartition,
+    DeleteRecordsRequestDeleteRecordsTopic,
+)
+from odradek.replication.cluster_metadata import PartitionMetadata
+from odradek.replication.tests.support import Cluster
+from odradek.replication.tests.test_topic_admin import create, delete, new
+from odradek.server.handlers.delete_records import delete_records
+
+E = ErrorCode
+PATHS = ("/data/a", "/data/b")
+CHECKPOINT = "log-start-offset-checkpoint"
+
+
+class Broker:
+    """What a DeleteRecords request passes through; topic t has ten records in each of four partitions."""
+
+    def __init__(self, configs=None):
+        self.clock, self.threads, self.fs = Clock(), Threads(), MemoryFileSystem()
+        self.logs = opened(self.fs, PATHS, run_in_thread=self.threads)
+        self.cluster = Cluster(logs=self.logs)
+        self.services = SimpleNamespace(replicas=self.cluster.replicas, logs=self.logs, reactor=self.clock)
+        create(self.cluster, new("t", 4, configs=configs))
+        for partition in self.cluster.replicas:
+            append(partition.log, *[b"x"] * 10)
+        self.threads.run()
+
+    def delete(self, *asked, timeout_ms=5000):
+        """(error code, low watermark) by partition, once there is an answer: asked for as (partition, offset)."""
+        partitions = [DeleteRecordsRequestDeleteRecordsPartition(partition_index=p, offset=o) for p, o in asked]
+        topics = [DeleteRecordsRequestDeleteRecordsTopic(name="t", partitions=partitions)]
+        answer = delete_records(self.services, None, DeleteRecordsRequest(topics=topics, timeout_ms=timeout_ms))
+        found = {}
+
+        def answered(response):
+            rows = response.topics[0].partitions
+            found.update({row.partition_index: (row.error_code, row.low_watermark) for row in rows})
+
+        if isinstance(answer, Deferred):
+            answer.addCallback(answered)
+        else:
+            answered(answer)
+        return found
+
+    def starts_after_crash(self):
+        """Where each partition begins after a power loss that keeps any part of what was not synced."""
+        self.fs.crash(Random(1))
+        ids = {name: topic.topic_id for name, topic in self.cluster.image.topics.items()}
+        again = opened(self.fs, PATHS, ids=ids)
+        return {log.partition: log.log_start_offset for log in again.all_logs()}
+
+    def writes(self):
+        """How often a checkpoint of log starts was written."""
+        return self.fs._counts.get("rename" + CHECKPOINT, 0)
+
+
+@pytest.fixture
+def broker():
+    broker = Broker()
+    # Has the file system count these renames; the fault itself never comes.
+    broker.fs.fail("rename", after=1_000_000, path_contains=CHECKPOINT)
+    return broker
+
+
+def test_an_answer_waits_for_the_checkpoint(broker):
+    found = broker.delete((0, 7))
+    assert found == {}
+    broker.threads.run()
+    assert found == {0: (0, 7)}
+    assert broker.clock.getDelayedCalls() == []
+    assert broker.starts_after_crash() == {0: 7, 1: 0, 2: 0, 3: 0}
+
+
+def test_a_deletion_that_changes_nothing_is_answered_at_once(broker):
+    broker.delete((0, 7))
+    broker.threads.run()
+    assert broker.delete((0, 7)) == broker.delete((0, 3)) == {0: (0, 7)}
+    assert broker.delete((1, 0)) == {1: (0, 0)}
+    assert broker.threads.waiting == []
+
+
+def test_a_deletion_that_changes_nothing_waits_for_one_that_is_not_saved(broker):
+    first, second = broker.delete((0, 7)), broker.delete((0, 3))
+    assert (first, second) == ({}, {})
+    broker.threads.run()
+    assert first == second == {0: (0, 7)}
+
+
+def test_partitions_of_a_directory_share_a_write(broker):
+    found = broker.delete(*[(partition, 5) for partition in range(4)])
+    broker.threads.run()
+    assert found == dict.fromkeys(range(4), (0, 5))
+    assert broker.writes() == len(PATHS)
+
+
+def test_requests_during_a_write_share_the_next(broker):
+    answers = [broker.delete((0, offset)) for offset in range(1, 10)]
+    assert len(broker.threads.waiting) == 1
+    broker.threads.run(1)
+    assert answers[0] == {0: (0, 1)}
+    assert answers[1:] == [{}] * 8
+    broker.threads.run()
+    assert answers[1:] == [{0: (0, offset)} for offset in range(2, 10)]
+    assert broker.writes() == 2
+    assert broker.starts_after_crash()[0] == 9
+
+
+def test_no_answer_names_an_offset_that_may_be_forgotten(broker):
+    """The second request moves the start while the first one's write has been done, and is not yet known to be."""
+    first = broker.delete((0, 3))
+    work, done = broker.threads.waiting.pop()
+    work()
+    second = broker.delete((0, 8))
+    done(None)
+    assert (first, second) == ({0: (0, 3)}, {})
+    assert broker.starts_after_crash()[0] == 3
+
+
+def test_a_full_disk_is_reported_and_the_next_try_succeeds(broker):
+    broker.fs.is_full = True
+    found = broker.delete((0, 7))
+    broker.threads.run()
+    assert found == {0: (E.KAFKA_STORAGE_ERROR, -1)}
+    assert broker.logs.online_directories == list(PATHS)
+    assert broker.cluster.replicas.get("t", 0).log.log_start_offset == 7
+    broker.fs.is_full = False
+    found = broker.delete((0, 7))
+    broker.threads.run()
+    assert found == {0: (0, 7)}
+    assert broker.starts_after_crash()[0] == 7
+
+
+def test_a_broken_disk_is_reported_for_its_partitions_only(broker):
+    directories = {p.index: p.log.log_directory for p in broker.cluster.replicas}
+    broker.fs.fail("write", path_contains=f"/data/a/{CHECKPOINT}", error=errno.EIO)
+    found = broker.delete(*[(partition, 5) for partition in range(4)])
+    broker.threads.run()
+    expected = {p: (E.KAFKA_STORAGE_ERROR, -1) if path == "/data/a" else (0, 5) for p, path in directories.items()}
+    assert found == expected
+    assert broker.logs.online_directories == ["/data/b"]
+    again = broker.delete(*[(partition, 6) for partition in range(4)])
+    broker.threads.run()
+    assert {p: code for p, (code, _) in again.items()} == {p: code for p, (code, _) in expected.items()}
+
+
+@pytest.mark.parametrize(("timeout_ms", "limit_s"), [(5000, 5), (0, 1), (-1, 1)])
+def test_a_disk_that_hangs_does_not_hold_up_an_answer_for_ever(broker, timeout_ms, limit_s):
+    found = broker.delete((0, 7), (1, 99), timeout_ms=timeout_ms)
+    broker.clock.advance(limit_s - 0.001)
+    assert found == {}
+    broker.clock.advance(0.002)
+    assert found[0][0] == E.REQUEST_TIMED_OUT
+    assert found[1] == (E.OFFSET_OUT_OF_RANGE, -1)
+    broker.threads.run()
+    assert broker.delete((0, 7)) == {0: (0, 7)}
+
+
+def test_a_topic_that_is_deleted_during_the_write(broker):
+    found = broker.delete((0, 7))
+    delete(broker.cluster, names=["t"], version=5)
+    create(broker.cluster, new("t"))
+    broker.threads.run()
+    assert found == {0: (E.NOT_LEADER_OR_FOLLOWER, -1)}
+    assert broker.starts_after_crash() == {0: 0}
+
+
+def test_a_client_that_is_gone(broker):
+    partitions = [DeleteRecordsRequestDeleteRecordsPartition(partition_index=0, offset=7)]
+    topics = [DeleteRecordsRequestDeleteRecordsTopic(name="t", partitions=partitions)]
+    answer = delete_records(broker.services, None, DeleteRecordsRequest(topics=topics, timeout_ms=5000))
+    answer.addErrback(lambda failure: None)
+    answer.cancel()
+    broker.threads.run()
+    assert broker.clock.getDelayedCalls() == []
+    assert broker.starts_after_crash()[0] == 7
+
+
+def test_an_answer_waits_for_followers_too(broker):
+    partition = broker.cluster.replicas.get("t", 0)
+    partition.apply(PartitionMetadata(1, 1, (1, 2), (1, 2)), partition.log)
+    found = broker.delete((0, 7))
+    broker.threads.run()
+    partition.update_follower(2, 10, 6, 0)
+    assert found == {}
+    partition.update_follower(2, 10, 7, 0)
+    partition.wake_watchers()
+    assert found == {0: (0, 7)}
+
+
+def test_a_start_at_a_segments_base_outlives_a_power_loss():
+    """The removal of the segment before it is not synced: its file may be there again."""
+    broker = Broker({"segment.bytes": str(1 << 20)})
+    log = broker.cluster.replicas.get("t", 0).log
+    log.update_config(LogConfig({"internal.segment.bytes": "100"}, base=log.config))
+    log.roll(0)
+    append(log, b"y")
+    log.flush(0)
+    found = broker.delete((0, 10))
+    broker.threads.run()
+    assert found == {0: (0, 10)}
+    name = f"{log.segments[0].base_offset:020d}.log"
+    saved = broker.fs._nodes[f"{log.directory}/{name}"]
+    broker.logs.delete_old_segments(log, 0)
+    assert log.segments[0].base_offset == 10
+    # A later request has the checkpoint written again.
+    broker.delete((1, 1))
+    broker.delete((2, 1))
+    broker.threads.run()
+    broker.fs.remove(f"{log.directory}/{name}.deleted")
+    broker.fs._nodes[f"{log.directory}/{name}"] = saved
+    assert broker.starts_after_crash()[0] == 10
