@@ -43,6 +43,10 @@ class OffsetCheckpointFile:
             self._recorded = offsets
             return self._is_outdated()
 
+    def recorded(self, key: tuple[str, int]) -> int | None:
+        """Return the entry of a partition in the content that the file is to have."""
+        return self._recorded.get(key)
+
     def write(self) -> None:
         """Make the file hold the recorded content, durably. Blocks; after an OSError the next call tries again."""
         with self._write_lock:

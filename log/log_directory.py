@@ -180,6 +180,10 @@ class LogDirectory:
         is_outdated = self._checkpoints[file_name].record(offsets)
         return (lambda: self._write(file_name)) if is_outdated else None
 
+    def recorded_offset(self, file_name: str, key: tuple[str, int]) -> int | None:
+        """Return the entry of a partition in the content last read from a checkpoint, or prepared for it."""
+        return self._checkpoints[file_name].recorded(key)
+
     def write_checkpoint(self, file_name: str, offsets: Offsets) -> None:
         write = self.prepare_checkpoint(file_name, offsets)
         if write is not None:

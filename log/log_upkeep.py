@@ -408,7 +408,16 @@ class LogUpkeep:
             self.clean_soon()
 
     def _offsets(self, file_name: str, path: str) -> Offsets:
-        """What a checkpoint file of a directory is to say now."""
+        """Return the present content of a checkpoint file. A damaged log keeps its entry until it is repaired."""
+        offsets = self._offsets_of_served(file_name, path)
+        for key, directory in self._offline.items():
+            if directory.rpartition("/")[0] == path and key not in offsets:
+                entry = self.directories[path].recorded_offset(file_name, key)
+                if entry is not None:
+                    offsets[key] = entry
+        return offsets
+
+    def _offsets_of_served(self, file_name: str, path: str) -> Offsets:
         logs = [
             (key, log) for key, log in self._logs.items() if len(self.directories) == 1 or log.log_directory == path
         ]

@@ -378,6 +378,30 @@ def test_a_log_that_was_refused_is_deleted_with_its_topic() -> None:
     assert opened(fs, ids={"t": NEW_ID}).topic_id("t", 0) == NEW_ID
 
 
+def test_a_log_that_was_refused_keeps_its_checkpoints_until_it_is_repaired() -> None:
+    """Or its deleted records were back after the repair."""
+    fs = MemoryFileSystem()
+    manager = opened(fs)
+    log = manager.create_log("t", 0, TOPIC_ID, 0)
+    append(log, b"a", b"b", b"c")
+    log.delete_records_before(2)
+    manager.close(0)
+    metadata = f"{log.directory}/partition.metadata"
+    content = fs.read_bytes(metadata)
+    damage(fs, metadata)
+    manager = opened(fs, ids={"t": TOPIC_ID})
+    append(manager.create_log("u", 0, NEW_ID, 0, is_new=True), b"a")
+    run_until(manager, 0, 61_000)
+    manager.close(61_000)
+    fs.open(metadata).write_pieces(0, [content], len(content))
+    repaired = opened(fs, ids={"t": TOPIC_ID, "u": NEW_ID})
+    found = repaired.get("t", 0)
+    assert found is not None
+    assert (found.log_start_offset, found.high_watermark) == (2, 3)
+    repaired.delete_log("t", 0, 0)
+    assert repaired.create_log("t", 0, NEW_ID, 0, is_new=True).log_start_offset == 0
+
+
 @pytest.mark.parametrize("is_refused", [False, True])
 def test_a_deleted_log_in_a_directory_that_is_offline_is_forgotten(is_refused: bool) -> None:
     fs = MemoryFileSystem()
