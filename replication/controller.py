@@ -26,19 +26,17 @@ from odradek.replication.metadata_store import (
     MetadataStore,
     MetadataStoreError,
     NodeExistsError,
-    NoNodeError,
     Operation,
     OperationResult,
     SessionEvent,
     SetData,
-    StoreUnavailableError,
     TransactionError,
 )
+from odradek.replication.topic_deletion import MAX_OPERATIONS, TopicDeletion, as_kafka_error
 
 logger = logging.getLogger(__name__)
 
 CONFIG_CHANGE_KEPT_MS = 15 * 60_000
-MAX_OPERATIONS = 2000
 
 
 class StartError(Exception):
@@ -57,6 +55,7 @@ class Controller:
 
     image: the metadata image, loaded by `start` and kept by every change
     is_active, epoch: whether this broker is the controller, and in which epoch
+    deletion: deletes topics and finishes what was begun
     """
 
     def __init__(
@@ -67,6 +66,7 @@ class Controller:
         self.broker_id = broker_id
         self.is_active = False
         self.epoch = 0
+        self.deletion = TopicDeletion(self)
         self._epoch_version = 0
         self._now_ms = now_ms
         store.add_session_listener(self._on_session)
@@ -218,47 +218,66 @@ class Controller:
 
     async def create_topics(self, topics: Sequence[NewTopic]) -> dict[str, KafkaError]:
         """Creates topics and publishes them together; returns the errors of those that could not be created."""
-        errors: dict[str, KafkaError] = {}
-        for batch in _batches(topics):
-            try:
-                await self.write([operation for new in batch for operation in _creation(new)])
-            except TransactionError:
-                created = []
-                for new in batch:
-                    try:
-                        await self.write(_creation(new))
-                        created.append(new)
-                    except TransactionError as error:
-                        errors[new.topic.name] = _creation_error(new.topic.name, error)
-                    except StoreUnavailableError as error:
-                        errors[new.topic.name] = error
-                batch = created
-            except StoreUnavailableError as error:
-                errors.update((new.topic.name, error) for new in batch)
-                continue  # what an earlier batch created is there, and is to be published
+        names = [new.topic.name for new in topics]
+        await self.deletion.finish(names)
+        errors = {name: error for name in names if (error := self.deletion.obstacle(name)) is not None}
+        for batch in _batches([new for new in topics if new.topic.name not in errors]):
+            refused = await self._create(batch)
             for new in batch:
+                if new.topic.name in refused:
+                    continue
                 self.image.put_topic(new.topic)
                 if new.configs:
                     self.image.put_topic_config(new.topic.name, new.configs)
+            errors |= refused
         self.image.publish()
         return errors
 
+    async def _create(self, batch: Sequence[NewTopic]) -> dict[str, KafkaError]:
+        """Writes new topics, all in one transaction if the store takes it; returns the errors of those refused."""
+        try:
+            await self.write([operation for new in batch for operation in _creation(new)])
+        except TransactionError as error:
+            if len(batch) == 1:
+                return {batch[0].topic.name: _creation_error(batch[0].topic.name, error)}
+            errors: dict[str, KafkaError] = {}
+            for new in batch:
+                errors |= await self._create([new])
+            return errors
+        except (KafkaError, MetadataStoreError) as error:
+            return {new.topic.name: as_kafka_error(error) for new in batch}
+        return {}
+
+    async def _change(self, operations: Sequence[Operation]) -> None:
+        """Carries out a client's change, all of it or nothing. Raises KafkaError, whatever the store refuses."""
+        try:
+            await self.write(operations)
+        except MetadataStoreError as error:
+            raise as_kafka_error(error) from error
+
     async def add_partitions(self, grown: TopicMetadata, old_count: int) -> None:
-        """Writes and publishes a topic that has more partitions than before."""
+        """Writes and publishes a topic that has more partitions than before. Raises KafkaError."""
         operations: list[Operation] = [
             SetData(znodes.topic_path(grown.name), znodes.encode_topic(grown.topic_id, grown.partitions))
         ]
         for index in range(old_count, len(grown.partitions)):
             operations += _partition_creation(grown, index)
-        await self.write(operations)
+        await self._change(operations)
         self.image.put_topic(grown)
         self.image.publish()
 
     async def put_partitions(self, topics: Iterable[TopicMetadata]) -> None:
         """Writes and publishes new leaders and ISRs; each state must still have the epoch the image knows.
 
-        Many topics go into one transaction, in which all of a topic is: a commit is what takes time.
+        Many topics go into one transaction, in which all of a topic is: a commit is what takes time. If one fails, the
+        topics of those before it are changed and published.
         """
+        try:
+            await self._put_partitions(topics)
+        finally:
+            self.image.publish()
+
+    async def _put_partitions(self, topics: Iterable[TopicMetadata]) -> None:
         operations: list[Operation] = []
         written: list[TopicMetadata] = []
         for changed in topics:
@@ -275,19 +294,32 @@ class Controller:
                 operations, written = [], []
         if operations:
             await self._write_topics(operations, written)
-        self.image.publish()
 
     async def _write_topics(self, operations: list[Operation], written: list[TopicMetadata]) -> None:
         await self.write(operations)
         for topic in written:
             self.image.put_topic(topic)
 
-    async def take_offline(self, failed: Iterable[tuple[str, int]]) -> None:
+    async def take_offline(self, failed: Sequence[tuple[str, int]]) -> None:
         """This broker's replicas of these partitions (topic, index) lost their log directory (KIP-112).
 
         Others of the ISR are elected; without any the partition has no leader. If the store cannot take the change
         (it may lie on the same disk), clients are told all the same.
         """
+        changed = self._without_failed(failed)
+        if not changed:
+            return
+        try:
+            await self.put_partitions(changed)
+        except (KafkaError, MetadataStoreError) as error:
+            logger.error("the metadata store takes no note of offline partitions topics=%d: %s", len(changed), error)
+            # Those that a first transaction wrote are in the image as the store has them.
+            for topic in self._without_failed(failed):
+                self.image.put_topic(topic)
+            self.image.publish()
+
+    def _without_failed(self, failed: Sequence[tuple[str, int]]) -> list[TopicMetadata]:
+        """The topics as they are without the replicas that failed; those that have noted it already are left out."""
         changed: dict[str, TopicMetadata] = {}
         for name, index in failed:
             topic = changed.get(name) or self.image.topics.get(name)
@@ -299,53 +331,16 @@ class Controller:
                 partition = partition._replace(offline=(*partition.offline, self.broker_id))
                 partitions[index] = self._elected(partition, False)
                 changed[name] = topic._replace(partitions=tuple(partitions))
-        if not changed:
-            return
-        try:
-            await self.put_partitions(changed.values())
-        except (KafkaError, MetadataStoreError) as error:
-            logger.error("the metadata store takes no note of offline partitions topics=%d: %s", len(changed), error)
-            for topic in changed.values():
-                self.image.put_topic(topic)
-            self.image.publish()
+        return list(changed.values())
 
-    async def delete_topics(self, names: Sequence[str]) -> None:
-        """Deletes topics: the mark makes it certain, replicas follow the image, then the nodes go."""
-        await self.write([Create(znodes.deletion_path(name)) for name in names])
-        for name in names:
-            self.image.remove_topic(name)
-        self.image.publish()
-        for name in names:
-            await self._delete_nodes(name)
+    async def delete_topics(self, names: Sequence[str]) -> dict[str, KafkaError]:
+        """Deletes topics; returns the errors of those that remain."""
+        return await self.deletion.delete(names)
 
     async def finish_deletions(self) -> None:
         """Finishes the deletion of topics that a stop of the controller interrupted."""
-        if not self.is_active:
-            return
-        names = await self.store.get_children(znodes.DELETE_TOPICS)
-        for name in names:
-            self.image.remove_topic(name)
-        if names:
-            self.image.publish()
-        for name in names:
-            logger.info("finishing the deletion of a topic topic=%s", name)
-            await self._delete_nodes(name)
-
-    async def _delete_nodes(self, name: str) -> None:
-        operations: list[Operation] = []
-        try:
-            for index in await self.store.get_children(znodes.partitions_path(name)):
-                operations += (
-                    Delete(znodes.state_path(name, int(index))),
-                    Delete(znodes.partition_path(name, int(index))),
-                )
-            operations.append(Delete(znodes.partitions_path(name)))
-        except NoNodeError:
-            logger.info("a topic to be deleted has no partitions topic=%s", name)
-        for path in (znodes.topic_path(name), znodes.topic_config_path(name), znodes.deletion_path(name)):
-            if await self.store.exists(path) is not None:
-                operations.append(Delete(path))
-        await self.write(operations)
+        if self.is_active:
+            await self.deletion.resume()
 
     async def put_topic_config(self, topic: str, configs: Mapping[str, str]) -> None:
         """Writes and publishes a topic's explicit configuration."""
@@ -363,7 +358,7 @@ class Controller:
         data = znodes.encode_config(dict(configs))
         exists = await self.store.exists(path) is not None
         change = znodes.encode_config_change(path.removeprefix("/config/"))
-        await self.write(
+        await self._change(
             [
                 SetData(path, data) if exists else Create(path, data),
                 Create(f"{znodes.CONFIG_CHANGES}/config_change_", change, sequential=True),

@@ -387,11 +387,14 @@ class TopicAdmin:
                 results.append(_deletion_result(name, topic.topic_id, ErrorCode.INVALID_REQUEST, text))
             else:
                 found[topic.topic_id] = topic
-        if found:
-            await self._controller.delete_topics([topic.name for topic in found.values()])
+        errors = await self._controller.delete_topics([topic.name for topic in found.values()])
         for topic in found.values():
-            logger.info("deleted topic=%s", topic.name)
-            results.append(_deletion_result(topic.name, topic.topic_id, ErrorCode.NONE))
+            error = errors.get(topic.name)
+            if error is None:
+                logger.info("deleted topic=%s", topic.name)
+                results.append(_deletion_result(topic.name, topic.topic_id, ErrorCode.NONE))
+            else:
+                results.append(_deletion_result(topic.name, topic.topic_id, error.code, error.message))
         shuffled: list[Any] = results
         self._random.shuffle(shuffled)
         return DeleteTopicsResponse(responses=results)

@@ -27,6 +27,7 @@ from odradek.replication.metadata_store import (
     SessionExpiredError,
     SessionListener,
     SetData,
+    StoreUnavailableError,
     TransactionError,
     Watcher,
     WatchEvent,
@@ -352,6 +353,8 @@ class ZnodeStore(MetadataStore):
                 results.append(change.carry_out(operation))
         except MetadataStoreError as error:
             self._table.roll_back()
+            if isinstance(error, StoreUnavailableError):
+                raise
             raise TransactionError(len(results), error) from error
         except BaseException:
             self._table.roll_back()

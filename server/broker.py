@@ -39,6 +39,7 @@ from odradek.server.apis import Dispatch
 from odradek.server.config import BrokerConfig, Listener
 from odradek.server.connection import Connection
 from odradek.server.connections import ConnectionRegistry
+from odradek.server.delayed_tasks import DelayedTasks
 from odradek.server.fetch_sessions import FetchSessionCache
 from odradek.server.flusher import Flusher
 from odradek.server.reactor import install as install_reactor
@@ -83,6 +84,7 @@ class Broker:
         self._dispatch = Dispatch(self.services)
         self._connections = ConnectionRegistry(self._reactor, config.connections_max_idle_ms)
         self._background: Any = None
+        self._delayed_tasks = DelayedTasks(self._reactor)
         self._topic_configs: BrokerConfigs | None = None
         self._is_running = False
 
@@ -117,6 +119,7 @@ class Broker:
         self._connections.stop()
         if self._background is not None and self._background.active():
             self._background.cancel()
+        self._delayed_tasks.stop()
         for coordinators in (self.services.transactions_in_use, self.services.groups_in_use):
             if coordinators is not None:
                 coordinators.stop()
@@ -195,6 +198,7 @@ class Broker:
         services.fetch_sessions = FetchSessionCache(
             self.config.max_incremental_fetch_session_cache_slots, lambda: self._random.randrange(1, 1 << 31)
         )
+        controller.deletion.run_later = self._delayed_tasks.run_later
         image.listeners.append(self._on_metadata)
         was_clean = all(directory.was_clean for directory in services.logs.directories.values())
         await controller.start(self._registration(), new_leader_epochs=not was_clean)

@@ -1,12 +1,12 @@
 import pytest
 
-from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.protocol.errors import ErrorCode
 from odradek.replication import znodes
 from odradek.replication.cluster_metadata import BrokerMetadata, ClusterMetadata, Endpoint
 from odradek.replication.controller import Controller, StartError
 from odradek.replication.memory_store import MemoryMetadataServer
 from odradek.replication.metadata_loader import load_image
-from odradek.replication.metadata_store import run_now
+from odradek.replication.metadata_store import StoreUnavailableError, run_now
 from odradek.replication.tests.support import Cluster, broker
 from odradek.replication.tests.test_topic_admin import create, new
 
@@ -74,9 +74,8 @@ def test_an_address_is_used_once():
 def test_a_deposed_controller_writes_nothing():
     cluster = Cluster()
     run_now(cluster.store.set("/controller_epoch", b"2"))
-    with pytest.raises(KafkaError) as error:
-        create(cluster, new("t"))
-    assert error.value.code == ErrorCode.NOT_CONTROLLER
+    [result] = create(cluster, new("t"))
+    assert result.error_code == ErrorCode.NOT_CONTROLLER
     assert not cluster.controller.is_active
     assert run_now(cluster.store.get_children("/brokers/topics")) == []
     assert cluster.image.topics == {}
@@ -203,3 +202,45 @@ def test_clients_are_told_of_a_failed_log_even_if_the_store_failed_with_it():
     run_now(cluster.controller.take_offline([("t", 0)]))
     [partition] = cluster.image.topics["t"].partitions
     assert (partition.leader, cluster.image.offline_replicas(partition)) == (-1, [1])
+
+
+def test_topics_of_which_the_store_took_a_part_are_published_as_it_has_them(monkeypatch):
+    monkeypatch.setattr("odradek.replication.controller.MAX_OPERATIONS", 1)
+    cluster = Cluster()
+    create(cluster, new("first"), new("second"))
+    transaction, calls = cluster.store.transaction, []
+
+    async def refuse_the_second(operations):
+        calls.append(operations)
+        if len(calls) == 2:
+            raise StoreUnavailableError("database or disk is full")
+        return await transaction(operations)
+
+    monkeypatch.setattr(cluster.store, "transaction", refuse_the_second)
+    run_now(cluster.controller.take_offline([("first", 0), ("second", 0)]))
+    for name in ("first", "second"):
+        partition = cluster.image.topics[name].partitions[0]
+        assert (partition.leader, partition.leader_epoch, partition.offline) == (-1, 1, (1,))
+        state = run_now(cluster.store.exists(f"/brokers/topics/{name}/partitions/0/state"))
+        assert partition.partition_epoch == state.version
+        assert not cluster.replicas.get(name, 0).is_leader
+    # The next change of either is taken.
+    run_now(cluster.controller.put_partitions(cluster.image.topics.values()))
+
+
+def test_a_failed_change_of_several_leaves_listeners_with_what_was_written(monkeypatch):
+    monkeypatch.setattr("odradek.replication.controller.MAX_OPERATIONS", 1)
+    cluster = Cluster()
+    create(cluster, new("first"), new("second"))
+    transaction, calls = cluster.store.transaction, []
+
+    async def refuse_the_second(operations):
+        calls.append(operations)
+        if len(calls) == 2:
+            raise StoreUnavailableError("database or disk is full")
+        return await transaction(operations)
+
+    monkeypatch.setattr(cluster.store, "transaction", refuse_the_second)
+    with pytest.raises(StoreUnavailableError):
+        run_now(cluster.controller._elect_leaders(True))
+    assert [cluster.replicas.get(name, 0).leader_epoch for name in ("first", "second")] == [1, 0]

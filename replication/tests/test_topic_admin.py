@@ -403,11 +403,8 @@ def test_a_deletion_interrupted_at_any_write_leaves_the_topic_or_finishes():
             return await write(operations)
 
         cluster.controller.write = fail_later
-        if allowed < 2:
-            with pytest.raises(KafkaError):
-                delete(cluster, names=["t"])
-        else:
-            delete(cluster, names=["t"])
+        [(_, _, code)] = delete(cluster, names=["t"])
+        assert code == (E.NOT_CONTROLLER if allowed == 0 else E.NONE)
         cluster.server.expire(cluster.store)
         restarted = Cluster(server=cluster.server, logs=cluster.logs)
         assert list(restarted.image.topics) == (["t"] if allowed == 0 else [])

@@ -1,12 +1,20 @@
 """What a broker does about itself."""
 
 import logging
+from random import Random
 from types import SimpleNamespace
 
+from twisted.internet.defer import Deferred
+from twisted.internet.task import Clock
+
+from odradek.log.background import run_inline
+from odradek.log.filesystem import MemoryFileSystem
 from odradek.replication.metadata_store import StoreUnavailableError, run_now
+from odradek.replication.tests.test_topic_admin import create, delete, new
 from odradek.server.broker import Broker
 from odradek.server.config import BrokerConfig
 from odradek.server.surroundings import Surroundings
+from odradek.server.tests.test_failing_store import FailingServer
 
 
 def test_without_any_log_directory_it_stops_once_and_has_failed():
@@ -33,3 +41,84 @@ def test_a_store_whose_disk_died_does_not_keep_it_from_stopping(caplog):
     with caplog.at_level(logging.WARNING):
         run_now(broker.stop())
     assert "disk I/O error" in caplog.text
+
+
+class Port:
+    def getHost(self):  # noqa: N802
+        return SimpleNamespace(port=9092)
+
+    def startReading(self):  # noqa: N802
+        pass
+
+    def stopReading(self):  # noqa: N802
+        pass
+
+    def stopListening(self):  # noqa: N802
+        pass
+
+
+class Reactor(Clock):
+    """Time that passes on command; nobody connects."""
+
+    def listenTCP(self, *arguments, **options):  # noqa: N802
+        return Port()
+
+
+class Unreal(Surroundings):
+    """A broker's surroundings in memory."""
+
+    def __init__(self, server):
+        super().__init__(Reactor(), Random(1))
+        self.fs = MemoryFileSystem()
+        self.server = server
+
+    def now_ms(self):
+        return int(self.reactor.seconds() * 1000)
+
+    def run_in_thread(self, work, done):
+        run_inline(work, done)
+
+    def open_metadata_store(self, directory):
+        return self.server.connect()
+
+    def is_writable(self, directory):
+        return True
+
+
+def started(server):
+    broker = Broker(BrokerConfig({"log.dirs": "/data", "listeners": "PLAINTEXT://127.0.0.1:9092"}), Unreal(server))
+    failures = []
+    Deferred.fromCoroutine(broker.start()).addErrback(failures.append)
+    assert failures == []
+    return broker
+
+
+def test_it_finishes_a_deletion_that_failed_half_way():
+    server = FailingServer()
+    broker = started(server)
+    create(broker.services, new("t"))
+    server.refuse_removals()
+    [(_, _, code)] = delete(broker.services, topics=[("t", bytes(16))])
+    assert code == 0
+    server.heal()
+    store = broker.services.controller.store
+    assert run_now(store.get_children("/brokers/topics")) == ["t"]
+    broker._reactor.advance(1)
+    assert run_now(store.get_children("/brokers/topics")) == []
+    run_now(broker.stop())
+
+
+def test_it_stops_while_a_deletion_is_to_be_finished():
+    server = FailingServer()
+    broker = started(server)
+    create(broker.services, new("t"))
+    server.refuse_removals()
+    delete(broker.services, topics=[("t", bytes(16))])
+    server.heal()
+    run_now(broker.stop())
+    broker._reactor.advance(100)
+    assert broker._reactor.getDelayedCalls() == []
+    again = started(server)
+    assert again.services.metadata.topics == {}
+    assert run_now(again.services.controller.store.get_children("/brokers/topics")) == []
+    run_now(again.stop())
