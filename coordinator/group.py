@@ -12,7 +12,7 @@ from odradek.coordinator import record_types
 from odradek.coordinator.consumer_protocol import PROTOCOL_TYPE, subscribed_topics
 from odradek.coordinator.member import Member, Parked
 from odradek.coordinator.record_types import GroupMetadataValue, GroupMetadataValueMemberMetadata
-from odradek.coordinator.result import Completion, CoordinatorRecord
+from odradek.coordinator.result import CoordinatorRecord
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages.join_group import JoinGroupRequestProtocol, JoinGroupResponseMember
 
@@ -56,7 +56,6 @@ class Group:
         "_joins_parked",
         "_protocol_support",
         "assignment_in_flight",
-        "deletion",
         "generation_id",
         "group_id",
         "leader_id",
@@ -105,8 +104,6 @@ class Group:
         """Whether someone came during the current initial delay, which extends it (KIP-134)."""
         self.assignment_in_flight: int | None = None
         """The generation whose assignment is being written; its leader cannot hand in another meanwhile."""
-        self.deletion: Completion | None = None
-        """What will forget this group once its tombstone is written; a join puts an end to that."""
         self._joins_parked = 0
         self._protocol_support: dict[str, int] = {}  # protocol name -> how many members support it
 
@@ -141,7 +138,6 @@ class Group:
 
     def add(self, member: Member) -> None:
         """Take in a member whose protocols are supported and whose instance id, if any, is free."""
-        self.deletion = None
         if not self.members:
             self.protocol_type = member.protocol_type
         if self.leader_id is None:
@@ -154,7 +150,6 @@ class Group:
 
     def add_pending(self, member_id: str) -> None:
         """Expect a member that was given its id beforehand."""
-        self.deletion = None
         self.pending_members[member_id] = None
 
     def remove(self, member_id: str) -> None:

@@ -2,9 +2,9 @@
 
 import logging
 
-from odradek.coordinator import deletion
 from odradek.coordinator.group import DEAD, EMPTY, STABLE, Group
 from odradek.coordinator.offset_commands import all_offset_tombstones
+from odradek.coordinator.record_types import group_metadata_tombstone
 from odradek.coordinator.responses import delete_groups_error
 from odradek.coordinator.result import Effects, ReplyWhenWritten, Token
 from odradek.coordinator.shard_state import RequestContext, ShardState
@@ -96,7 +96,7 @@ def delete_groups(state: ShardState, group_ids: list[str], token: Token) -> Effe
         if error is ErrorCode.NONE:
             logger.info("deleting group group=%s", group_id)
             all_offset_tombstones(state, group_id, effects)
-            deletion.delete(state, [state.groups[group_id]], effects)
+            effects.records.append(group_metadata_tombstone(group_id))
         response.results.append(DeleteGroupsResponseDeletableGroupResult(group_id=group_id, error_code=error))
     if effects.records:
         effects.completions.append(

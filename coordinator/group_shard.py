@@ -4,18 +4,22 @@ How a server uses it, where `shard` may also be `GroupShard.absent(...)` for par
 
     result = shard.join_group(request, context, token, now_ms)
     while result.records:
-        try: base_offset = append(result.records) and wait until replicated
+        try: base_offset = append(result.records)
         except KafkaError as error: result = shard.on_write_failed(result, error.code, now_ms)
-        else: result = shard.on_written(result, base_offset, now_ms)
+        else:
+            shard.on_appended(result, base_offset), at once, and wait until the records are replicated
+            result = shard.on_written(result, base_offset, now_ms)
     send every reply of result.replies to its token
 
-`next_deadline_ms` says when `tick` is due; its result is treated alike, and again until no deadline is due. Results of
-one shard must be written in the order in which they were decided. At election: `replay` every record of the partition
-(`replay_end_of_transaction` for every marker), then `finish_loading`; at resignation: `resign`.
+`next_deadline_ms` returns when `tick` is due; its result is treated alike, and again until no deadline is due. Results
+of one shard must be appended in the order in which they were decided, each before the next decision. A marker in the
+partition goes the same way: `on_marker_appended`, then `on_marker_written`. At election: `replay` every record of the
+partition (`replay_end_of_transaction` for every marker), then `finish_loading`. When appended records may not stay in
+the log, that is at resignation: `resign`, then `on_write_failed` for every result that was not replicated.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from odradek.coordinator import (
     group_admin,
@@ -25,6 +29,7 @@ from odradek.coordinator import (
     prechecks,
     rebalance,
     responses,
+    topic_deletion,
     transactional_offsets,
 )
 from odradek.coordinator.group import DEAD, Group
@@ -38,7 +43,7 @@ from odradek.coordinator.record_types import (
 )
 from odradek.coordinator.result import Effects, Response, Result, Token, client_error
 from odradek.coordinator.settings import GroupSettings
-from odradek.coordinator.shard_state import EXPIRY_KEY, RequestContext, ShardState
+from odradek.coordinator.shard_state import LARGE_KINDS, RequestContext, ShardState
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages.describe_groups import DescribeGroupsResponseDescribedGroup
 from odradek.protocol.messages.heartbeat import HeartbeatRequest
@@ -143,16 +148,24 @@ class GroupShard:
         return offset_commands.commit_offsets(self._state, request, context, token, now_ms).result()
 
     def commit_offsets_in_transaction(
-        self, request: TxnOffsetCommitRequest, context: RequestContext, token: Token, now_ms: int
+        self,
+        request: TxnOffsetCommitRequest,
+        context: RequestContext,
+        token: Token,
+        now_ms: int,
+        topic_ids: Mapping[str, bytes],
     ) -> Result:
         """TxnOffsetCommit 0-5, for topics and partitions that exist, by a producer that is in its transaction.
 
-        The result's records are to be written in the transaction of its `producer`.
+        The request has topics by name only; `topic_ids` has their ids. The result's records are to be written in the
+        transaction of its `producer`.
         """
         error = self._gate(prechecks.group_id_error(request.group_id))
         if error:
             return _only_reply(token, responses.txn_offset_commit_error(request, error, context.api_version))
-        return transactional_offsets.commit_offsets(self._state, request, context, token, now_ms).result()
+        return transactional_offsets.commit_offsets(
+            self._state, request, context, token, now_ms, topic_ids
+        ).result()
 
     def fetch_offsets(
         self, request: OffsetFetchRequestGroup, context: RequestContext, *, require_stable: bool
@@ -172,21 +185,25 @@ class GroupShard:
             return _only_reply(token, responses.offset_delete_error(error))
         return offset_commands.delete_offsets(self._state, request, token).result()
 
-    def topics_deleted(self, deleted: list[tuple[str, bytes]]) -> Result:
-        """Topics, given by name and id, are gone, and so must be their offsets."""
-        if self._phase is not Phase.ACTIVE:
-            return Effects().result()
-        return offset_commands.topics_deleted(self._state, deleted).result()
+    def topics_deleted(self, deleted: topic_deletion.DeletedTopics, now_ms: int) -> Result:
+        """Delete the offsets of topics that are deleted. The shard must be active."""
+        effects = Effects()
+        topic_deletion.delete_offsets(self._state, deleted, effects, now_ms)
+        return effects.result()
 
     # -- records -------------------------------------------------------------------------------------------------
 
-    def on_written(self, result: Result, base_offset: int, now_ms: int) -> Result:
-        """The result's records are replicated, at `base_offset` and on: replay them, and say what follows."""
-        if self._phase is not Phase.ACTIVE:
-            return self.on_write_failed(result, ErrorCode.NOT_COORDINATOR, now_ms)
+    def on_appended(self, result: Result, base_offset: int) -> None:
+        """Apply the result's records, which are in the log at `base_offset` and on, though not replicated yet."""
         producer_id = NO_PRODUCER_ID if result.producer is None else result.producer.producer_id
         for position, record in enumerate(result.records):
-            self.replay(record.key, record.value, base_offset + position, producer_id)
+            self._replay(record.key, record.value, base_offset + position, producer_id, is_replicated=False)
+
+    def on_written(self, result: Result, base_offset: int, now_ms: int) -> Result:
+        """The result's records are replicated; returns what follows."""
+        if self._phase is not Phase.ACTIVE:
+            return self.on_write_failed(result, ErrorCode.NOT_COORDINATOR, now_ms)
+        self._state.offsets.replicated_up_to(base_offset + len(result.records))
         effects = Effects()
         effects.replies.extend(result.replies)
         for completion in result.completions:
@@ -194,50 +211,68 @@ class GroupShard:
         return effects.result()
 
     def on_write_failed(self, result: Result, error: ErrorCode, now_ms: int) -> Result:
-        """The result's records were not written: undo what stood on them, and say what follows."""
+        """The result's records are not in the log, or the shard has resigned: undo it; returns what follows."""
         effects = Effects()
         effects.replies.extend(result.replies)
         for completion in result.completions:
             completion.failed(effects, client_error(error), now_ms)
         return effects.result()
 
+    def on_marker_appended(self, producer_id: int, is_commit: bool, offset: int) -> None:
+        """Apply a transaction marker that is in the log at `offset`, though not replicated yet."""
+        self._state.offsets.replay_end_of_transaction(producer_id, is_commit, offset, is_replicated=False)
+
+    def on_marker_written(self, offset: int) -> None:
+        """The marker at `offset` is replicated."""
+        self._state.offsets.replicated_up_to(offset + 1)
+
     def replay(self, key: bytes, value: bytes | None, offset: int = -1, producer_id: int = NO_PRODUCER_ID) -> None:
         """Apply one record of the partition; `producer_id` is that of its batch if the batch is transactional.
 
         Records of kinds this coordinator does not know, and broken ones, are logged and passed over.
         """
+        self._replay(key, value, offset, producer_id, is_replicated=True)
+
+    def replay_end_of_transaction(self, producer_id: int, is_commit: bool) -> None:
+        """Apply one transaction marker of the partition."""
+        self._state.offsets.replay_end_of_transaction(producer_id, is_commit)
+
+    def _replay(
+        self, key: bytes, value: bytes | None, offset: int, producer_id: int, *, is_replicated: bool
+    ) -> None:
         try:
             parsed = read_key(key)
             if isinstance(parsed, int):
                 logger.warning("record of unknown type passed over type=%d offset=%d", parsed, offset)
             elif isinstance(parsed, OffsetCommitKey):
-                self._replay_offset(parsed, value, offset, producer_id)
+                commit = None if value is None else read_offset_commit_value(value)
+                if commit is not None and parsed.group not in self._state.groups:
+                    self._state.groups[parsed.group] = Group(parsed.group)
+                self._state.offsets.replay(
+                    parsed.group,
+                    parsed.topic,
+                    parsed.partition,
+                    commit,
+                    offset,
+                    producer_id,
+                    is_replicated=is_replicated,
+                )
             else:
                 self._replay_group(parsed.group, value)
         except DecodeError as error:
             logger.error("record not readable, passed over offset=%d error=%s", offset, error)
 
-    def _replay_offset(self, key: OffsetCommitKey, value: bytes | None, offset: int, producer_id: int) -> None:
-        commit = None if value is None else read_offset_commit_value(value)
-        if commit is not None and key.group not in self._state.groups:
-            self._state.groups[key.group] = Group(key.group)
-        self._state.offsets.replay(key.group, key.topic, key.partition, commit, offset, producer_id)
-
     def _replay_group(self, group_id: str, value: bytes | None) -> None:
-        """Once loaded, the group in memory is at its record or ahead of it, and completions do the rest."""
-        if self._phase is Phase.ACTIVE:
-            return
-        if value is None:
-            self._state.groups.pop(group_id, None)
-        else:
-            self._state.groups[group_id] = Group.from_record(group_id, read_group_metadata_value(value))
+        """Once loaded, a group in memory is at its record or ahead of it, until the record deletes it.
 
-    def replay_end_of_transaction(self, producer_id: int, is_commit: bool) -> None:
-        """Apply a transaction marker of the partition, at load and whenever one is written to it.
-
-        It must come after every record that stands before the marker, so after `on_written` for those.
+        Who joins a group after its deletion was appended starts another group.
         """
-        self._state.offsets.replay_end_of_transaction(producer_id, is_commit)
+        if value is None:
+            group = self._state.groups.get(group_id)
+            if group is not None:
+                self._state.forget_group(group)
+        elif self._phase is not Phase.ACTIVE:
+            self._state.groups[group_id] = Group.from_record(group_id, read_group_metadata_value(value))
 
     # -- life ----------------------------------------------------------------------------------------------------
 
@@ -271,17 +306,18 @@ class GroupShard:
         return self._state.timers.next_deadline_ms()
 
     def tick(self, now_ms: int) -> Result:
-        """Let due deadlines take effect. The search for expired offsets has a result of its own."""
+        """Let due deadlines take effect. Those with many records have a result of their own."""
         effects = Effects()
         timers = self._state.timers
         while (deadline_ms := timers.next_deadline_ms()) is not None and deadline_ms <= now_ms:
-            is_expiry = timers.next_key() == EXPIRY_KEY
-            if is_expiry and (effects.records or effects.replies):
+            key = timers.next_key()
+            is_large = key is not None and key[0] in LARGE_KINDS
+            if is_large and (effects.records or effects.replies):
                 break
             action = timers.pop_due(now_ms)
             if action is not None:
                 action(effects, now_ms)
-            if is_expiry:
+            if is_large:
                 break
         return effects.result()
 

@@ -291,6 +291,8 @@ class _StaticJoin(Completion):
             # An old client that finds itself named as leader would assign anew in a group that takes no assignment.
             response = join_success(group, member, leader_id=self.old_leader_id, with_members=False)
         effects.reply(parked.token, response)
+        # A deadline that passed while the join was parked had no effect and is not set any more.
+        rebalance.refresh_session(self.state, group, member, now_ms)
 
     def failed(self, effects: Effects, error: ErrorCode, now_ms: int) -> None:
         parked = self._take()

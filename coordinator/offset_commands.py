@@ -4,20 +4,20 @@ Which topics exist and may be seen has been settled before (`offset_requests`).
 """
 
 import logging
-from collections.abc import Callable
 from functools import partial
 
-from odradek.coordinator import deletion, rebalance
+from odradek.coordinator import rebalance
 from odradek.coordinator.group import COMPLETING_REBALANCE, DEAD, EMPTY, PREPARING_REBALANCE, STABLE, Group
 from odradek.coordinator.offsets import CommittedOffset, expired_partitions
 from odradek.coordinator.partitioning import utf16_length
 from odradek.coordinator.record_types import (
     OffsetCommitValue,
+    group_metadata_tombstone,
     offset_commit_record,
     offset_commit_tombstone,
 )
 from odradek.coordinator.responses import INVALID_OFFSET, offset_commit_error, offset_delete_error
-from odradek.coordinator.result import Effects, ReplyWhenWritten, Response, Token
+from odradek.coordinator.result import Effects, ReplyWhenWritten, Token
 from odradek.coordinator.shard_state import EXPIRY_KEY, RequestContext, ShardState
 from odradek.properties import INT64_MAX
 from odradek.protocol.errors import ErrorCode, KafkaError
@@ -65,7 +65,6 @@ def commit_offsets(
     if request.retention_time_ms != NO_RETENTION:
         expire_ms = min(now_ms + request.retention_time_ms, INT64_MAX)
     response = OffsetCommitResponse(topics=[])
-    written: list[tuple[str, int]] = []
     for topic in request.topics:
         answered = OffsetCommitResponseTopic(name=topic.name, topic_id=topic.topic_id, partitions=[])
         response.topics.append(answered)
@@ -77,47 +76,14 @@ def commit_offsets(
                 value = _commit_value(item, topic.topic_id, expire_ms, now_ms)
                 record = offset_commit_record(request.group_id, topic.name, item.partition_index, value)
                 effects.records.append(record)
-                written.append((topic.name, item.partition_index))
             answered.partitions.append(
                 OffsetCommitResponsePartition(partition_index=item.partition_index, error_code=error_code)
             )
     if effects.records:
-        on_error = partial(offset_commit_error, request)
-        effects.completions.append(
-            CommitAnswered(state, request.group_id, written, token, response, on_error)
-        )
+        effects.completions.append(ReplyWhenWritten(token, response, partial(offset_commit_error, request)))
     else:
         effects.reply(token, response)
     return effects
-
-
-class CommitAnswered(ReplyWhenWritten):
-    """Answers a commit, and notes that it is on its way no longer."""
-
-    __slots__ = ("group_id", "partitions", "state")
-
-    def __init__(
-        self,
-        state: ShardState,
-        group_id: str,
-        partitions: list[tuple[str, int]],
-        token: Token,
-        response: Response,
-        on_error: Callable[[ErrorCode], Response],
-    ) -> None:
-        super().__init__(token, response, on_error)
-        self.state = state
-        self.group_id = group_id
-        self.partitions = partitions
-        state.offsets.commit_starts(group_id, partitions)
-
-    def written(self, effects: Effects, now_ms: int) -> None:
-        self.state.offsets.commit_ends(self.group_id, self.partitions)
-        super().written(effects, now_ms)
-
-    def failed(self, effects: Effects, error: ErrorCode, now_ms: int) -> None:
-        self.state.offsets.commit_ends(self.group_id, self.partitions)
-        super().failed(effects, error, now_ms)
 
 
 def _commit_value(
@@ -165,23 +131,21 @@ def _check_commit(state: ShardState, request: OffsetCommitRequest, context: Requ
 def fetch_offsets(
     state: ShardState, request: OffsetFetchRequestGroup, *, require_stable: bool
 ) -> OffsetFetchResponseGroup:
-    """Committed offsets of the topics asked for by name, or of all where `topics` is None; -1 for none."""
-    group = state.groups.get(request.group_id)
-    is_known = group is not None and group.state is not DEAD
-    offsets = state.offsets.visible.of_group(request.group_id) if is_known else {}
+    """Replicated offsets of the topics asked for by name, or of all where `topics` is None; -1 for none."""
+    group_id, offsets = request.group_id, state.offsets
     if request.topics is None:
-        wanted = [(topic, ZERO_UUID, list(partitions)) for topic, partitions in offsets.items()]
+        held = offsets.replicated_of_group(group_id)
+        wanted = [(topic, ZERO_UUID, partitions) for topic, partitions in held.items()]
     else:
         wanted = [(topic.name, topic.topic_id, topic.partition_indexes) for topic in request.topics]
-    response = OffsetFetchResponseGroup(group_id=request.group_id, topics=[])
+    response = OffsetFetchResponseGroup(group_id=group_id, topics=[])
     for name, topic_id, partitions in wanted:
         answered = OffsetFetchResponseTopics(name=name, topic_id=topic_id, partitions=[])
         response.topics.append(answered)
-        committed = offsets.get(name, {})
         for partition in partitions:
             error = ErrorCode.NONE
-            found = committed.get(partition)
-            if require_stable and state.offsets.is_pending(request.group_id, name, partition):
+            found = offsets.replicated(group_id, name, partition)
+            if require_stable and offsets.is_unstable(group_id, name, partition):
                 error, found = ErrorCode.UNSTABLE_OFFSET_COMMIT, None
             elif found is not None and _is_other_topic(found.value.topic_id, topic_id):
                 found = None
@@ -249,24 +213,9 @@ def _group_for_delete(state: ShardState, request: OffsetDeleteRequest) -> Group:
 
 
 def all_offset_tombstones(state: ShardState, group_id: str, effects: Effects) -> None:
-    """Delete every offset of a group, those of open transactions and those being written too."""
+    """Delete every offset of a group, those of open transactions too."""
     for topic, partition in state.offsets.held_of_group(group_id):
         effects.records.append(offset_commit_tombstone(group_id, topic, partition))
-
-
-def topics_deleted(state: ShardState, deleted: list[tuple[str, bytes]]) -> Effects:
-    """Delete the offsets of deleted topics, given by name and id; those stored without an id go by name."""
-    effects = Effects()
-    effects.is_atomic = False
-    partitions = dict.fromkeys(state.offsets.in_flight_of_topics({name for name, _ in deleted}))
-    for table in (state.offsets.visible, *state.offsets.pending.values()):
-        for group_id, topics in table.groups.items():
-            for name, topic_id in deleted:
-                for partition, offset in topics.get(name, {}).items():
-                    if offset.value.topic_id in (ZERO_UUID, topic_id):
-                        partitions[group_id, name, partition] = None
-    effects.records.extend(offset_commit_tombstone(*key) for key in partitions)
-    return effects
 
 
 def schedule_expiry(state: ShardState, now_ms: int) -> None:
@@ -278,7 +227,7 @@ def schedule_expiry(state: ShardState, now_ms: int) -> None:
 def _expire(state: ShardState, effects: Effects, now_ms: int) -> None:
     """Delete expired offsets, and groups that have neither members nor offsets."""
     effects.is_atomic = False
-    ended = []
+    ended: list[Group] = []
     for group in state.groups.values():
         expired, is_all = expired_partitions(state.offsets, group, state.settings.offsets_retention_ms, now_ms)
         effects.records.extend(
@@ -286,7 +235,7 @@ def _expire(state: ShardState, effects: Effects, now_ms: int) -> None:
         )
         if is_all and group.is_empty:
             ended.append(group)
-    deletion.delete(state, ended, effects)
+    effects.records.extend(group_metadata_tombstone(group.group_id) for group in ended)
     if effects.records:
         logger.info("expired offsets and groups tombstones=%d", len(effects.records))
     schedule_expiry(state, now_ms)

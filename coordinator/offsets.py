@@ -4,6 +4,7 @@ Expiry follows KIP-211: an offset's time runs from its commit or from when its g
 itself carried an expiry (OffsetCommit versions 2 to 4).
 """
 
+from collections import deque
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
@@ -59,26 +60,47 @@ class OffsetTable:
                     yield group_id, topic, partition, offset
 
 
-class OffsetStore:
-    """Visible offsets, and those of transactions whose end is not known yet.
+class UnreplicatedChange(NamedTuple):
+    """A change that is applied, but whose record is above the high watermark: the state of its partition before it."""
 
-    Both are changed by replaying records and by nothing else. Besides, it knows which partitions have a commit that is
-    decided but not written yet, so that whoever deletes offsets meanwhile deletes those too.
+    record_offset: int
+    visible: CommittedOffset | None
+    is_pending: bool
+
+
+class OffsetStore:
+    """Visible offsets, and those of transactions whose end is not known yet: the state as of the end of the log.
+
+    Replaying records is the only thing that changes it. Records are applied when they are appended, so that decisions
+    include what is being written; clients get the state as of the high watermark (`replicated`, `is_unstable`).
     """
 
-    __slots__ = ("_in_flight", "_open", "pending", "visible")
+    __slots__ = ("_open", "_unreplicated", "_unreplicated_keys", "pending", "visible")
 
     def __init__(self) -> None:
         self.visible = OffsetTable()
         self.pending: dict[int, OffsetTable] = {}
         """Producer id -> offsets of its open transaction."""
         self._open: dict[str, dict[tuple[str, int], set[int]]] = {}  # group -> (topic, partition) -> producer ids
-        self._in_flight: dict[str, dict[tuple[str, int], int]] = {}  # group -> (topic, partition) -> commits
+        self._unreplicated: dict[str, dict[tuple[str, int], deque[UnreplicatedChange]]] = {}
+        self._unreplicated_keys: deque[tuple[int, str, tuple[str, int]]] = deque()  # record offset, group, partition
+
+    # -- changes -------------------------------------------------------------------------------------------------
 
     def replay(
-        self, group_id: str, topic: str, partition: int, value: OffsetCommitValue | None, offset: int, producer_id: int
+        self,
+        group_id: str,
+        topic: str,
+        partition: int,
+        value: OffsetCommitValue | None,
+        offset: int,
+        producer_id: int,
+        *,
+        is_replicated: bool = True,
     ) -> None:
         """Apply a record; a tombstone also takes away what open transactions hold for that partition."""
+        if not is_replicated:
+            self._keep_state(group_id, topic, partition, offset)
         if value is None:
             self.visible.remove(group_id, topic, partition)
             for open_producer_id in self._open.get(group_id, {}).pop((topic, partition), ()):
@@ -91,12 +113,16 @@ class OffsetStore:
             table.put(group_id, topic, partition, CommittedOffset(offset, value))
             self._open.setdefault(group_id, {}).setdefault((topic, partition), set()).add(producer_id)
 
-    def replay_end_of_transaction(self, producer_id: int, is_commit: bool) -> None:
+    def replay_end_of_transaction(
+        self, producer_id: int, is_commit: bool, offset: int = -1, *, is_replicated: bool = True
+    ) -> None:
         """Apply a marker: offsets of a committed transaction become visible where no later record already is."""
         table = self.pending.pop(producer_id, None)
         if table is None:
             return
-        for group_id, topic, partition, offset in table.items():
+        for group_id, topic, partition, committed in table.items():
+            if not is_replicated:
+                self._keep_state(group_id, topic, partition, offset)
             producers = self._open[group_id][topic, partition]
             producers.discard(producer_id)
             if not producers:
@@ -104,40 +130,69 @@ class OffsetStore:
                 self._drop_if_closed(group_id)
             if is_commit:
                 current = self.visible.get(group_id, topic, partition)
-                if current is None or offset.record_offset > current.record_offset:
-                    self.visible.put(group_id, topic, partition, offset)
+                if current is None or committed.record_offset > current.record_offset:
+                    self.visible.put(group_id, topic, partition, committed)
 
-    def commit_starts(self, group_id: str, partitions: list[tuple[str, int]]) -> None:
-        """Commits of these topics and partitions are decided."""
-        counts = self._in_flight.setdefault(group_id, {})
-        for partition in partitions:
-            counts[partition] = counts.get(partition, 0) + 1
+    def replicated_up_to(self, end_offset: int) -> None:
+        """Every record below `end_offset` is replicated."""
+        keys = self._unreplicated_keys
+        while keys and keys[0][0] < end_offset:
+            _, group_id, key = keys.popleft()
+            of_group = self._unreplicated[group_id]
+            changes = of_group[key]
+            changes.popleft()
+            if not changes:
+                del of_group[key]
+                if not of_group:
+                    del self._unreplicated[group_id]
 
-    def commit_ends(self, group_id: str, partitions: list[tuple[str, int]]) -> None:
-        """They are written, or have failed."""
-        counts = self._in_flight[group_id]
-        for partition in partitions:
-            counts[partition] -= 1
-            if not counts[partition]:
-                del counts[partition]
-        if not counts:
-            del self._in_flight[group_id]
+    def _keep_state(self, group_id: str, topic: str, partition: int, offset: int) -> None:
+        """Keep what clients get until the record at `offset` is replicated."""
+        change = UnreplicatedChange(
+            offset, self.visible.get(group_id, topic, partition), self.is_pending(group_id, topic, partition)
+        )
+        key = (topic, partition)
+        self._unreplicated.setdefault(group_id, {}).setdefault(key, deque()).append(change)
+        self._unreplicated_keys.append((offset, group_id, key))
 
-    def in_flight_of_topics(self, names: set[str]) -> list[tuple[str, str, int]]:
-        """Group, topic and partition of every commit that is not written yet, for these topics."""
-        return [
-            (group_id, topic, partition)
-            for group_id, counts in self._in_flight.items()
-            for topic, partition in counts
-            if topic in names
-        ]
+    def _drop_if_closed(self, group_id: str) -> None:
+        if not self._open.get(group_id, True):
+            del self._open[group_id]
+
+    # -- state as of the high watermark, for clients -------------------------------------------------------------
+
+    def replicated(self, group_id: str, topic: str, partition: int) -> CommittedOffset | None:
+        """The committed offset that is replicated."""
+        changes = self._unreplicated.get(group_id, {}).get((topic, partition))
+        return changes[0].visible if changes else self.visible.get(group_id, topic, partition)
+
+    def replicated_of_group(self, group_id: str) -> dict[str, list[int]]:
+        """Topics and partitions with a committed offset that is replicated."""
+        found = {topic: list(partitions) for topic, partitions in self.visible.of_group(group_id).items()}
+        for topic, partition in self._unreplicated.get(group_id, ()):
+            partitions = found.setdefault(topic, [])
+            if partition in partitions:
+                partitions.remove(partition)
+            if self.replicated(group_id, topic, partition) is not None:
+                partitions.append(partition)
+        return {topic: partitions for topic, partitions in found.items() if partitions}
+
+    def is_unstable(self, group_id: str, topic: str, partition: int) -> bool:
+        """Whether an open transaction, or one whose end is not replicated, holds an offset for the partition."""
+        changes = self._unreplicated.get(group_id, {}).get((topic, partition), ())
+        return self.is_pending(group_id, topic, partition) or any(change.is_pending for change in changes)
+
+    # -- state as of the end of the log, for decisions -----------------------------------------------------------
 
     def is_held(self, group_id: str, topic: str, partition: int) -> bool:
-        """Whether there is anything to delete for the partition: visible, pending or not yet written."""
+        """Whether there is anything to delete for the partition, or a deletion that is not replicated yet.
+
+        Deleting once more makes the second request wait as long as the first.
+        """
         return (
             self.visible.get(group_id, topic, partition) is not None
             or self.is_pending(group_id, topic, partition)
-            or (topic, partition) in self._in_flight.get(group_id, {})
+            or (topic, partition) in self._unreplicated.get(group_id, {})
         )
 
     def held_of_group(self, group_id: str) -> list[tuple[str, int]]:
@@ -147,27 +202,22 @@ class OffsetStore:
             for topic, partitions in self.visible.of_group(group_id).items()
             for partition in partitions
         }
-        held |= dict.fromkeys(self._open.get(group_id, ()))
-        return list(held | dict.fromkeys(self._in_flight.get(group_id, ())))
+        return list(held | dict.fromkeys(self._open.get(group_id, ())))
 
-    def has_unsettled(self, group_id: str) -> bool:
-        """Whether the group has offsets that may yet become visible."""
-        return group_id in self._open or group_id in self._in_flight
+    def has_pending(self, group_id: str) -> bool:
+        """Whether open transactions hold offsets of the group."""
+        return group_id in self._open
 
     def is_pending(self, group_id: str, topic: str, partition: int) -> bool:
         """Whether an open transaction holds an offset for the partition."""
         return (topic, partition) in self._open.get(group_id, {})
-
-    def _drop_if_closed(self, group_id: str) -> None:
-        if not self._open.get(group_id, True):
-            del self._open[group_id]
 
 
 def expired_partitions(
     store: OffsetStore, group: Group, retention_ms: int, now_ms: int
 ) -> tuple[list[tuple[str, int]], bool]:
     """The group's offsets whose time is over, and whether nothing else of it would be left."""
-    is_settled = not store.has_unsettled(group.group_id)
+    is_settled = not store.has_pending(group.group_id)
     topics = store.visible.of_group(group.group_id)
     if not topics:
         return [], is_settled

@@ -1,8 +1,8 @@
 """What a coordinator's decision is made of: records to be written, and answers to be sent once they are.
 
-A decision never performs I/O. It fills an `Effects`, which becomes a `Result`; the server writes the result's records,
-waits until they are replicated and tells the shard, which replays them and hands back the answers. Idea: Apache
-Kafka's CoordinatorResult.
+A decision never performs I/O. It fills an `Effects`, which becomes a `Result`; the server appends the result's records
+and hands them to the shard, which applies them, waits until they are replicated and gets the answers from the shard.
+Idea: Apache Kafka's CoordinatorResult.
 """
 
 from collections.abc import Callable, Sequence
@@ -48,12 +48,12 @@ class Reply(NamedTuple):
 
 
 class Completion:
-    """What a decision still has to do once its records are written, or once it is known that they will not be."""
+    """What a decision still has to do once its records are replicated, or if they are not written."""
 
     __slots__ = ()
 
     def written(self, effects: "Effects", now_ms: int) -> None:
-        """The records are replicated and replayed."""
+        """The records are applied and replicated."""
         raise NotImplementedError
 
     def failed(self, effects: "Effects", error: ErrorCode, now_ms: int) -> None:
@@ -106,7 +106,7 @@ class Result(NamedTuple):
 
     `records` empty: send `replies` and have `outcomes` written to their partitions. Otherwise write the records (as one
     batch if `is_atomic`, else in as many as suit; within the transaction of `producer` if there is one), then call the
-    shard's `on_written` or `on_write_failed` with this result and go on with what that returns.
+    shard's `on_appended`, and `on_written` or `on_write_failed`, with this result and go on with what that returns.
     """
 
     records: list[CoordinatorRecord]

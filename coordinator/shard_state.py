@@ -11,6 +11,9 @@ from odradek.coordinator.timers import DeadlineHeap, Key
 from odradek.protocol.errors import ErrorCode, KafkaError
 
 EXPIRY_KEY: Final[Key] = ("offset-expiry",)
+TOPIC_DELETION_KIND: Final = "topic-deletion"
+LARGE_KINDS: Final = frozenset({EXPIRY_KEY[0], TOPIC_DELETION_KIND})
+"""Kinds of deadlines whose result may have more records than fit into one batch."""
 
 
 class RequestContext:

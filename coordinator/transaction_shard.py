@@ -4,9 +4,11 @@ A server uses it as it does `GroupShard`, with one thing more:
 
     result = shard.end_txn(request, context, token, now_ms)
     while result.records:
-        try: base_offset = append(result.records) and wait until replicated
+        try: base_offset = append(result.records)
         except KafkaError as error: result = shard.on_write_failed(result, error.code, now_ms)
-        else: result = shard.on_written(result, base_offset, now_ms)
+        else:
+            shard.on_appended(result, base_offset), at once, and wait until the records are replicated
+            result = shard.on_written(result, base_offset, now_ms)
     send every reply of result.replies to its token
     for every outcome of result.outcomes, and every partition of it: have the marker written, and take what
         shard.marker_written(...) returns for one more result
@@ -222,6 +224,9 @@ class TransactionShard:
         return effects.result()
 
     # -- records -------------------------------------------------------------------------------------------------
+
+    def on_appended(self, result: Result, base_offset: int) -> None:
+        """Apply nothing yet: a change is pending until its record is replicated, and no other is decided until then."""
 
     def on_written(self, result: Result, base_offset: int, now_ms: int) -> Result:
         """The result's records are replicated, at `base_offset` and on: replay them, and say what follows."""

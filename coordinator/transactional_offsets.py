@@ -4,12 +4,13 @@ Which topics exist and may be read, and whether the producer is in a transaction
 `__consumer_offsets`, has been settled before.
 """
 
+from collections.abc import Mapping
+
 from odradek.coordinator.group import DEAD, EMPTY
-from odradek.coordinator.offset_commands import CommitAnswered
 from odradek.coordinator.partitioning import utf16_length
 from odradek.coordinator.record_types import OffsetCommitValue, offset_commit_record
 from odradek.coordinator.responses import txn_offset_commit_error
-from odradek.coordinator.result import Effects, Token, TransactionalProducer
+from odradek.coordinator.result import Effects, ReplyWhenWritten, Token, TransactionalProducer
 from odradek.coordinator.shard_state import RequestContext, ShardState
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages.txn_offset_commit import (
@@ -18,10 +19,16 @@ from odradek.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitResponsePartition,
     TxnOffsetCommitResponseTopic,
 )
+from odradek.protocol.types import ZERO_UUID
 
 
 def commit_offsets(
-    state: ShardState, request: TxnOffsetCommitRequest, context: RequestContext, token: Token, now_ms: int
+    state: ShardState,
+    request: TxnOffsetCommitRequest,
+    context: RequestContext,
+    token: Token,
+    now_ms: int,
+    topic_ids: Mapping[str, bytes],
 ) -> Effects:
     """Decide a TxnOffsetCommit. The offsets are pending until the transaction's marker is written."""
     effects = Effects()
@@ -35,7 +42,6 @@ def commit_offsets(
         effects.reply(token, on_error(error.code))
         return effects
     response = TxnOffsetCommitResponse(topics=[])
-    written: list[tuple[str, int]] = []
     for topic in request.topics:
         answered = TxnOffsetCommitResponseTopic(name=topic.name, partitions=[])
         response.topics.append(answered)
@@ -49,16 +55,16 @@ def commit_offsets(
                     leader_epoch=max(-1, item.committed_leader_epoch),
                     metadata=item.committed_metadata or "",
                     commit_timestamp=now_ms,
+                    topic_id=topic_ids.get(topic.name, ZERO_UUID),
                 )
                 record = offset_commit_record(request.group_id, topic.name, item.partition_index, value)
                 effects.records.append(record)
-                written.append((topic.name, item.partition_index))
             answered.partitions.append(
                 TxnOffsetCommitResponsePartition(partition_index=item.partition_index, error_code=error_code)
             )
     if effects.records:
         effects.producer = TransactionalProducer(request.producer_id, request.producer_epoch)
-        effects.completions.append(CommitAnswered(state, request.group_id, written, token, response, on_error))
+        effects.completions.append(ReplyWhenWritten(token, response, on_error))
     else:
         effects.reply(token, response)
     return effects

@@ -1,8 +1,10 @@
 """Runs coordinators: one shard for each partition, led by this broker, of the internal topic that holds their state.
 
-A shard decides; here its records are appended, waited for until they are replicated, given back to be replayed, and
-only then are its answers sent. Results of one shard are written in the order in which they were decided. A shard is
-loaded in small steps, so that a long log does not hold up everybody else; meanwhile whoever asks it is told so.
+A shard decides. The runtime appends the records of the decision and hands them to the shard before the next decision;
+the answers are sent when the records are replicated. Results of one shard are appended in the order in which they were
+decided. A failed append leaves nothing in the log, and the shard undoes the decision. Where that is not certain, or
+where leadership ends while records wait, the state is discarded and loaded anew. A shard is loaded in small steps
+(`coordinator_loading`); until then requests get COORDINATOR_LOAD_IN_PROGRESS.
 """
 
 import logging
@@ -18,14 +20,8 @@ from odradek.coordinator.phase import Phase
 from odradek.coordinator.result import CoordinatorRecord, Result
 from odradek.log.validation import Origin
 from odradek.protocol.errors import ErrorCode, KafkaError
-from odradek.protocol.records import (
-    ControlType,
-    build_batch,
-    iter_batches,
-    iter_records,
-    parse_control_record,
-    read_header,
-)
+from odradek.protocol.records import build_batch
+from odradek.server.coordinator_loading import ShardLoad, is_transient, retry_pause_s
 
 if TYPE_CHECKING:
     from odradek.log.log_append import AppendInfo
@@ -51,6 +47,8 @@ class Shard(Protocol):
     def finish_loading(self, now_ms: int) -> Result: ...
 
     def resign(self, now_ms: int) -> Result: ...
+
+    def on_appended(self, result: Result, base_offset: int) -> None: ...
 
     def on_written(self, result: Result, base_offset: int, now_ms: int) -> Result: ...
 
@@ -93,10 +91,14 @@ class Led(Generic[S]):
     """A shard that is led here, with what waits for replication, in the order of its offsets, and its alarm.
 
     What waits is the last offset that must be replicated, and what to call with NONE then, or with an error when that
-    will not happen here any more.
+    will not happen here any more. `load_failures` counts the attempts to load that have failed in a row; after one
+    that is tried again, `alarm` is set for the next attempt.
     """
 
-    __slots__ = ("alarm", "alarm_ms", "is_appending", "leader_epoch", "on_wake", "partition", "shard", "waiting")
+    __slots__ = (
+        "alarm", "alarm_ms", "is_appending", "leader_epoch", "load_failures", "on_wake", "partition", "shard",
+        "waiting",
+    )  # fmt: skip
 
     def __init__(self, partition: "Partition", shard: S, on_wake: "Callable[[Led[S]], None]") -> None:
         self.on_wake = on_wake
@@ -106,6 +108,7 @@ class Led(Generic[S]):
         self.alarm: Any = None
         self.alarm_ms = 0
         self.is_appending = False
+        self.load_failures = 0
         self.waiting: deque[tuple[int, Callable[[ErrorCode], None]]] = deque()
 
     def wake(self) -> None:
@@ -116,8 +119,9 @@ class Led(Generic[S]):
     def append(self, batch: bytes, now_ms: int, transaction_version: int = 0) -> "AppendInfo":
         """Append to the partition; hand what is to follow to `CoordinatorRuntime.when_replicated`.
 
-        Not before that may it be seen what else has happened: what follows from older records may append too, and its
-        turn would come before that of these. Raises as `Partition.append_as_leader`.
+        Older records are not completed before that: what follows from them may append too, and its turn would come
+        before that of these. Raises as `Partition.append_as_leader`; the caller calls `wake` when it has undone what
+        it wanted to append.
         """
         self.is_appending = True
         try:
@@ -128,10 +132,6 @@ class Led(Generic[S]):
                 origin=Origin.COORDINATOR,
                 transaction_version=transaction_version,
             )
-        except KafkaError:
-            self.is_appending = False
-            self.wake()
-            raise
         finally:
             self.is_appending = False
 
@@ -168,7 +168,7 @@ class CoordinatorRuntime(ABC, Generic[S]):
         """A shard that is still to be loaded."""
 
     def _replay_marker(self, shard: S, producer_id: int, is_commit: bool) -> None:
-        """A marker in the partition's log that is being loaded."""
+        """Apply a marker of the partition's log while the shard is loaded."""
 
     def _send(self, led: Led[S] | None, result: Result) -> None:
         """Send what a result wants sent, now that nothing of it is left to write."""
@@ -225,7 +225,7 @@ class CoordinatorRuntime(ABC, Generic[S]):
             self.resign(partition.index)
         led = self._led[partition.index] = Led(partition, self._make_shard(partition), self._replicated)
         partition.watchers[led] = None
-        self._load(led, self._replay_all(led))
+        self._load(led, self._new_load(partition, led.shard))
 
     def resign(self, index: int) -> None:
         """Another broker leads the partition now, or nobody."""
@@ -244,45 +244,58 @@ class CoordinatorRuntime(ABC, Generic[S]):
         for index in list(self._led):
             self.resign(index)
 
-    def _load(self, led: Led[S], steps: Iterator[None]) -> None:
+    def _new_load(self, partition: "Partition", shard: S) -> ShardLoad[S]:
+        return ShardLoad(partition, shard, self._load_chunk_bytes, self._replay_marker)
+
+    def _load(self, led: Led[S], load: ShardLoad[S]) -> None:
+        """Take one step of a load; the next one follows in the next reactor iteration."""
         if not self._is_led(led):
             return
         try:
-            next(steps)
+            next(load.steps)
         except StopIteration:
+            led.shard = load.shard
+            led.load_failures = 0
             self._carry_out(led, led.shard.finish_loading(self._now_ms()))
-        except Exception:
-            logger.exception(
-                "coordinator cannot load; what it coordinates stays unavailable; check the partition's log "
-                "partition=%s-%d", self.topic, led.partition.index,
-            )
+            self._loaded(led)
+        except Exception as error:
+            self._load_failed(led, load.offset, error)
         else:
-            self._reactor.callLater(0, self._load, led, steps)
+            self._reactor.callLater(0, self._load, led, load)
+
+    def _loaded(self, led: Led[S]) -> None:
+        """A shard has been loaded, and serves."""
+
+    def _load_failed(self, led: Led[S], offset: int, error: Exception) -> None:
+        """Answer NOT_COORDINATOR from here on, until the next attempt succeeds, if there is one."""
+        if not self._is_led(led):
+            # The failure has taken the log directory offline, which is reported there.
+            return
+        led.load_failures += 1
+        self._send(None, led.shard.resign(self._now_ms()))
+        name = f"{self.topic}-{led.partition.index}"
+        if is_transient(error):
+            pause_s = retry_pause_s(led.load_failures)
+            logger.warning(
+                "coordinator not loaded; its partition's groups or transactions get NOT_COORDINATOR until the next "
+                "attempt partition=%s offset=%d next_attempt_s=%g error=%r", name, offset, pause_s, error,
+            )
+            led.alarm = self._reactor.callLater(pause_s, self._load_again, led)
+        else:
+            logger.error(
+                "coordinator not loaded: the log cannot be read at this offset; its partition's groups or transactions "
+                "get NOT_COORDINATOR; stop the broker, restore the partition's directory from a replica or a backup, "
+                "and start it again partition=%s offset=%d directory=%s", name, offset,
+                getattr(led.partition.log, "directory", "?"), exc_info=error,
+            )
+
+    def _load_again(self, led: Led[S]) -> None:
+        """Load a new shard; the old one goes on answering until the new one is whole."""
+        led.alarm = None
+        self._load(led, self._new_load(led.partition, self._make_shard(led.partition)))
 
     def _is_led(self, led: Led[S]) -> bool:
         return self._led.get(led.partition.index) is led
-
-    def _replay_all(self, led: Led[S]) -> Iterator[None]:
-        """Replay the partition from start to end, a chunk of the log at each step."""
-        log = led.partition.leading_log()
-        shard = led.shard
-        offset = log.log_start_offset
-        while offset < log.log_end_offset:
-            chunk = led.partition.read_to_end(offset, self._load_chunk_bytes)
-            if not chunk:
-                break
-            for batch in iter_batches(chunk):
-                header = read_header(batch)
-                offset = header.next_offset
-                if header.is_control:
-                    for is_commit in _markers(batch):
-                        self._replay_marker(shard, header.producer_id, is_commit)
-                    continue
-                producer_id = header.producer_id if header.is_transactional else -1
-                for record in iter_records(batch):
-                    if record.key is not None:
-                        shard.replay(record.key, record.value, record.offset, producer_id)
-            yield
 
     # -- carrying out ------------------------------------------------------------------------------------------------
 
@@ -305,15 +318,17 @@ class CoordinatorRuntime(ABC, Generic[S]):
                     self.resign(led.partition.index)
                     self.lead(led.partition)
                 result = shard.on_write_failed(result, error.code, now_ms)
+                led.wake()
                 continue
             first_offset, last_offset = offsets[0], offsets[-1]
+            shard.on_appended(result, first_offset)
             if led.waiting or not is_replicated(led.partition, last_offset):
+                self._set_alarm(led)
                 self.when_replicated(led, last_offset, self._when_written(led, result, first_offset))
                 return
             result = shard.on_written(result, first_offset, now_ms)
         self._send(led, result)
-        if self._is_led(led):
-            self._set_alarm(led)
+        self._set_alarm(led)
 
     def when_replicated(self, led: Led[S], offset: int, done: Callable[[ErrorCode], None]) -> None:
         """Call `done` with NONE once a record is replicated, after all that wait already, or with an error."""
@@ -343,7 +358,7 @@ class CoordinatorRuntime(ABC, Generic[S]):
     def _set_alarm(self, led: Led[S]) -> None:
         """Wake when the shard's next deadline is due; an alarm that is set too early does no harm."""
         deadline_ms = led.shard.next_deadline_ms()
-        if deadline_ms is None or led.shard.phase is not Phase.ACTIVE:
+        if deadline_ms is None or led.shard.phase is not Phase.ACTIVE or not self._is_led(led):
             return
         if led.alarm is not None:
             if led.alarm_ms <= deadline_ms:
@@ -361,8 +376,7 @@ class CoordinatorRuntime(ABC, Generic[S]):
             and deadline_ms <= self._now_ms()
         ):
             self._carry_out(led, led.shard.tick(self._now_ms()))
-        if self._is_led(led):
-            self._set_alarm(led)
+        self._set_alarm(led)
 
 
 def is_replicated(partition: "Partition", offset: int) -> bool:
@@ -386,11 +400,3 @@ def _batch(records: list[CoordinatorRecord], result: Result, now_ms: int) -> byt
     return build_batch(
         fields, producer_id=producer.producer_id, producer_epoch=producer.producer_epoch, transactional=True
     )
-
-
-def _markers(batch: memoryview) -> Iterator[bool]:
-    """The markers in a control batch: whether each is a commit."""
-    for record in iter_records(batch):
-        kind = parse_control_record(record).control_type
-        if kind in (ControlType.ABORT, ControlType.COMMIT):
-            yield kind is ControlType.COMMIT

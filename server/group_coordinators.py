@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Any
 from odradek.coordinator.group_shard import GroupShard
 from odradek.coordinator.phase import Phase
 from odradek.coordinator.settings import GroupSettings
+from odradek.coordinator.topic_deletion import DeletedTopics
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.replication.topic_names import GROUP_METADATA_TOPIC
-from odradek.server.coordinator_runtime import CoordinatorRuntime, is_replicated
+from odradek.server.coordinator_runtime import CoordinatorRuntime, Led, is_replicated
 
 if TYPE_CHECKING:
     from odradek.replication.partition import Partition
@@ -29,6 +30,8 @@ class GroupCoordinatorRuntime(CoordinatorRuntime[GroupShard]):
     ) -> None:
         self._settings = settings
         self._random_uuid = random_uuid
+        self._deleted_before_loaded: dict[int, DeletedTopics] = {}
+        """Topics, by name and id, that were deleted while a partition's shard could not delete their offsets."""
         super().__init__(
             GROUP_METADATA_TOPIC,
             reactor=reactor,
@@ -46,10 +49,22 @@ class GroupCoordinatorRuntime(CoordinatorRuntime[GroupShard]):
     def _replay_marker(self, shard: GroupShard, producer_id: int, is_commit: bool) -> None:
         shard.replay_end_of_transaction(producer_id, is_commit)
 
-    def topics_deleted(self, deleted: list[tuple[str, bytes]]) -> None:
-        """Topics, by name and id, are gone: forget their offsets."""
-        for led in list(self._led.values()):
-            self._carry_out(led, led.shard.topics_deleted(deleted))
+    def topics_deleted(self, deleted: DeletedTopics) -> None:
+        """Delete the offsets of deleted topics, given by name and id; in shards that are loading, once they serve."""
+        for index, led in list(self._led.items()):
+            if led.shard.phase is Phase.ACTIVE:
+                self._carry_out(led, led.shard.topics_deleted(deleted, self._now_ms()))
+            else:
+                self._deleted_before_loaded.setdefault(index, []).extend(deleted)
+
+    def _loaded(self, led: Led[GroupShard]) -> None:
+        deleted = self._deleted_before_loaded.pop(led.partition.index, None)
+        if deleted:
+            self._carry_out(led, led.shard.topics_deleted(deleted, self._now_ms()))
+
+    def resign(self, index: int) -> None:
+        self._deleted_before_loaded.pop(index, None)
+        super().resign(index)
 
     def end_transaction(
         self,
@@ -61,20 +76,27 @@ class GroupCoordinatorRuntime(CoordinatorRuntime[GroupShard]):
         transaction_version: int,
         done: Callable[[ErrorCode], None],
     ) -> None:
-        """Write a marker to a partition and, once it is replicated, let it take effect on the offsets before it.
+        """Write a marker to a partition, and let it take effect on the offsets before it; `done` when it is replicated.
 
-        Raises KafkaError: E6 if this broker does not coordinate with it now, else as `Partition.append_as_leader`.
+        Raises KafkaError: NOT_LEADER_OR_FOLLOWER if this broker does not coordinate with it now, else as
+        `Partition.append_as_leader`.
         """
         led = self._led.get(index)
         if led is None or led.shard.phase is not Phase.ACTIVE:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{self.topic}-{index} is not coordinated here now")
 
+        try:
+            info = led.append(marker, self._now_ms(), transaction_version)
+        except KafkaError:
+            led.wake()
+            raise
+        led.shard.on_marker_appended(producer_id, is_commit, info.last_offset)
+
         def written(error: ErrorCode) -> None:
             if not error:
-                led.shard.replay_end_of_transaction(producer_id, is_commit)
+                led.shard.on_marker_written(info.last_offset)
             done(error)
 
-        info = led.append(marker, self._now_ms(), transaction_version)
         if led.waiting or not is_replicated(led.partition, info.last_offset):
             self.when_replicated(led, info.last_offset, written)
         else:

@@ -20,11 +20,19 @@ class Marker(NamedTuple):
     is_commit: bool
 
 
+class Held(NamedTuple):
+    """A result, or a marker if that is None, whose records are in the log from `base_offset` on, but not replicated."""
+
+    base_offset: int
+    result: Result | None
+
+
 class Driver:
     """A shard, its log and its clock.
 
-    Every token is answered at most once, or an assertion fails. With `is_holding`, writes wait in `held` until
-    `release` or `fail` is called, as they do while replicas lag.
+    Every token is answered at most once, or an assertion fails. With `is_holding`, what is written stays in `held`
+    until `release` is called, as it does while replicas lag: in the log, but not replicated. The next append fails
+    with `refused`.
     """
 
     def __init__(self, settings: GroupSettings | None = None) -> None:
@@ -36,7 +44,9 @@ class Driver:
         self.answered: dict[Any, Any] = {}
         self.asked: set[Any] = set()
         self.is_holding = False
-        self.held: deque[Result] = deque()
+        self.held: deque[Held] = deque()
+        self.refused: ErrorCode | None = None
+        self.refusals = 0
         self.on_reply: Callable[[Any, Any], None] = lambda token, response: None
         self.on_record: Callable[[CoordinatorRecord], None] = lambda record: None
         self._ids = 0
@@ -53,14 +63,19 @@ class Driver:
     def parked(self) -> set[Any]:
         return self.asked - self.answered.keys()
 
+    @property
+    def high_watermark(self) -> int:
+        """The first offset of the log that is not replicated."""
+        return self.held[0].base_offset if self.held else len(self.log)
+
     def load(self) -> None:
         """Replay the log into a fresh shard and start serving."""
         self.shard = self.new_shard()
         self.replay_into(self.shard)
         self.take(self.shard.finish_loading(self.now_ms))
 
-    def replay_into(self, shard: GroupShard) -> None:
-        for offset, entry in enumerate(self.log):
+    def replay_into(self, shard: GroupShard, end_offset: int | None = None) -> None:
+        for offset, entry in enumerate(self.log[:end_offset]):
             if isinstance(entry, Marker):
                 shard.replay_end_of_transaction(*entry)
             else:
@@ -68,9 +83,10 @@ class Driver:
 
     def mark(self, producer_id: int, is_commit: bool) -> None:
         """A marker is written to the shard's partition."""
-        assert not self.held, "markers come after what was written before them"
+        offset = len(self.log)
         self.log.append(Marker(producer_id, is_commit))
-        self.shard.replay_end_of_transaction(producer_id, is_commit)
+        self.shard.on_marker_appended(producer_id, is_commit, offset)
+        self._hold(Held(offset, None))
 
     def call(self, name: str, token: Any, request: Any, version: int, client: str = "c", **more: Any) -> None:
         """Send one request."""
@@ -81,29 +97,37 @@ class Driver:
 
     def take(self, result: Result) -> None:
         """Do what a result asks for."""
-        if result.records and (self.is_holding or self.held):
-            self.held.append(result)
-        elif result.records:
-            self._write(result)
-        else:
+        if not result.records:
             self._send(result)
+        elif self.refused is not None:
+            error, self.refused = self.refused, None
+            self.refusals += 1
+            self.take(self.shard.on_write_failed(result, error, self.now_ms))
+        else:
+            base_offset = len(self.log)
+            self._append(result)
+            self.shard.on_appended(result, base_offset)
+            self._hold(Held(base_offset, result))
 
-    def release(self) -> None:
-        """The oldest held write is replicated."""
-        self._write(self.held.popleft())
-
-    def fail(self, error: ErrorCode) -> None:
-        """The oldest held write fails."""
-        self.take(self.shard.on_write_failed(self.held.popleft(), error, self.now_ms))
-
-    def _write(self, result: Result) -> None:
-        base_offset = len(self.log)
+    def _append(self, result: Result) -> None:
         for record in result.records:
             if result.producer is not None:
                 self.producers[len(self.log)] = result.producer.producer_id
             self.log.append(record)
             self.on_record(record)
-        self.take(self.shard.on_written(result, base_offset, self.now_ms))
+
+    def _hold(self, written: Held) -> None:
+        self.held.append(written)
+        if not self.is_holding and len(self.held) == 1:
+            self.release()
+
+    def release(self) -> None:
+        """The oldest held write is replicated."""
+        base_offset, result = self.held.popleft()
+        if result is None:
+            self.shard.on_marker_written(base_offset)
+        else:
+            self.take(self.shard.on_written(result, base_offset, self.now_ms))
 
     def _send(self, result: Result) -> None:
         for token, response in result.replies:
@@ -124,7 +148,17 @@ class Driver:
         self.now_ms = end_ms
 
     def resign(self) -> None:
+        """Another broker leads from here on; the log is what it was."""
         self.take(self.shard.resign(self.now_ms))
+        while self.held:
+            result = self.held.popleft().result
+            if result is not None:
+                self._send(self.shard.on_write_failed(result, ErrorCode.NOT_LEADER_OR_FOLLOWER, self.now_ms))
+
+    def truncate(self, end_offset: int) -> None:
+        """The log's end is lost, as it is when another replica becomes leader."""
+        del self.log[end_offset:]
+        self.producers = {offset: producer for offset, producer in self.producers.items() if offset < end_offset}
 
 
 def subscription(topics: list[str], user_data: bytes = b"") -> bytes:

@@ -153,10 +153,6 @@ class Player(logging.Handler):
         """Like `written`, but what follows from it has to wait again."""
         self.driver.release()
 
-    def do_failed(self, error: str) -> None:
-        self.driver.is_holding = False
-        self.driver.fail(ErrorCode[error])
-
 
 class GroupPlayer(Player):
     """Commands of the group coordinator."""
@@ -175,6 +171,10 @@ class GroupPlayer(Player):
     def do_start(self, **settings: str) -> None:
         self.use(Driver(GroupSettings(**{name: int(value) for name, value in settings.items()})))
         self.driver.load()
+
+    def do_refuse(self, error: str) -> None:
+        """The next append fails."""
+        self.driver.refused = ErrorCode[error]
 
     def do_state(self, group: str = "g") -> None:
         (described,) = self.driver.shard.describe_groups([group], RequestContext(api_version=6))
@@ -297,7 +297,8 @@ class GroupPlayer(Player):
                 for name, partition, offset in (item.split(":") for item in offsets.split(","))
             ],
         )
-        self.driver.call("commit_offsets_in_transaction", token, request, int(v))
+        topic_ids = {topic.name: topic.name.encode().ljust(16, b"\x01") for topic in request.topics}
+        self.driver.call("commit_offsets_in_transaction", token, request, int(v), topic_ids=topic_ids)
 
     def do_marker(self, kind: str, *, by: str) -> None:
         self.driver.mark(int(by), kind == "commit")
@@ -349,7 +350,8 @@ class GroupPlayer(Player):
         self.say(f"groups: {' '.join(listed) or '-'}")
 
     def do_topic_deleted(self, name: str) -> None:
-        self.driver.take(self.driver.shard.topics_deleted([(name, name.encode().ljust(16, b"\x01"))]))
+        deleted = [(name, name.encode().ljust(16, b"\x01"))]
+        self.driver.take(self.driver.shard.topics_deleted(deleted, self.driver.now_ms))
 
 
 def show(response: Any) -> str:

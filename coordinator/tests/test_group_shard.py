@@ -128,9 +128,9 @@ def test_deleting_a_topic_leaves_offsets_of_its_successor():
             name="t", topic_id=topic_id, partitions=[OffsetCommitRequestPartition(committed_offset=1)]
         )
         driver.call("commit_offsets", token, OffsetCommitRequest(group_id="g", topics=[topic]), 10)
-    driver.take(driver.shard.topics_deleted([("t", TOPIC_ID)]))
+    driver.take(driver.shard.topics_deleted([("t", TOPIC_ID)], 0))
     assert fetched(driver.shard) == (1, ErrorCode.NONE)
-    result = driver.shard.topics_deleted([("t", OTHER_ID)])
+    result = driver.shard.topics_deleted([("t", OTHER_ID)], 0)
     assert not result.is_atomic
     driver.take(result)
     assert fetched(driver.shard) == (-1, ErrorCode.NONE)

@@ -169,6 +169,10 @@ class TransactionPlayer(Player):
         )
         self.driver.call("end_txn", token, request, int(v))
 
+    def do_failed(self, error: str) -> None:
+        self.driver.is_holding = False
+        self.driver.fail(ErrorCode[error])
+
     def do_hold_markers(self) -> None:
         self.driver.is_holding_markers = True
 

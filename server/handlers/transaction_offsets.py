@@ -1,8 +1,9 @@
 """TxnOffsetCommit 0-5: a group's positions, stored as part of a transaction (KIP-98).
 
 From version 3 on a consumer says which member of the group it is (KIP-447). Before anything is written the transaction
-is verified, or from 5 on the group's partition is added to it (KIP-890). Clients before 2 crash on
-COORDINATOR_LOAD_IN_PROGRESS and are told COORDINATOR_NOT_AVAILABLE (KAFKA-7296).
+is verified, or from 5 on the group's partition is added to it (KIP-890). Topics that are deleted in the meantime are
+refused, also if others of the same names exist by then. Clients before 2 crash on COORDINATOR_LOAD_IN_PROGRESS and get
+COORDINATOR_NOT_AVAILABLE (KAFKA-7296).
 """
 
 from typing import TYPE_CHECKING, Any, Final
@@ -30,11 +31,15 @@ if TYPE_CHECKING:
 
 LOADING_KNOWN_SINCE: Final = 2
 
+TopicIds = dict[str, bytes]
+"""Topic id by name."""
+
 
 def txn_offset_commit(services: "Services", context: "RequestContext", request: TxnOffsetCommitRequest) -> Any:
     """What exists goes to the group's shard; if nothing is left, nobody is asked."""
     version = context.api_version
-    remaining, refused = _split(services, request)
+    topic_ids = _topic_ids(services, request)
+    remaining, refused = _split(services, request, topic_ids)
     if not remaining.topics:
         return refused
 
@@ -46,7 +51,7 @@ def txn_offset_commit(services: "Services", context: "RequestContext", request: 
         return txn_offset_commit_error(remaining, version, error) if isinstance(error, KafkaError) else failure
 
     try:
-        outcome = _verify_and_commit(services, context, remaining)
+        outcome = _verify_and_commit(services, context, remaining, topic_ids)
     except KafkaError as error:
         return answer(txn_offset_commit_error(remaining, version, error))
     if isinstance(outcome, Deferred):
@@ -54,7 +59,9 @@ def txn_offset_commit(services: "Services", context: "RequestContext", request: 
     return answer(outcome)
 
 
-def _verify_and_commit(services: "Services", context: "RequestContext", request: TxnOffsetCommitRequest) -> Any:
+def _verify_and_commit(
+    services: "Services", context: "RequestContext", request: TxnOffsetCommitRequest, topic_ids: TopicIds
+) -> Any:
     if not request.group_id:
         raise KafkaError(ErrorCode.INVALID_GROUP_ID)
     index = services.groups.index_of(request.group_id)
@@ -68,10 +75,20 @@ def _verify_and_commit(services: "Services", context: "RequestContext", request:
         code = verified.errors.get(partition)
         if code is not None:
             raise KafkaError(code)
-        return services.groups.run_on(
+        remaining, refused = _split(services, request, topic_ids)
+        if not remaining.topics:
+            return refused
+        outcome = services.groups.run_on(
             index,
-            lambda shard, token, now_ms: _decide(shard, context, request, token, now_ms, verified, partition),
+            lambda shard, token, now_ms: _decide(
+                shard, context, remaining, token, now_ms, verified, partition, topic_ids
+            ),
         )
+        if not refused.topics:
+            return outcome
+        if isinstance(outcome, Deferred):
+            return outcome.addCallback(lambda response: _merged(refused, response, context.api_version))
+        return _merged(refused, outcome, context.api_version)
 
     verified = services.verifier.verify(writer, {partition: NO_SEQUENCE})
     return verified.addCallback(commit) if isinstance(verified, Deferred) else commit(verified)
@@ -85,9 +102,10 @@ def _decide(
     now_ms: int,
     verified: Verified,
     partition: Partition,
+    topic_ids: TopicIds,
 ) -> Result:
     """Let the shard decide, but write only while the verification holds or the transaction is open here."""
-    result = shard.commit_offsets_in_transaction(request, context, token, now_ms)
+    result = shard.commit_offsets_in_transaction(request, context, token, now_ms, topic_ids)
     if not result.records or verified.may_append(partition):
         return result
     try:
@@ -97,11 +115,23 @@ def _decide(
     return result
 
 
+def _topic_ids(services: "Services", request: TxnOffsetCommitRequest) -> TopicIds:
+    """The ids of the topics that exist."""
+    topics = services.metadata.topics
+    return {topic.name: topics[topic.name].topic_id for topic in request.topics if topic.name in topics}
+
+
 def _split(
-    services: "Services", request: TxnOffsetCommitRequest
+    services: "Services", request: TxnOffsetCommitRequest, topic_ids: TopicIds
 ) -> tuple[TxnOffsetCommitRequest, TxnOffsetCommitResponse]:
-    """The request for what exists, and the answer to the rest."""
-    known = services.metadata.partition
+    """The request for what exists under these ids, and the answer to the rest."""
+    metadata = services.metadata
+
+    def known(name: str, index: int) -> bool:
+        topic = metadata.topics.get(name)
+        has_id = topic is not None and topic.topic_id == topic_ids.get(name)
+        return has_id and metadata.partition(name, index) is not None
+
     refused = TxnOffsetCommitResponse(topics=[])
     remaining = TxnOffsetCommitRequest(
         transactional_id=request.transactional_id,
@@ -114,7 +144,7 @@ def _split(
         topics=[],
     )
     for topic in request.topics:
-        kept = [item for item in topic.partitions if known(topic.name, item.partition_index) is not None]
+        kept = [item for item in topic.partitions if known(topic.name, item.partition_index)]
         if kept:
             remaining.topics.append(TxnOffsetCommitRequestTopic(name=topic.name, partitions=kept))
         rows = [
@@ -122,7 +152,7 @@ def _split(
                 partition_index=item.partition_index, error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             )
             for item in topic.partitions
-            if known(topic.name, item.partition_index) is None
+            if not known(topic.name, item.partition_index)
         ]
         if rows or not topic.partitions:
             refused.topics.append(TxnOffsetCommitResponseTopic(name=topic.name, partitions=rows))

@@ -219,7 +219,7 @@ def commit_offset(world, offset):
 
 
 def visible(world):
-    found = world.groups.shard(0)._state.offsets.visible.get("g", "t", 0)
+    found = world.groups.shard(0)._state.offsets.replicated("g", "t", 0)
     return None if found is None else found.value.offset
 
 

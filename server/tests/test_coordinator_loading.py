@@ -1,0 +1,203 @@
+"""Coordinators whose partitions cannot be read: the others serve, and what may pass is tried again."""
+
+import logging
+from itertools import pairwise
+from types import SimpleNamespace
+
+import pytest
+
+from odradek.coordinator.partitioning import partition_for
+from odradek.coordinator.phase import Phase
+from odradek.log.filesystem import LogDirFailure
+from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.protocol.messages.describe_groups import DescribeGroupsRequest
+from odradek.protocol.messages.describe_transactions import DescribeTransactionsRequest
+from odradek.protocol.messages.find_coordinator import FindCoordinatorRequest
+from odradek.protocol.messages.init_producer_id import InitProducerIdRequest
+from odradek.protocol.messages.list_groups import ListGroupsRequest
+from odradek.protocol.messages.list_transactions import ListTransactionsRequest
+from odradek.protocol.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
+from odradek.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
+from odradek.protocol.record_batch import RECORD_BATCH_OVERHEAD
+from odradek.server.coordinator_loading import MAX_RETRY_PAUSE_S
+from odradek.server.handlers.groups import list_groups
+from odradek.server.tests.test_coordinator_writes import World
+from odradek.server.tests.test_group_restart import await_coordinator
+from odradek.server.tests.wire import Wire, until
+from odradek.testing import OdradekBroker
+
+PARTITIONS = 3
+PROPERTIES = {
+    "offsets.topic.num.partitions": PARTITIONS,
+    "transaction.state.log.num.partitions": PARTITIONS,
+    "num.partitions": 1,
+}
+NAMES = {partition_for(name, PARTITIONS): name for name in "abcdefgh"}
+"""A group, and a transactional id, for each partition."""
+
+
+def commit(wire, group):
+    item = OffsetCommitRequestPartition(partition_index=0, committed_offset=5)
+    request = OffsetCommitRequest(group_id=group, topics=[OffsetCommitRequestTopic(name="t", partitions=[item])])
+    [topic] = wire.ask(request, 8).topics
+    return topic.partitions[0].error_code
+
+
+def initialize(wire, transactional_id):
+    request = InitProducerIdRequest(transactional_id=transactional_id, transaction_timeout_ms=60_000)
+    return wire.ask(request, 4).error_code
+
+
+def damage(broker, topic, index):
+    """Make the first record of a partition state a length that cannot be."""
+    [segment] = sorted((broker.data_dir / f"{topic}-{index}").glob("*.log"))[:1]
+    data = bytearray(segment.read_bytes())
+    assert len(data) > RECORD_BATCH_OVERHEAD
+    data[RECORD_BATCH_OVERHEAD] = 1
+    segment.write_bytes(data)
+
+
+def test_one_unreadable_batch_affects_its_partition_only():
+    assert len(NAMES) == PARTITIONS
+    with OdradekBroker({name: str(value) for name, value in PROPERTIES.items()}) as broker:
+        with Wire(broker.port) as wire:
+            wire.create_topic("t")
+            wire.ask(FindCoordinatorRequest(key_type=1, coordinator_keys=["a"]), 4)
+            for name in NAMES.values():
+                await_coordinator(wire, name)
+                until(lambda name=name: commit(wire, name) == 0)
+                until(lambda name=name: initialize(wire, name) == 0)
+        broker.stop()
+        damage(broker, "__consumer_offsets", 1)
+        damage(broker, "__transaction_state", 2)
+        broker.start()
+        with Wire(broker.port) as wire:
+            groups = until(lambda: no_error(wire.ask(ListGroupsRequest())), what="groups to be listed").groups
+            assert {group.group_id for group in groups} == {NAMES[0], NAMES[2]}
+            listed = until(lambda: no_error(wire.ask(ListTransactionsRequest())), what="transactions to be listed")
+            assert {one.transactional_id for one in listed.transaction_states} == {NAMES[0], NAMES[1]}
+
+            described = wire.ask(DescribeGroupsRequest(groups=[NAMES[index] for index in range(PARTITIONS)]), 5)
+            assert [group.error_code for group in described.groups] == [0, ErrorCode.NOT_COORDINATOR, 0]
+            request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=name) for name in NAMES.values()])
+            for group in request.groups:
+                group.topics = None
+            codes = {group.group_id: group.error_code for group in wire.ask(request, 8).groups}
+            assert codes == {NAMES[0]: 0, NAMES[1]: ErrorCode.NOT_COORDINATOR, NAMES[2]: 0}
+            assert [commit(wire, NAMES[index]) for index in range(PARTITIONS)] == [0, ErrorCode.NOT_COORDINATOR, 0]
+
+            ids = [NAMES[index] for index in range(PARTITIONS)]
+            states = wire.ask(DescribeTransactionsRequest(transactional_ids=ids)).transaction_states
+            assert [state.error_code for state in states] == [0, 0, ErrorCode.NOT_COORDINATOR]
+            assert [initialize(wire, name) for name in ids] == [0, 0, ErrorCode.NOT_COORDINATOR]
+        for name in ("__consumer_offsets-1", "__transaction_state-2"):
+            lines = [line for line in broker.log_text().splitlines() if "coordinator not loaded" in line]
+            [line] = [line for line in lines if name in line]
+            assert "offset=0" in line and str(broker.data_dir / name) in line and "restore" in line
+
+
+def no_error(response):
+    return None if response.error_code else response
+
+
+# -- reasons that pass -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def world():
+    world = World()
+    world.commit(1)
+    world.follow()
+    world.groups.resign(0)
+    world.transactions.stop()
+    return world
+
+
+def raises(error):
+    def read(*_, **__):
+        raise error
+
+    return read
+
+
+TRANSIENT = [MemoryError(), OSError(5, "input/output error"), LogDirFailure("/d", "broken")]
+
+
+@pytest.mark.parametrize("error", TRANSIENT, ids=lambda error: type(error).__name__)
+def test_a_load_that_failed_for_a_reason_that_passes_is_tried_again(world, monkeypatch, error, caplog):
+    with monkeypatch.context() as patch:
+        patch.setattr(world.offsets.log, "read", raises(error))
+        world.groups.lead(world.offsets)
+        for _ in range(8):
+            assert world.groups.shard(0).phase is Phase.CLOSED
+            assert list_groups(world, None, ListGroupsRequest()).groups == []
+            world.clock.advance(MAX_RETRY_PAUSE_S)
+    failures = [record for record in caplog.records if "coordinator not loaded" in record.message]
+    assert len(failures) == 9
+    assert all("__consumer_offsets-0" in record.message and "offset=0" in record.message for record in failures)
+    world.clock.advance(MAX_RETRY_PAUSE_S)
+    world.clock.advance(0)
+    assert world.fetch() == 1
+
+
+def test_the_pauses_between_attempts_grow(world, monkeypatch):
+    attempts = []
+
+    def read(*_, **__):
+        attempts.append(world.clock.seconds())
+        raise MemoryError
+
+    monkeypatch.setattr(world.offsets.log, "read", read)
+    world.groups.lead(world.offsets)
+    for _ in range(300):
+        world.clock.advance(1)
+    pauses = [later - earlier for earlier, later in pairwise(attempts)]
+    assert pauses == [1, 2, 4, 8, 16, 32, 60, 60, 60]
+
+
+def test_a_load_that_is_to_be_tried_again_ends_with_leadership(world, monkeypatch):
+    monkeypatch.setattr(world.offsets.log, "read", raises(MemoryError()))
+    world.groups.lead(world.offsets)
+    world.groups.stop()
+    assert world.clock.getDelayedCalls() == []
+
+
+def test_a_topic_that_is_deleted_between_two_attempts(world, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(world.offsets.log, "read", raises(MemoryError()))
+        world.groups.lead(world.offsets)
+    world.recreate_topic()
+    world.clock.advance(1)
+    world.clock.advance(0)
+    world.follow()
+    assert world.fetch() == -1
+
+
+@pytest.mark.parametrize(
+    "chunk",
+    [b"\0" * 100, bytes(8) + b"\0\0\1\0" + bytes(90)],
+    ids=["length too small", "no whole batch"],
+)
+def test_bytes_that_are_no_batches_end_the_load(world, monkeypatch, caplog, chunk):
+    """Without an end it would go on reading the same bytes."""
+    monkeypatch.setattr(world.offsets.log, "read", lambda *_, **__: SimpleNamespace(read=lambda: chunk))
+    world.groups.lead(world.offsets)
+    for _ in range(10):
+        world.clock.advance(MAX_RETRY_PAUSE_S)
+    assert world.groups.shard(0).phase is Phase.CLOSED
+    assert world.clock.getDelayedCalls() == [], "it is not tried again"
+    [record] = [record for record in caplog.records if "coordinator not loaded" in record.message]
+    assert record.levelno == logging.ERROR
+
+
+def test_while_a_shard_is_loaded_groups_are_not_listed(world):
+    """As in Apache Kafka: the list would not be whole."""
+    world.groups.lead(world.offsets)
+    assert world.groups.shard(0).phase is Phase.LOADING
+    with pytest.raises(KafkaError) as raised:
+        list_groups(world, None, ListGroupsRequest())
+    assert raised.value.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS

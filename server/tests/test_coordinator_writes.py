@@ -1,0 +1,437 @@
+"""Decisions of coordinators while a write is in flight: on partitions of two replicas, of which the test moves one.
+
+Requests go through the handlers; the partitions have logs in memory.
+"""
+
+from types import SimpleNamespace
+
+import pytest
+from twisted.internet.defer import Deferred
+from twisted.internet.task import Clock
+
+from odradek.coordinator.settings import GroupSettings
+from odradek.coordinator.transaction_settings import TransactionSettings
+from odradek.log.config import LogConfig
+from odradek.log.filesystem import DiskFullError, MemoryFileSystem
+from odradek.log.recovery import open_partition_log
+from odradek.protocol.errors import ErrorCode
+from odradek.protocol.messages.delete_groups import DeleteGroupsRequest
+from odradek.protocol.messages.describe_groups import DescribeGroupsRequest
+from odradek.protocol.messages.end_txn import EndTxnRequest
+from odradek.protocol.messages.heartbeat import HeartbeatRequest
+from odradek.protocol.messages.init_producer_id import InitProducerIdRequest
+from odradek.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
+from odradek.protocol.messages.leave_group import LeaveGroupRequest, LeaveGroupRequestMemberIdentity
+from odradek.protocol.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
+from odradek.protocol.messages.offset_delete import (
+    OffsetDeleteRequest,
+    OffsetDeleteRequestPartition,
+    OffsetDeleteRequestTopic,
+)
+from odradek.protocol.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopics,
+)
+from odradek.protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
+from odradek.protocol.messages.txn_offset_commit import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitRequestTopic,
+)
+from odradek.replication.cluster_metadata import BrokerMetadata, ClusterMetadata, PartitionMetadata, TopicMetadata
+from odradek.replication.partition import Partition
+from odradek.server.group_coordinators import GroupCoordinatorRuntime
+from odradek.server.handlers import group_offsets, groups, transaction_offsets
+from odradek.server.marker_sender import Marker, MarkerSender
+from odradek.server.request import RequestContext
+from odradek.server.transaction_coordinators import TransactionCoordinatorRuntime
+from odradek.server.transaction_verification import TransactionVerifier
+
+OFFSETS, STATE = "__consumer_offsets", "__transaction_state"
+START_MS, RETENTION_MS, CHECK_MS, SESSION_MS = 1_000_000, 100_000, 50_000, 10_000
+OLD_ID, NEW_ID = b"o" * 16, b"n" * 16
+
+
+class World:
+    """A broker's coordinators. Replica 2 of their partitions follows when `follow` is called, and only then."""
+
+    def __init__(self):
+        self.reactor = self.clock = Clock()
+        self.metadata = ClusterMetadata()
+        self.metadata.put_broker(BrokerMetadata(1, ()))
+        self.config = SimpleNamespace(
+            transaction_partition_verification_enable=True,
+            add_partitions_to_txn_retry_backoff_ms=20,
+            add_partitions_to_txn_retry_backoff_max_ms=100,
+            request_timeout_ms=30_000,
+        )
+        self.ids = 0
+        self.groups = GroupCoordinatorRuntime(
+            GroupSettings(
+                initial_rebalance_delay_ms=3_000,
+                offsets_retention_ms=RETENTION_MS,
+                offsets_retention_check_interval_ms=CHECK_MS,
+            ),
+            reactor=self.clock, now_ms=self.now_ms, random_uuid=self.next_id, partition_count=lambda: 1,
+            load_buffer_bytes=1 << 20,
+        )  # fmt: skip
+        self.markers = MarkerSender(self)
+        self.transactions = TransactionCoordinatorRuntime(
+            TransactionSettings(transaction_version=2), reactor=self.clock, now_ms=self.now_ms,
+            take_producer_id=lambda: 7, partition_count=lambda: 1, load_buffer_bytes=1 << 20, markers=self.markers,
+        )  # fmt: skip
+        self.verifier = TransactionVerifier(self)
+        self.partitions = {name: self.add(name) for name in (OFFSETS, STATE)}
+        self.replicas = SimpleNamespace(get=lambda topic, index: self.partitions[topic])
+        self.put_topic("t", OLD_ID)
+        self.groups.lead(self.offsets)
+        self.transactions.lead(self.partitions[STATE])
+
+    def add(self, name):
+        log = open_partition_log(MemoryFileSystem(), f"/d/{name}-0", name, 0, LogConfig({}), now_ms=0, is_clean=True)
+        partition = Partition(name, name[:16].encode(), 0, 1)
+        metadata = PartitionMetadata(1, 5, (1, 2), (1, 2))
+        partition.apply(metadata, log)
+        self.metadata.put_topic(TopicMetadata(name, partition.topic_id, (metadata,)))
+        return partition
+
+    def put_topic(self, name, topic_id):
+        partitions = (PartitionMetadata(1, 0, (1,), (1,)),) * 2
+        self.metadata.put_topic(TopicMetadata(name, topic_id, partitions))
+
+    def recreate_topic(self):
+        """As `server.broker` reacts to a topic that was deleted and created again."""
+        self.put_topic("t", NEW_ID)
+        self.groups.topics_deleted([("t", OLD_ID)])
+
+    @property
+    def offsets(self):
+        return self.partitions[OFFSETS]
+
+    def now_ms(self):
+        return START_MS + int(self.clock.seconds() * 1000)
+
+    def next_id(self):
+        self.ids += 1
+        return str(self.ids)
+
+    def follow(self):
+        """The other replica has fetched everything, and what follows from that."""
+        logs = {partition: partition.log for partition in self.partitions.values()}
+        while any(log.high_watermark < log.log_end_offset for log in logs.values()):
+            for partition, log in logs.items():
+                partition.update_follower(2, log.log_end_offset, 0, self.now_ms())
+
+    def wait(self, duration_ms):
+        for _ in range(duration_ms // 1_000):
+            self.clock.advance(1)
+
+    def restart(self):
+        """The coordinator is elected anew and loads what is in the log."""
+        self.follow()
+        self.groups.resign(0)
+        self.groups.lead(self.offsets)
+        self.clock.advance(0)
+        self.clock.advance(0)
+
+    # -- requests ------------------------------------------------------------------------------------------------
+
+    def ask(self, handler, request, version):
+        """The answers: one, or none yet."""
+        context = RequestContext("h", "PLAINTEXT")
+        context.api_version = version
+        outcome = handler(self, context, request)
+        answers = []
+        if isinstance(outcome, Deferred):
+            outcome.addCallback(answers.append)
+        else:
+            answers.append(outcome)
+        return answers
+
+    def commit(self, offset, group="g"):
+        item = OffsetCommitRequestPartition(partition_index=0, committed_offset=offset)
+        request = OffsetCommitRequest(group_id=group, topics=[OffsetCommitRequestTopic(name="t", partitions=[item])])
+        return self.ask(group_offsets.offset_commit, request, 9)
+
+    def commit_in_transaction(self, offset, *, producer_id=7, epoch=0):
+        item = TxnOffsetCommitRequestPartition(partition_index=0, committed_offset=offset)
+        request = TxnOffsetCommitRequest(
+            transactional_id="x", group_id="g", producer_id=producer_id, producer_epoch=epoch,
+            topics=[TxnOffsetCommitRequestTopic(name="t", partitions=[item])],
+        )  # fmt: skip
+        return self.ask(transaction_offsets.txn_offset_commit, request, 5)
+
+    def transact(self, how, request):
+        return self.transactions.run(
+            "x",
+            lambda shard, token, now_ms: getattr(shard, how)(request, SimpleNamespace(api_version=5), token, now_ms),
+        )
+
+    def init(self):
+        self.transact("init_producer_id", InitProducerIdRequest(transactional_id="x", transaction_timeout_ms=60_000))
+        self.follow()
+
+    def end(self, *, is_commit=True):
+        self.transact(
+            "end_txn", EndTxnRequest(transactional_id="x", producer_id=7, producer_epoch=0, committed=is_commit)
+        )
+        self.follow()
+
+    def fetch(self, group="g", *, require_stable=False):
+        """The committed offset, or an error."""
+        topic = OffsetFetchRequestTopics(name="t", partition_indexes=[0])
+        request = OffsetFetchRequest(
+            groups=[OffsetFetchRequestGroup(group_id=group, topics=[topic])], require_stable=require_stable
+        )
+        [answer] = self.ask(group_offsets.offset_fetch, request, 9)
+        item = answer.groups[0].topics[0].partitions[0]
+        return ErrorCode(item.error_code) if item.error_code else item.committed_offset
+
+    def delete_offset(self):
+        topic = OffsetDeleteRequestTopic(name="t", partitions=[OffsetDeleteRequestPartition(partition_index=0)])
+        return self.ask(group_offsets.offset_delete, OffsetDeleteRequest(group_id="g", topics=[topic]), 0)
+
+    def delete_group(self, group="g"):
+        return self.ask(groups.delete_groups, DeleteGroupsRequest(groups_names=[group]), 2)
+
+    def state(self, group="g"):
+        [answer] = self.ask(groups.describe_groups, DescribeGroupsRequest(groups=[group]), 5)
+        return answer.groups[0].group_state
+
+    def join(self, member_id="", instance_id=None, version=5):
+        request = JoinGroupRequest(
+            group_id="g", session_timeout_ms=SESSION_MS, rebalance_timeout_ms=60_000, member_id=member_id,
+            group_instance_id=instance_id, protocol_type="consumer",
+            protocols=[JoinGroupRequestProtocol(name="range", metadata=b"")],
+        )  # fmt: skip
+        return self.ask(groups.join_group, request, version)
+
+    def static_member(self):
+        """A stable group of one static member; its id."""
+        answers = self.join(instance_id="i")
+        self.follow()
+        self.wait(4_000)
+        [joined] = answers
+        request = SyncGroupRequest(
+            group_id="g", generation_id=1, member_id=joined.member_id, group_instance_id="i",
+            protocol_type="consumer", protocol_name="range",
+            assignments=[SyncGroupRequestAssignment(member_id=joined.member_id, assignment=b"a")],
+        )  # fmt: skip
+        answers = self.ask(groups.sync_group, request, 5)
+        self.follow()
+        assert [answer.error_code for answer in answers] == [0]
+        return joined.member_id
+
+    def heartbeat(self, member_id, generation_id):
+        request = HeartbeatRequest(group_id="g", member_id=member_id, generation_id=generation_id)
+        [answer] = self.ask(groups.heartbeat, request, 4)
+        return answer.error_code
+
+    def leave(self, member_id):
+        identity = LeaveGroupRequestMemberIdentity(member_id=member_id)
+        return self.ask(groups.leave_group, LeaveGroupRequest(group_id="g", members=[identity]), 5)
+
+
+@pytest.fixture
+def world():
+    return World()
+
+
+# -- expiry and deletion -----------------------------------------------------------------------------------------------
+
+
+def test_expiry_spares_a_commit_that_is_being_written(world):
+    world.commit(1)
+    world.follow()
+    world.wait(RETENTION_MS - CHECK_MS // 2)
+    answers = world.commit(2)
+    world.wait(CHECK_MS)
+    assert not answers
+    world.follow()
+    assert answers[0].topics[0].partitions[0].error_code == 0
+    assert world.fetch() == 2
+    world.restart()
+    assert world.fetch() == 2
+
+
+def test_expiry_spares_a_group_whose_first_commit_is_being_written(world):
+    world.join(version=5)
+    world.follow()
+    answers = world.commit(2)
+    world.wait(CHECK_MS)
+    world.follow()
+    assert answers
+    assert world.fetch() == 2
+    world.restart()
+    assert world.fetch() == 2
+
+
+@pytest.mark.parametrize("delete", [World.delete_offset, World.delete_group])
+def test_a_deletion_covers_a_commit_that_is_being_written(world, delete):
+    world.commit(1)
+    world.follow()
+    committed, deleted = world.commit(2), delete(world)
+    assert (world.fetch(), committed, deleted) == (1, [], [])
+    world.follow()
+    assert committed and deleted
+    assert world.fetch() == -1
+    world.restart()
+    assert world.fetch() == -1
+
+
+@pytest.mark.parametrize("delete", [World.delete_offset, World.delete_group])
+def test_a_commit_after_a_deletion_that_is_being_written_stays(world, delete):
+    world.commit(1)
+    world.follow()
+    delete(world)
+    world.commit(2)
+    world.follow()
+    assert world.fetch() == 2
+    world.restart()
+    assert world.fetch() == 2
+
+
+def test_a_second_deletion_is_not_confirmed_before_the_first(world):
+    world.commit(1)
+    world.follow()
+    assert world.delete_offset() == world.delete_offset() == []
+    assert world.fetch() == 1
+
+
+def test_an_offset_is_unstable_until_the_marker_is_replicated(world):
+    world.init()
+    world.commit(1)
+    answers = world.commit_in_transaction(5)
+    world.follow()
+    assert answers[0].topics[0].partitions[0].error_code == 0
+    world.groups.end_transaction(
+        0, Marker(7, 1, 0, True).encode(world.now_ms()), producer_id=7, is_commit=True, transaction_version=2,
+        done=lambda error: None,
+    )  # fmt: skip
+    assert (world.fetch(), world.fetch(require_stable=True)) == (1, ErrorCode.UNSTABLE_OFFSET_COMMIT)
+    world.follow()
+    assert (world.fetch(), world.fetch(require_stable=True)) == (5, 5)
+
+
+# -- members -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_static_member_that_returns_during_a_long_write_is_missed(world):
+    world.static_member()
+    answers = world.join(instance_id="i")
+    world.wait(2 * SESSION_MS)
+    assert not answers
+    world.follow()
+    assert answers[0].error_code == 0
+    assert world.state() == "Stable"
+    world.wait(SESSION_MS)
+    world.follow()
+    assert world.state() == "Empty"
+
+
+@pytest.mark.parametrize("version", [3, 5])
+def test_who_joins_a_group_that_is_being_deleted_starts_another(world, version):
+    world.commit(1)
+    world.follow()
+    deleted = world.delete_group()
+    joined = world.join(version=version)
+    if version >= 4:
+        world.follow()
+        assert joined[0].error_code == ErrorCode.MEMBER_ID_REQUIRED
+    world.follow()
+    assert deleted[0].results[0].error_code == 0
+    live = world.state()
+    world.restart()
+    assert live != "Dead"
+    assert world.state() == "Empty", "what is in memory is in the log"
+    assert world.fetch() == -1
+
+
+def test_a_deadline_that_becomes_earlier_during_a_write_is_kept(world):
+    """The coordinator's only other deadline is the search for expired offsets."""
+    answers = world.join(version=3)
+    assert not answers
+    world.wait(4_000)
+    assert [answer.error_code for answer in answers] == [0], "the initial delay of the rebalance is over"
+
+
+# -- deleted topics ----------------------------------------------------------------------------------------------------
+
+
+def test_a_topic_that_is_deleted_while_a_commit_is_written(world):
+    answers = world.commit(1)
+    world.recreate_topic()
+    world.follow()
+    assert answers
+    assert world.fetch() == -1
+
+
+def test_the_deletion_of_a_topic_spares_a_commit_for_its_successor(world):
+    world.put_topic("t", NEW_ID)
+    world.commit(1)
+    world.groups.topics_deleted([("t", OLD_ID)])
+    world.follow()
+    assert world.fetch() == 1
+
+
+def test_a_topic_that_is_deleted_while_its_offsets_are_loaded(world):
+    world.commit(1)
+    world.follow()
+    world.groups.resign(0)
+    world.groups.lead(world.offsets)
+    world.recreate_topic()
+    world.clock.advance(0)
+    world.follow()
+    assert world.fetch() == -1
+    world.restart()
+    assert world.fetch() == -1
+
+
+def test_a_topic_whose_offsets_cannot_be_deleted_at_once(world, monkeypatch):
+    world.commit(1)
+    world.follow()
+
+    def append(*args, **how):
+        raise DiskFullError("/d", "no room")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(world.offsets._leader_log, "append_as_leader", append)
+        world.recreate_topic()
+        world.wait(3_000)
+    assert world.fetch() == 1
+    world.wait(2_000)
+    world.follow()
+    assert world.fetch() == -1
+
+
+@pytest.mark.parametrize("is_recreated", [True, False])
+def test_a_topic_that_is_deleted_while_its_commit_is_verified(world, is_recreated):
+    world.init()
+    answers = world.commit_in_transaction(5)
+    assert not answers, "the transaction's coordinator is asked to add the group's partition"
+    if is_recreated:
+        world.recreate_topic()
+    else:
+        world.metadata.remove_topic("t")
+        world.groups.topics_deleted([("t", OLD_ID)])
+    world.follow()
+    assert answers[0].topics[0].partitions[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    world.put_topic("t", NEW_ID)
+    world.end()
+    assert world.fetch() == -1
+
+
+def test_the_deletion_of_a_topic_spares_its_successors_pending_offsets(world):
+    world.init()
+    world.put_topic("t", NEW_ID)
+    answers = world.commit_in_transaction(5)
+    world.follow()
+    world.groups.topics_deleted([("t", OLD_ID)])
+    world.end()
+    assert answers[0].topics[0].partitions[0].error_code == 0
+    assert world.fetch() == 5
