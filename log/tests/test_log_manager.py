@@ -49,6 +49,7 @@ from odradek.protocol.records import iter_batches, iter_records
         ("t-3." + "0af1" * 8 + "-stray", ("t", 3, "-stray")),
         ("t-3." + "0af1" * 8 + "-future", ("t", 3, "-future")),
         ("t-3.0af1-delete", None),
+        ("t-03", None),
         ("__cluster_metadata-0", None),
         ("t-", None),
         ("-0", None),
