@@ -70,7 +70,20 @@ def parse_directory_name(name: str) -> PartitionDirectory | None:
     topic, dash, digits = stem.rpartition("-")
     if not topic or not dash or not (digits.isascii() and digits.isdigit()) or topic == _METADATA_LOG:
         return None
+    if digits != "0" and digits.startswith("0"):
+        # Two names must not stand for one partition.
+        return None
     return PartitionDirectory(name, topic, int(digits), suffix)
+
+
+def list_partitions(fs: FileSystem, path: str) -> list[PartitionDirectory]:
+    """The directories in a log directory that have the name of a partition. Raises OSError."""
+    found = []
+    for name in fs.list_names(path):
+        parsed = parse_directory_name(name)
+        if parsed is not None and fs.is_directory(f"{path}/{name}"):
+            found.append(parsed)
+    return found
 
 
 class LogDirectory:
@@ -145,18 +158,9 @@ class LogDirectory:
             self.was_clean = broker_epoch is not None
             self.previous_broker_epoch = -1 if broker_epoch is None else broker_epoch
             checkpoints.remove_clean_shutdown(self.fs, self.path)
-            return self._list_partitions()
+            return list_partitions(self.fs, self.path)
         except OSError as error:
             raise self.failed("opening", error) from error
-
-    def _list_partitions(self) -> list[PartitionDirectory]:
-        found = []
-        for name in self.fs.list_names(self.path):
-            # Nothing but directories of partitions has a dash and ends in a digit or a known suffix.
-            parsed = parse_directory_name(name)
-            if parsed is not None and self.fs.is_directory(f"{self.path}/{name}"):
-                found.append(parsed)
-        return found
 
     def read_offsets(self, file_name: str) -> Offsets:
         """A checkpoint; a malformed one takes the directory offline, but for the cleaner's, which can start over."""

@@ -22,6 +22,7 @@ from odradek.log.checkpoints import (
 from odradek.log.compaction_run import Worker
 from odradek.log.config import LogConfig
 from odradek.log.filesystem import DiskFullError, FileSystem, LogDirFailure, is_disk_full
+from odradek.log.found_directories import FoundLog, KnownPartitions, Verdict, judge, shown
 from odradek.log.log_directory import (
     ALL_CHECKPOINTS,
     DELETE_SUFFIX,
@@ -126,11 +127,12 @@ class LogManager(LogUpkeep):
 
     # Open
 
-    def open(self, now_ms: int, stored_topic_id: Callable[[str], bytes | None] = lambda topic: None) -> None:
+    def open(self, now_ms: int, known: KnownPartitions | None = None) -> None:
         """Lock and load all directories; one that fails is left offline. Blocks.
 
-        `stored_topic_id` gives the id that the cluster has for a topic, None for a topic it does not know. A log of
-        another id, left from a deleted topic of that name while its directory was offline, is set aside unopened.
+        `known` are the cluster's partitions. A log of another topic id, left from a deleted topic of that name while
+        its directory was offline, is renamed as stray, unopened; so is one of a partition that does not exist, if
+        `known` are complete.
 
         Raises LockedError, InconsistentMetaError, DuplicateLogError, AllLogDirsFailed; nothing stays locked then.
         """
@@ -138,7 +140,7 @@ class LogManager(LogUpkeep):
             for directory in self._online():
                 self._guarded(directory, directory.lock)
             self._check_identity()
-            self._load(now_ms, stored_topic_id)
+            self._load(now_ms, known or KnownPartitions())
             self._raise_if_none_left()
         except BaseException:
             for directory in self.directories.values():
@@ -182,27 +184,37 @@ class LogManager(LogUpkeep):
             reasons = "; ".join(str(directory.failure) for directory in self.directories.values())
             raise AllLogDirsFailed(f"no log directory can be used: {reasons}")
 
-    def _load(self, now_ms: int, stored_topic_id: Callable[[str], bytes | None]) -> None:
+    def _load(self, now_ms: int, known: KnownPartitions) -> None:
         loads: list[Callable[[], None]] = []
+        strays: list[tuple[str, Key]] = []
+        foreign: list[str] = []
         loaded: list[_Loaded] = []
         is_clean = True
         for directory in self._online():
             try:
-                found = directory.begin_load()
+                found = [(entry, self._judge(directory, entry, known)) for entry in directory.begin_load()]
                 offsets = {name: directory.read_offsets(name) for name in ALL_CHECKPOINTS}
             except LogDirFailure as failure:
                 self.fail_directory(directory.path, failure)
                 continue
             is_clean = is_clean and directory.was_clean
-            for entry in found:
+            for entry, verdict in found:
                 path = f"{directory.path}/{entry.name}"
                 if entry.suffix == DELETE_SUFFIX:
                     self._remove_tree_later(path, now_ms + self.default_config.file_delete_delay_ms)
                 elif entry.suffix:
                     logger.warning("not serving directory=%s", path)
-                else:
-                    topic_id = stored_topic_id(entry.topic)
+                elif verdict is Verdict.SERVE:
+                    topic_id = known.topic_id(entry.topic, entry.partition)
                     loads.append(self._loading(directory, entry, topic_id, offsets, now_ms, loaded))
+                elif verdict is Verdict.SET_ASIDE:
+                    strays.append((path, (entry.topic, entry.partition)))
+                else:
+                    foreign.append(path)
+        if foreign:
+            logger.warning(
+                "directories that are no partitions are left alone count=%d: %s", len(foreign), shown(foreign)
+            )
         threads = 1 if is_clean else self.settings.num_recovery_threads_per_data_dir * len(self.directories)
         started_s = self._monotonic()
         self._run_all(loads, threads)
@@ -210,6 +222,8 @@ class LogManager(LogUpkeep):
         for result in loaded:
             self._take_in(result)
             report.add(result.report)
+        for path, key in strays:
+            self._set_aside(path, key)
         logger.info("loaded logs count=%d clean=%s", len(self._logs), is_clean)
         if report.segments:
             logger.info(
@@ -221,6 +235,20 @@ class LogManager(LogUpkeep):
                 report.removed_segments,
                 (self._monotonic() - started_s) * 1000,
             )
+
+    def _judge(self, directory: LogDirectory, entry: PartitionDirectory, known: KnownPartitions) -> Verdict:
+        if entry.suffix:
+            return Verdict.LEAVE
+        try:
+            return judge(self.fs, f"{directory.path}/{entry.name}", entry, known)
+        except OSError as error:
+            raise directory.failed("opening", error) from error
+
+    def _set_aside(self, path: str, key: Key) -> None:
+        """Rename a directory as stray. If that fails, its log directory is offline."""
+        if self.directories[path.rpartition("/")[0]].failure is None:
+            with suppress(LogDirFailure):
+                self._rename(path, key, STRAY_SUFFIX)
 
     def _loading(
         self,
@@ -275,15 +303,14 @@ class LogManager(LogUpkeep):
     def _take_in(self, loaded: "_Loaded") -> None:
         directory = self.directories[loaded.path.rpartition("/")[0]]
         if loaded.log is None and loaded.failure is None:
-            if directory.failure is None:
-                # What cannot be set aside takes its directory offline.
-                with suppress(LogDirFailure):
-                    self._rename(loaded.path, loaded.key, STRAY_SUFFIX)
+            self._set_aside(loaded.path, loaded.key)
             return
         if isinstance(loaded.failure, DamagedLogError | MalformedFileError):
             logger.error("partition is not served log=%s why=%s", loaded.path, loaded.failure)
         elif loaded.failure is not None:
             self.fail_directory(directory.path, loaded.failure)
+        if loaded.topic_id is not None:
+            self._topic_ids[loaded.key] = loaded.topic_id
         if loaded.log is None or directory.failure is not None:
             self._offline[loaded.key] = loaded.path
             return
@@ -293,8 +320,6 @@ class LogManager(LogUpkeep):
                 f"partition {partition_name(*loaded.key)} is in {other.directory} and in {loaded.log.directory}; "
                 "remove the one that is out of date"
             )
-        if loaded.topic_id is not None:
-            self._topic_ids[loaded.key] = loaded.topic_id
         if loaded.cleaned_to is not None:
             self.cleaner.offsets[loaded.key] = loaded.cleaned_to
 
@@ -306,6 +331,14 @@ class LogManager(LogUpkeep):
         if log is None and (topic, partition) in self._offline:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"the log directory of {topic}-{partition} is offline")
         return log
+
+    def found_logs(self) -> list[FoundLog]:
+        """The partitions that `open` found, those included whose files are damaged."""
+        return [
+            FoundLog(*key, self._topic_ids.get(key), -1 if log is None else log.leader_epochs.latest_epoch)
+            for key in (*self._logs, *self._offline)
+            for log in [self._logs.get(key)]
+        ]
 
     def topic_id(self, topic: str, partition: int) -> bytes | None:
         """The topic id in the partition's directory; None if it has none."""
@@ -469,7 +502,12 @@ class LogManager(LogUpkeep):
             self.fail_directory(parent, failure)
             raise failure from error
         if suffix == STRAY_SUFFIX:
-            logger.warning("set aside what is no log of the topic with its name directory=%s renamed=%s", path, target)
+            logger.warning(
+                "renamed a partition that the cluster does not have as stray; it is kept, and may be removed "
+                "directory=%s renamed=%s",
+                path,
+                target,
+            )
         self._tidy_later(self.directories[parent])
         return target
 

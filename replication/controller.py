@@ -71,14 +71,15 @@ class Controller:
         self._now_ms = now_ms
         store.add_session_listener(self._on_session)
 
-    async def prepare(self, cluster_id: str) -> str:
+    async def prepare(self, cluster_id: str, *, begins_adoption: bool = False) -> str:
         """Lays out an empty store and returns the cluster's id: the given one if the store has none yet.
 
-        Raises StartError if it has another.
+        Raises StartError if it has another. With `begins_adoption` a store that is laid out now notes that it lacks
+        topics (`adoption`).
         """
         laid_out = [await self.store.exists(path) for path in (znodes.CLUSTER_ID, znodes.CONTROLLER_EPOCH)]
         if None in laid_out:
-            await self._lay_out(cluster_id)
+            await self._lay_out(cluster_id, [znodes.ADOPTION] if begins_adoption else [])
         stored = znodes.decode_cluster_id((await self.store.get(znodes.CLUSTER_ID)).data)
         if cluster_id and stored != cluster_id:
             raise StartError(
@@ -86,12 +87,13 @@ class Controller:
             )
         return stored
 
-    async def _lay_out(self, cluster_id: str) -> None:
+    async def _lay_out(self, cluster_id: str, marks: Sequence[str]) -> None:
         """Creates what is missing of the layout, the cluster's id last, in one transaction if nobody interferes."""
         nodes: dict[str, bytes | None] = {}
         for path in znodes.PERSISTENT_PATHS:
             parts = path[1:].split("/")
             nodes |= {"/" + "/".join(parts[:depth]): None for depth in range(1, len(parts) + 1)}
+        nodes |= dict.fromkeys(marks)
         nodes |= {znodes.CONTROLLER_EPOCH: b"0", znodes.CLUSTER_ID: znodes.encode_cluster_id(cluster_id)}
         while missing := [path for path in nodes if await self.store.exists(path) is None]:
             try:

@@ -26,6 +26,11 @@ def check_topic_name(name: str) -> None:
         raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic name is invalid: {problem}")
 
 
+def is_topic_name(name: str) -> bool:
+    """Whether a topic may have the name."""
+    return _problem(name) is None
+
+
 def _problem(name: str) -> str | None:
     if not name:
         return "it is empty"

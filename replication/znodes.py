@@ -20,6 +20,8 @@ DELETE_TOPICS = "/admin/delete_topics"
 TOPIC_CONFIGS = "/config/topics"
 BROKER_CONFIGS = "/config/brokers"
 CONFIG_CHANGES = "/config/changes"
+ADOPTION = "/odradek_adoption"
+"""Odradek's own: exists from the creation of a store until it has all topics of the log directories."""
 DEFAULT_ENTITY = "<default>"
 
 PERSISTENT_PATHS = (

@@ -20,21 +20,23 @@ from odradek import __version__
 from odradek.coordinator.producer_ids import ProducerIdManager
 from odradek.log.checkpoints import read_meta_properties
 from odradek.log.filesystem import LockedError
+from odradek.log.found_directories import KnownPartitions
 from odradek.log.log_directory import InconsistentMetaError
 from odradek.log.log_manager import AllLogDirsFailed, DuplicateLogError, LogManager, LogManagerSettings
 from odradek.properties import PropertySet
 from odradek.replication import znodes
-from odradek.replication.adoption import FoundLog, adopt_topics
+from odradek.replication.adoption import Adoption
 from odradek.replication.broker_configs import BrokerConfigs
 from odradek.replication.cluster_metadata import BrokerMetadata, ClusterMetadata, Endpoint, MetadataDelta
 from odradek.replication.controller import Controller, StartError
 from odradek.replication.features import Features
+from odradek.replication.kraft_metadata import mark_adopted
 from odradek.replication.metadata_loader import load_image
 from odradek.replication.metadata_store import MetadataStore, MetadataStoreError
 from odradek.replication.producer_id_blocks import allocate_block
 from odradek.replication.replica_manager import ReplicaManager
 from odradek.replication.topic_ids import random_topic_id
-from odradek.replication.topic_names import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
+from odradek.replication.topic_names import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC, is_topic_name
 from odradek.server.apis import Dispatch
 from odradek.server.config import BrokerConfig, Listener
 from odradek.server.connection import Connection
@@ -45,6 +47,7 @@ from odradek.server.flusher import Flusher
 from odradek.server.reactor import install as install_reactor
 from odradek.server.request import RequestContext
 from odradek.server.services import Services
+from odradek.server.store_location import FoundMetadata, find_kraft_metadata, open_store
 from odradek.server.surroundings import Surroundings
 from odradek.server.transport import KafkaTransport, KafkaTransportFactory
 
@@ -179,11 +182,17 @@ class Broker:
     async def _open(self) -> None:
         services = self.services
         image = services.metadata = ClusterMetadata()
-        self._make_first_directory()
-        store = self._store = self._surroundings.open_metadata_store(self.directories[0])
+        store, is_adopting = await open_store(
+            self._surroundings, self.directories, adopts=self.config.log_dirs_adopt
+        )
+        self._store = store
         controller = services.controller = Controller(store, image, self.config.node_id, self._now_ms)
-        cluster_id = await controller.prepare(await self._cluster_id(store))
-        await self._load_logs(store, cluster_id)
+        cluster_id = await controller.prepare(await self._cluster_id(store), begins_adoption=is_adopting)
+        kraft = self._find_kraft_metadata() if is_adopting else None
+        adoption = None
+        if is_adopting:
+            adoption = Adoption(controller, None if kraft is None else kraft.metadata, self.config.explicit)
+        await self._load_logs(store, cluster_id, adoption)
         configs = services.configs = self._topic_configs = BrokerConfigs(self.config.node_id, self.config, image)
         configs.listeners.append(self._on_config)
         services.flusher = Flusher(services.logs, self._now_ms, self._reactor)
@@ -202,19 +211,19 @@ class Broker:
         image.listeners.append(self._on_metadata)
         was_clean = all(directory.was_clean for directory in services.logs.directories.values())
         await controller.start(self._registration(), new_leader_epochs=not was_clean)
-        await self._adopt_found_topics()
+        if adoption is not None:
+            await self._adopt(adoption)
+            if kraft is not None:
+                mark_adopted(self._fs, kraft.log_directory, kraft.metadata.end_offset)
+            await adoption.finish()
         await controller.finish_deletions()
         await controller.take_offline(services.replicas.offline)
 
-    def _make_first_directory(self) -> None:
-        try:
-            self._fs.make_directory(self.directories[0])
-        except OSError as error:
-            raise BrokerStartError(
-                f"cannot make the data directory {self.directories[0]}: {error.strerror}; check log.dirs"
-            ) from error
-        if not self._surroundings.is_writable(self.directories[0]):
-            raise BrokerStartError(f"the data directory {self.directories[0]} is not writable; check log.dirs")
+    def _find_kraft_metadata(self) -> FoundMetadata | None:
+        directories = self.directories
+        if self.config.metadata_log_dir is not None:
+            directories.append(self._surroundings.absolute_path(self.config.metadata_log_dir))
+        return find_kraft_metadata(self._fs, list(dict.fromkeys(directories)))
 
     async def _cluster_id(self, store: MetadataStore) -> str:
         """The id in the log directories, else that in the store, else a new one."""
@@ -229,11 +238,13 @@ class Broker:
             return znodes.decode_cluster_id((await store.get(znodes.CLUSTER_ID)).data)
         return znodes.uuid_text(random_topic_id(self._random))
 
-    async def _load_logs(self, store: MetadataStore, cluster_id: str) -> None:
-        """Load the logs with the ids and properties that the store has for their topics."""
+    async def _load_logs(self, store: MetadataStore, cluster_id: str, adoption: Adoption | None) -> None:
+        """Load the logs with the ids and properties that the store, or an adoption, has for their topics."""
         stored = ClusterMetadata()
         self._topic_configs = BrokerConfigs(self.config.node_id, self.config, stored)
         await load_image(store, stored)
+        if adoption is not None:
+            adoption.complete(stored)
         logs = LogManager(
             self._fs,
             self.directories,
@@ -251,8 +262,16 @@ class Broker:
             sleep=self._surroundings.sleep,
             start_compaction_worker=self._surroundings.start_compaction_worker,
         )
-        topics = stored.topics
-        logs.open(self._now_ms(), lambda name: topics[name].topic_id if name in topics else None)
+
+        def topic_id(topic: str, partition: int) -> bytes | None:
+            if stored.partition(topic, partition) is None:
+                return None
+            if adoption is not None and not adoption.has_partition(topic, partition):
+                return None
+            return stored.topics[topic].topic_id
+
+        are_complete = adoption is None or adoption.kraft is not None
+        logs.open(self._now_ms(), KnownPartitions(topic_id, are_complete, is_topic_name))
         self.services.logs = logs
 
     def _topic_config(self, topic: str) -> Any:
@@ -262,26 +281,21 @@ class Broker:
         endpoints = tuple(Endpoint(one.name, one.protocol, one.host, one.port) for one in self._advertised)
         return BrokerMetadata(self.config.node_id, endpoints, self.config.broker_rack)
 
-    async def _adopt_found_topics(self) -> None:
+    async def _adopt(self, adoption: Adoption) -> None:
+        """Put the topics found into the store. A log directory that failed may have more of them."""
         services = self.services
-        found = [
-            FoundLog(
-                log.topic,
-                log.partition,
-                services.logs.topic_id(log.topic, log.partition),
-                log.leader_epochs.latest_epoch,
-            )
-            for log in services.logs.all_logs()
-        ]
-        adopted = await adopt_topics(
-            services.controller,
-            services.metadata,
+        failed = [directory for directory in services.logs.directories.values() if directory.failure is not None]
+        for directory in failed:
+            raise StartError(f"topics are adopted only if every log directory can be read: {directory.failure}")
+        found = services.logs.found_logs()
+        await adoption.adopt(
             found,
             lambda: random_topic_id(self._random),
             lambda topic: services.topics.default_configs(topic),
         )
-        if adopted:
-            logger.info("took on topics found on disk count=%d", len(adopted))
+        for log in found:
+            if services.metadata.partition(log.topic, log.partition) is None:
+                services.logs.mark_stray(log.topic, log.partition)
 
     # -- what happens while it runs --------------------------------------------------------------------------------
 

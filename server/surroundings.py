@@ -65,8 +65,14 @@ class Surroundings:
         """Do all of them in up to `thread_count` threads, and wait; for start and stop (`log.parallel`)."""
         parallel.run_all(actions, thread_count)
 
+    def has_metadata_store(self, directory: str) -> bool:
+        """Whether the file of a store is in a log directory, which may be absent. Raises OSError."""
+        from odradek.server.stores.sqlite import has_store
+
+        return has_store(directory)
+
     def open_metadata_store(self, directory: str) -> MetadataStore:
-        """The store of a broker whose first log directory is `directory`. Raises MetadataStoreError."""
+        """The store in a log directory, created if there is none. Raises MetadataStoreError."""
         from odradek.server.stores.sqlite import SqliteMetadataStore
 
         return SqliteMetadataStore(directory, self.now_ms)

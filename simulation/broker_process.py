@@ -107,8 +107,12 @@ class SimulatedSurroundings(Surroundings):
         for action in shuffled:
             action()
 
+    def has_metadata_store(self, directory: str) -> bool:
+        self._world.disk.before_read(directory)
+        return self._world.metadata.is_in(directory)
+
     def open_metadata_store(self, directory: str) -> MetadataStore:
-        return self._world.metadata.open(self.reactor)
+        return self._world.metadata.open(directory, self.reactor)
 
     def absolute_path(self, path: str) -> str:
         return path
@@ -131,9 +135,16 @@ class SimulatedMetadata:
         self._world = world
         self._server = MemoryMetadataServer(world.now_ms)
         self._last: MemoryMetadataStore | None = None
+        self._directory: str | None = None
 
-    def open(self, reactor: ProcessReactor) -> MetadataStore:
+    def is_in(self, directory: str) -> bool:
+        """Whether the store was created in this log directory."""
+        return directory == self._directory
+
+    def open(self, directory: str, reactor: ProcessReactor) -> MetadataStore:
         """A session for one life of a broker; those of earlier lives are over."""
+        assert self._directory in (None, directory), "a second store"
+        self._directory = directory
         table, watches, now_ms = self._server.parts
         if self._last is not None:
             watches.drop_session(self._last.session_id)

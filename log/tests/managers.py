@@ -6,6 +6,7 @@ from typing import Any
 
 from odradek.log.config import LogConfig
 from odradek.log.filesystem import FileSystem, MemoryFileSystem
+from odradek.log.found_directories import KnownPartitions
 from odradek.log.log_directory import parse_directory_name
 from odradek.log.log_manager import LogManager, LogManagerSettings
 from odradek.log.partition_log import PartitionLog
@@ -28,11 +29,18 @@ def make_manager(
     return LogManager(fs, directories, topic_config, lambda topic: None, 1, **options)
 
 
+def known(ids: dict[str, bytes], partition_count: int = 100, *, are_complete: bool = False) -> KnownPartitions:
+    """The partitions of topics, by the topics' ids."""
+    return KnownPartitions(
+        lambda topic, partition: ids.get(topic) if partition < partition_count else None, are_complete
+    )
+
+
 def opened(
     fs: FileSystem, *arguments: Any, now_ms: int = 0, ids: dict[str, bytes] | None = None, **options: Any
 ) -> LogManager:
     manager = make_manager(fs, *arguments, **options)
-    manager.open(now_ms, (ids or {}).get)
+    manager.open(now_ms, known(ids or {}))
     return manager
 
 

@@ -49,6 +49,7 @@ from odradek.protocol.records import iter_batches, iter_records
         ("t-3." + "0af1" * 8 + "-stray", ("t", 3, "-stray")),
         ("t-3." + "0af1" * 8 + "-future", ("t", 3, "-future")),
         ("t-3.0af1-delete", None),
+        ("t-03", None),
         ("__cluster_metadata-0", None),
         ("t-", None),
         ("-0", None),
@@ -157,7 +158,7 @@ def test_one_partition_in_two_directories() -> None:
     for path in DIRECTORIES:
         fs.make_directory(f"{path}/t-0")
     with pytest.raises(DuplicateLogError, match="partition t-0 is in /data/a/t-0 and in /data/b/t-0"):
-        opened(fs)
+        opened(fs, ids={"t": TOPIC_ID})
 
 
 def with_a_topic_of_the_same_name(fs: MemoryFileSystem, old_id: bytes | None = TOPIC_ID) -> None:
@@ -199,7 +200,7 @@ def test_the_log_of_a_deleted_topic_that_comes_back_is_set_aside(
         run_until(manager, 0, 70_000)
         assert checkpoints.read_offsets(fs, "/data/a/recovery-point-offset-checkpoint") == {}
         manager.close(0)
-    [line] = [one.message for one in caplog.records if "set aside" in one.message]
+    [line] = [one.message for one in caplog.records if "as stray" in one.message]
     assert "directory=/data/a/t-0 renamed=/data/a/t-0." in line
 
 
@@ -453,7 +454,7 @@ def test_a_folder_that_appeared_is_no_new_log(
     log = manager.create_log("t", 0, NEW_ID, 0, is_new=is_new)
     assert (log.directory, log.log_end_offset, manager.topic_id("t", 0)) == ("/data/a/t-0", 0, NEW_ID)
     assert folders(fs, "/data/a") == ["t-0", "t-0-stray"]
-    assert "set aside" in caplog.text
+    assert "as stray" in caplog.text
 
 
 def test_a_deletion_goes_on_after_a_restart() -> None:

@@ -90,12 +90,6 @@ class AcceptedProperties(PropertySet):
         no_effect=True,
         doc="Time for a KRaft broker to register.",
     )
-    metadata_log_dir = string(
-        "metadata.log.dir",
-        None,
-        no_effect=True,
-        doc="Directory of KRaft's metadata log.",
-    )
     metadata_log_max_record_bytes_between_snapshots = long(
         "metadata.log.max.record.bytes.between.snapshots",
         20_971_520,

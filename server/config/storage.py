@@ -23,6 +23,18 @@ class StorageProperties(PropertySet):
         may_be_empty=False,
         doc="Directories of the data, separated by commas.",
     )
+    log_dirs_adopt = boolean(
+        "log.dirs.adopt",
+        False,
+        doc="Whether the broker starts although log.dirs has partitions and no metadata store, and creates a store for "
+        "the topics found (docs/data-directories.md). No effect once there is a store. Apache Kafka has no such "
+        "property.",
+    )
+    metadata_log_dir = string(
+        "metadata.log.dir",
+        None,
+        doc="Directory of Apache Kafka's metadata log, which log.dirs.adopt reads; not set: log.dirs.",
+    )
     cordoned_log_dirs = string_list(
         "cordoned.log.dirs",
         (),

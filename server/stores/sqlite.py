@@ -1,4 +1,4 @@
-"""The embedded metadata store: one SQLite file in the first log directory.
+"""The embedded metadata store: one SQLite file in a log directory.
 
 Durability: the write-ahead log is synced at each commit (synchronous=FULL), so that a change that was acknowledged
 outlives both the death of the process and the loss of power. The file is locked for as long as it is open; with the
@@ -211,6 +211,14 @@ class SqliteMetadataStore(ZnodeStore):
             await super().close()
         finally:
             self._nodes.close()
+
+
+def has_store(directory: str | os.PathLike[str]) -> bool:
+    """Whether the directory has the file of a store; an empty one is none. Raises OSError."""
+    try:
+        return (Path(directory) / FILE_NAME).stat().st_size > 0
+    except FileNotFoundError:
+        return False
 
 
 def _row(path: str, record: Record) -> tuple[object, ...]:

@@ -1,0 +1,144 @@
+"""What a start makes of the directories that it finds, on the in-memory file system."""
+
+import logging
+
+import pytest
+
+from odradek.log import checkpoints
+from odradek.log.filesystem import LogDirFailure, MemoryFileSystem
+from odradek.log.found_directories import KnownPartitions, find_partitions, shown
+from odradek.log.log_manager import LogManager
+from odradek.log.tests.managers import NEW_ID, TOPIC_ID, append, folders, known, make_manager, opened
+
+SEGMENT = "00000000000000000000.log"
+NOT_PARTITIONS = {
+    "backup-20240101": SEGMENT,
+    "photos-1": "image.jpg",
+    "empty-0": "",
+    "damaged-0": "partition.metadata",
+    "segment-0": "0.log",
+    "t-00": SEGMENT,
+    "not a topic-0": SEGMENT,
+    "many-10000": SEGMENT,
+}
+
+
+def put(fs: MemoryFileSystem, directory: str, file: str = "") -> None:
+    fs.make_directory(f"/data/a/{directory}")
+    if file:
+        fs.open(f"/data/a/{directory}/{file}", create=True).write_pieces(0, [b"x"], 1)
+
+
+def start(fs: MemoryFileSystem, partitions: KnownPartitions) -> LogManager:
+    manager = make_manager(fs, ["/data/a"])
+    manager.open(0, partitions)
+    return manager
+
+
+def served(manager: LogManager) -> list[tuple[str, int]]:
+    return sorted((log.topic, log.partition) for log in manager.all_logs())
+
+
+def is_topic_name(name: str) -> bool:
+    return " " not in name
+
+
+@pytest.mark.parametrize("are_complete", [False, True])
+def test_a_directory_that_is_no_partition_is_left_alone(
+    are_complete: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    fs = MemoryFileSystem()
+    for directory, file in NOT_PARTITIONS.items():
+        put(fs, directory, file)
+    manager = start(fs, KnownPartitions(are_complete=are_complete, is_topic_name=is_topic_name))
+    assert served(manager) == []
+    assert NOT_PARTITIONS.keys() <= set(fs.list_names("/data/a"))
+    [line] = [record.message for record in caplog.records if "left alone" in record.message]
+    assert "count=7" in line and "/data/a/backup-20240101" in line
+    assert find_partitions(fs, "/data/a", is_topic_name) == []
+
+
+def test_a_partition_that_nobody_knows_is_served_for_adoption() -> None:
+    fs = MemoryFileSystem()
+    put(fs, "old-3", SEGMENT)
+    put(fs, "with-id-9999")
+    checkpoints.write_partition_metadata(fs, "/data/a/with-id-9999", TOPIC_ID)
+    manager = start(fs, KnownPartitions())
+    assert served(manager) == [("old", 3), ("with-id", 9999)]
+    assert sorted(manager.found_logs()) == [("old", 3, None, -1), ("with-id", 9999, TOPIC_ID, -1)]
+    assert find_partitions(fs, "/data/a", is_topic_name) == ["old-3", "with-id-9999"]
+    assert find_partitions(fs, "/absent", is_topic_name) == []
+
+
+@pytest.mark.parametrize(
+    ("ids", "name"),
+    [({}, "gone"), ({"gone": NEW_ID}, "gone"), ({"gone": TOPIC_ID}, "gone")],
+    ids=["no topic", "another topic", "no such partition"],
+)
+@pytest.mark.parametrize("is_clean", [True, False])
+def test_a_partition_that_the_cluster_does_not_have_becomes_stray(
+    ids: dict[str, bytes], name: str, is_clean: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    fs = MemoryFileSystem()
+    manager = opened(fs, ["/data/a"])
+    append(manager.create_log(name, 5, TOPIC_ID, 0), b"record")
+    append(manager.create_log("kept", 0, NEW_ID, 0), b"record")
+    manager.close(0)
+    if not is_clean:
+        checkpoints.remove_clean_shutdown(fs, "/data/a")
+    caplog.clear()
+    for _ in range(2):
+        manager = start(fs, known({**ids, "kept": NEW_ID}, partition_count=5, are_complete=True))
+        assert served(manager) == [("kept", 0)]
+        assert folders(fs, "/data/a") == ["gone-5-stray", "kept-0"]
+        manager.close(0)
+    [line] = [record.message for record in caplog.records if "as stray" in record.message]
+    assert "directory=/data/a/gone-5 " in line
+    [stray] = [name for name in fs.list_names("/data/a") if name.endswith("-stray")]
+    assert fs.size_bytes(f"/data/a/{stray}/{SEGMENT}") > 0
+
+
+def test_a_directory_of_a_known_topic_is_served_though_it_lost_its_files() -> None:
+    fs = MemoryFileSystem()
+    put(fs, "t-0")
+    put(fs, "t-1", "partition.metadata")
+    manager = start(fs, known({"t": TOPIC_ID}, are_complete=True))
+    assert served(manager) == [("t", 0), ("t", 1)]
+
+
+def test_a_partition_whose_files_are_damaged_is_found() -> None:
+    fs = MemoryFileSystem()
+    put(fs, "t-0", SEGMENT)
+    checkpoints.write_partition_metadata(fs, "/data/a/t-0", TOPIC_ID)
+    checkpoints.write_clean_shutdown(fs, "/data/a")
+    checkpoints.write_offsets(fs, "/data/a/log-start-offset-checkpoint", {("t", 0): 9})
+    manager = start(fs, KnownPartitions())
+    assert served(manager) == []
+    assert manager.found_logs() == [("t", 0, TOPIC_ID, -1)]
+
+
+def test_a_directory_that_cannot_be_looked_into_takes_the_log_directory_offline() -> None:
+    class BrokenFileSystem(MemoryFileSystem):
+        def list_names(self, directory: str) -> list[str]:
+            if directory.endswith("old-0"):
+                raise OSError(5, "Input/output error")
+            return super().list_names(directory)
+
+    fs = BrokenFileSystem()
+    put(fs, "old-0", SEGMENT)
+    fs.make_directory("/data/b")
+    manager = make_manager(fs)
+    manager.open(0)
+    assert isinstance(manager.directories["/data/a"].failure, LogDirFailure)
+    assert manager.online_directories == ["/data/b"]
+
+
+def test_a_long_list_is_cut_short(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING)
+    fs = MemoryFileSystem()
+    for number in range(25):
+        put(fs, f"photos-{number}", "image.jpg")
+    start(fs, KnownPartitions())
+    [line] = [record.message for record in caplog.records if "left alone" in record.message]
+    assert line.endswith(" and 15 more")
+    assert shown(["a", "b"]) == "a, b"

@@ -1,0 +1,181 @@
+"""Configurations, ids and leader epochs of adopted topics, on a memory store."""
+
+import logging
+
+import pytest
+
+from odradek.log.found_directories import FoundLog
+from odradek.replication.adoption import SUSPENDED, Adoption, is_in_progress
+from odradek.replication.cluster_metadata import ClusterMetadata
+from odradek.replication.controller import Controller, StartError
+from odradek.replication.kraft_metadata import KraftMetadata
+from odradek.replication.memory_store import MemoryMetadataServer
+from odradek.replication.metadata_store import run_now
+from odradek.replication.tests.kraft import BROKER, TOPIC, config, framed, topic
+from odradek.replication.tests.support import broker
+
+A, B, NEW = bytes(15) + b"a", bytes(15) + b"b", bytes(15) + b"n"
+INTERNAL = {"__consumer_offsets": {"cleanup.policy": "compact", "segment.bytes": "5000000"}}
+OLD_ONLY = {"retention.ms": "-1", "retention.bytes": "-1"}
+
+
+class Start:
+    """A broker's start into a new store, or into that of a start before."""
+
+    def __init__(self, kraft_records=None, static=None, server=None):
+        kraft = None
+        if kraft_records is not None:
+            kraft = KraftMetadata()
+            for record in kraft_records:
+                kraft.replay(framed(record))
+        self.server = server or MemoryMetadataServer()
+        self.store = self.server.connect()
+        self.image = ClusterMetadata()
+        self.controller = Controller(self.store, self.image, 1, lambda: 0)
+        run_now(self.controller.prepare("a-cluster", begins_adoption=True))
+        self.adoption = Adoption(self.controller, kraft, static or {})
+        self.loading = ClusterMetadata()
+        self.adoption.complete(self.loading)
+        run_now(self.controller.start(broker(1)))
+
+    def adopt(self, *found):
+        logs = [FoundLog(*(one + (None, -1)[len(one) - 2 :])) for one in found]
+        run_now(self.adoption.adopt(logs, lambda: NEW, lambda name: INTERNAL.get(name, {})))
+        return self
+
+    def configs(self, name):
+        return self.image.topic_configs.get(name, {})
+
+
+def warnings(caplog, text):
+    return [one.message for one in caplog.records if one.levelno == logging.WARNING and text in one.message]
+
+
+# Without Apache Kafka's metadata
+
+
+def test_topics_are_those_of_the_directories_and_keep_everything(caplog):
+    start = Start(static={"log.retention.hours": "1", "log.cleanup.policy": "compact"})
+    start.adopt(("t", 2, A, 4), ("t", 0, A, 7), ("u", 0))
+    topics = start.image.topics
+    assert (topics["t"].topic_id, topics["u"].topic_id) == (A, NEW)
+    assert [one.leader_epoch for one in topics["t"].partitions] == [8, 0, 5]
+    assert {one.replicas for one in topics["t"].partitions} == {(1,)}
+    # Whatever the broker's defaults are: the topic may have had others.
+    assert start.configs("t") == start.configs("u") == SUSPENDED
+    [line] = warnings(caplog, "suspended")
+    assert "count=2: t, u; set retention.ms" in line
+
+
+def test_internal_topics_keep_their_own_configuration(caplog):
+    start = Start().adopt(("__consumer_offsets", 1, A))
+    assert start.configs("__consumer_offsets") == INTERNAL["__consumer_offsets"]
+    assert warnings(caplog, "suspended") == []
+
+
+def test_a_copy_of_a_partition_is_not_taken_for_a_topic():
+    start = Start()
+    with pytest.raises(StartError, match="directories of topics backup and t have the same topic id"):
+        start.adopt(("t", 0, A), ("backup", 1, A))
+    assert start.image.topics == {}
+
+
+def test_many_topics_make_one_short_warning(caplog):
+    Start().adopt(*((f"t{number:03d}", 0, bytes([number] * 16)) for number in range(1, 200)))
+    [line] = warnings(caplog, "suspended")
+    assert "count=199: t001, " in line and "t010 and 189 more; set" in line
+
+
+# With it
+
+
+@pytest.mark.parametrize(
+    ("own", "added"),
+    [
+        ({}, OLD_ONLY),
+        ({"segment.bytes": "2000000"}, OLD_ONLY),
+        ({"retention.ms": "-1"}, {}),
+        ({"retention.ms": "1000"}, {}),
+        ({"retention.bytes": "1000"}, {"retention.ms": "-1"}),
+        ({"cleanup.policy": "compact"}, {}),
+        ({"cleanup.policy": "delete"}, OLD_ONLY),
+        ({"cleanup.policy": "compact,delete"}, OLD_ONLY),
+        ({"cleanup.policy": "compact, delete", "retention.ms": "5"}, {}),
+        ({"cleanup.policy": ""}, {}),
+    ],
+)
+def test_retention_that_nobody_configured_is_suspended(own, added, caplog):
+    records = [*topic("t", A), *(config(TOPIC, "t", name, value) for name, value in own.items())]
+    start = Start(records).adopt(("t", 0, A))
+    assert start.configs("t") == {**own, **added}
+    assert len(warnings(caplog, "suspended")) == bool(added)
+    assert start.loading.topic_configs.get("t", {}) == own
+
+
+@pytest.mark.parametrize(
+    ("static", "dynamic", "added"),
+    [
+        ({"log.retention.hours": "5"}, {}, {}),
+        ({}, {"log.retention.ms": "5"}, {}),
+        ({"log.retention.bytes": "5"}, {}, {"retention.ms": "-1"}),
+        ({"log.cleanup.policy": "compact"}, {}, {}),
+        ({"log.cleanup.policy": "compact"}, {"log.cleanup.policy": "delete"}, OLD_ONLY),
+    ],
+)
+def test_retention_may_be_configured_for_the_broker(static, dynamic, added):
+    records = [*topic("t", A), *(config(BROKER, "", name, value) for name, value in dynamic.items())]
+    assert Start(records, static).adopt(("t", 0, A)).configs("t") == added
+
+
+def test_ids_partitions_and_epochs_are_those_of_the_metadata(caplog):
+    records = [
+        *topic("t", A, partitions=3, leader_epoch=5),
+        *topic("elsewhere", B, replicas=(2, 3)),
+        config(BROKER, "", "log.cleaner.threads", "2"),
+        config(BROKER, "1", "log.cleaner.threads", "3"),
+        config(BROKER, "2", "log.cleaner.threads", "4"),
+    ]
+    start = Start(records).adopt(("t", 0, A, 9), ("t", 2, A, 1))
+    assert list(start.image.topics) == list(start.loading.topics) == ["t"]
+    assert start.image.topics["t"].topic_id == A
+    assert [one.leader_epoch for one in start.image.topics["t"].partitions] == [10, 6, 6]
+    configs = {None: {"log.cleaner.threads": "2"}, 1: {"log.cleaner.threads": "3"}}
+    assert start.image.broker_configs == start.loading.broker_configs == configs
+    [line] = warnings(caplog, "without a directory")
+    assert "count=1: t-1" in line
+
+
+def test_a_partition_that_the_metadata_has_on_another_broker_is_not_served():
+    records = [*topic("t", A), *topic("t", A, partitions=2, replicas=(2,))[2:]]
+    adoption = Start(records).adoption
+    assert [adoption.has_partition("t", index) for index in range(3)] == [True, False, False]
+
+
+def test_transactions_need_no_more_replicas_than_there_are():
+    records = [*topic("__consumer_offsets", A), config(TOPIC, "__consumer_offsets", "min.insync.replicas", "2")]
+    start = Start(records).adopt(("__consumer_offsets", 0, A))
+    assert start.configs("__consumer_offsets") == {**INTERNAL["__consumer_offsets"], "min.insync.replicas": "1"}
+
+
+# Crashes
+
+
+def test_an_adoption_that_was_interrupted_is_continued():
+    start = Start()
+    assert run_now(is_in_progress(start.store))
+    start.adopt(("t", 0, A))
+    start.server.expire(start.store)
+    again = Start(server=start.server)
+    assert run_now(is_in_progress(again.store))
+    again.adopt(("t", 0, A), ("u", 0, B))
+    assert {name: one.topic_id for name, one in again.image.topics.items()} == {"t": A, "u": B}
+    run_now(again.adoption.finish())
+    assert not run_now(is_in_progress(again.store))
+
+
+def test_a_store_that_is_there_is_complete():
+    server = MemoryMetadataServer()
+    controller = Controller(server.connect(), ClusterMetadata(), 1, lambda: 0)
+    run_now(controller.prepare("a-cluster"))
+    run_now(controller.prepare("a-cluster", begins_adoption=True))
+    assert not run_now(is_in_progress(controller.store))

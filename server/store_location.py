@@ -1,0 +1,144 @@
+"""The metadata store of a broker: found in any directory of log.dirs, or created in the first.
+
+A store is never created beside partitions unless the operator asks for their adoption: the store that has their
+topics and configurations may be in a directory that is missing.
+"""
+
+import logging
+from typing import NamedTuple
+
+from odradek.log.filesystem import FileSystem
+from odradek.log.found_directories import find_partitions, shown
+from odradek.replication import znodes
+from odradek.replication.adoption import is_in_progress
+from odradek.replication.controller import StartError
+from odradek.replication.kraft_metadata import (
+    DIRECTORY,
+    KraftMetadata,
+    KraftMetadataError,
+    adopted_offset,
+    read_kraft_metadata,
+)
+from odradek.replication.metadata_store import MetadataStore
+from odradek.replication.topic_names import is_topic_name
+from odradek.server.surroundings import Surroundings
+
+logger = logging.getLogger(__name__)
+
+
+class OpenedStore(NamedTuple):
+    """A store. `is_adopting`: topics of the log directories are missing in it, and are to be adopted."""
+
+    store: MetadataStore
+    is_adopting: bool
+
+
+async def open_store(surroundings: Surroundings, directories: list[str], *, adopts: bool) -> OpenedStore:
+    """Open the store of the broker with these log directories.
+
+    With `adopts`, the store may be created although there are partitions. Raises StartError, MetadataStoreError.
+    """
+    unreadable, candidates = _candidates(surroundings, directories)
+    opened: dict[str, MetadataStore] = {}
+    try:
+        for directory in candidates:
+            store = opened[directory] = surroundings.open_metadata_store(directory)
+            if await store.exists(znodes.CLUSTER_ID) is None:
+                # A crash came before the first commit.
+                await opened.pop(directory).close()
+        if len(opened) > 1:
+            raise StartError(
+                f"log.dirs has more than one metadata store, in {' and in '.join(opened)}; move all but the one that "
+                "is up to date out of log.dirs"
+            )
+        if opened:
+            [(directory, store)] = opened.items()
+            _check_writable(surroundings, directory)
+            return OpenedStore(store, await is_in_progress(store))
+    except BaseException:
+        for store in opened.values():
+            await store.close()
+        raise
+    if unreadable:
+        raise StartError(
+            f"log directory {' and '.join(unreadable)} cannot be read, and no other directory of log.dirs has the "
+            "metadata store; repair it, or take it out of log.dirs"
+        )
+    if not adopts:
+        _refuse_partitions(surroundings.fs, directories)
+    _make_directory(surroundings, directories[0])
+    return OpenedStore(surroundings.open_metadata_store(directories[0]), adopts)
+
+
+def _candidates(surroundings: Surroundings, directories: list[str]) -> tuple[list[str], list[str]]:
+    """The directories that cannot be read, with the reason, and those with the file of a store."""
+    unreadable, candidates = [], []
+    for directory in directories:
+        try:
+            if surroundings.has_metadata_store(directory):
+                candidates.append(directory)
+        except OSError as error:
+            unreadable.append(f"{directory} ({error.strerror})")
+    return unreadable, candidates
+
+
+def _refuse_partitions(fs: FileSystem, directories: list[str]) -> None:
+    found = []
+    for directory in directories:
+        names = find_partitions(fs, directory, is_topic_name)
+        if names:
+            found.append(f"{directory} ({len(names)}: {shown(names)})")
+    if found:
+        raise StartError(
+            f"log.dirs has partitions, in {'; '.join(found)}, but no metadata store; add the directory that has it to "
+            "log.dirs, or set log.dirs.adopt=true to create a store for the topics found"
+        )
+
+
+def _make_directory(surroundings: Surroundings, directory: str) -> None:
+    try:
+        surroundings.fs.make_directory(directory)
+    except OSError as error:
+        raise StartError(f"cannot make the data directory {directory}: {error.strerror}; check log.dirs") from error
+    _check_writable(surroundings, directory)
+
+
+def _check_writable(surroundings: Surroundings, directory: str) -> None:
+    if not surroundings.is_writable(directory):
+        raise StartError(f"the data directory {directory} is not writable; check log.dirs")
+
+
+class FoundMetadata(NamedTuple):
+    """Apache Kafka's metadata, and the directory that its log is in."""
+
+    metadata: KraftMetadata
+    log_directory: str
+
+
+def find_kraft_metadata(fs: FileSystem, directories: list[str]) -> FoundMetadata | None:
+    """Apache Kafka's metadata in these directories, None if there is none.
+
+    Metadata that was adopted before, and not written since, is ignored: the topics have changed without it. Raises
+    StartError, OSError.
+    """
+    found = []
+    for directory in directories:
+        try:
+            metadata = read_kraft_metadata(fs, directory)
+        except KraftMetadataError as error:
+            raise StartError(
+                f"the metadata of Apache Kafka is damaged: {error}; move {directory}/{DIRECTORY} away to adopt the "
+                "topics without their configuration"
+            ) from error
+        if metadata is None:
+            continue
+        if adopted_offset(fs, directory) >= metadata.end_offset:
+            logger.warning("metadata of Apache Kafka is ignored, it was adopted before directory=%s", directory)
+            continue
+        found.append(FoundMetadata(metadata, directory))
+    if len(found) > 1:
+        raise StartError(
+            f"there is metadata of Apache Kafka in {' and in '.join(one.log_directory for one in found)}; move the "
+            f"{DIRECTORY} that is out of date away"
+        )
+    return found[0] if found else None
