@@ -41,6 +41,7 @@ from odradek.server.connection import Connection
 from odradek.server.connections import ConnectionRegistry
 from odradek.server.fetch_sessions import FetchSessionCache
 from odradek.server.flusher import Flusher
+from odradek.server.producer_id_floor import settle_producer_ids
 from odradek.server.reactor import install as install_reactor
 from odradek.server.request import RequestContext
 from odradek.server.services import Services
@@ -188,7 +189,7 @@ class Broker:
             self.config.node_id, image, configs, services.logs, self._now_ms, services.flusher.request
         )
         services.producer_ids = ProducerIdManager(
-            lambda: allocate_block(store, self.config.node_id), Deferred.fromCoroutine
+            lambda least_id: allocate_block(store, self.config.node_id, least_id), Deferred.fromCoroutine
         )
         services.features = Features()
         await services.features.load(store)
@@ -201,6 +202,19 @@ class Broker:
         await self._adopt_found_topics()
         await controller.finish_deletions()
         await controller.take_offline(services.replicas.offline)
+        await self._settle_producer_ids(store)
+
+    async def _settle_producer_ids(self, store: MetadataStore) -> None:
+        self.services.producer_ids.begin_at(
+            await settle_producer_ids(
+                store,
+                self.services.logs,
+                self.config.node_id,
+                self._epoch(),
+                self._now_ms(),
+                self._surroundings.run_all,
+            )
+        )
 
     def _make_first_directory(self) -> None:
         try:
