@@ -23,14 +23,15 @@ from odradek.log.filesystem import LockedError
 from odradek.log.log_directory import InconsistentMetaError
 from odradek.log.log_manager import AllLogDirsFailed, DuplicateLogError, LogManager, LogManagerSettings
 from odradek.properties import PropertySet
+from odradek.protocol.errors import KafkaError
 from odradek.replication import znodes
 from odradek.replication.adoption import FoundLog, adopt_topics
 from odradek.replication.broker_configs import BrokerConfigs
 from odradek.replication.cluster_metadata import BrokerMetadata, ClusterMetadata, Endpoint, MetadataDelta
-from odradek.replication.controller import Controller, StartError
+from odradek.replication.controller import Controller, StartError, stored_cluster_id
 from odradek.replication.features import Features
 from odradek.replication.metadata_loader import load_image
-from odradek.replication.metadata_store import MetadataStore, MetadataStoreError
+from odradek.replication.metadata_store import MetadataStore, MetadataStoreError, SessionEvent
 from odradek.replication.producer_id_blocks import allocate_block
 from odradek.replication.replica_manager import ReplicaManager
 from odradek.replication.topic_ids import random_topic_id
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 EXIT_FAILED: Final = 1
+_CATCH_UP_S: Final = 1
 _STORE_FAILURES = (MetadataStoreError, StartError)
 _LOG_FAILURES = (LockedError, InconsistentMetaError, DuplicateLogError, AllLogDirsFailed)
 
@@ -179,6 +181,7 @@ class Broker:
         image = services.metadata = ClusterMetadata()
         self._make_first_directory()
         store = self._store = self._surroundings.open_metadata_store(self.directories[0])
+        store.add_session_listener(self._on_store_session)
         controller = services.controller = Controller(store, image, self.config.node_id, self._now_ms)
         cluster_id = await controller.prepare(await self._cluster_id(store))
         await self._load_logs(store, cluster_id)
@@ -236,7 +239,7 @@ class Broker:
             if meta is not None and meta.cluster_id:
                 return meta.cluster_id
         if await store.exists(znodes.CLUSTER_ID) is not None:
-            return znodes.decode_cluster_id((await store.get(znodes.CLUSTER_ID)).data)
+            return await stored_cluster_id(store)
         return znodes.uuid_text(random_topic_id(self._random))
 
     async def _load_logs(self, store: MetadataStore, cluster_id: str) -> None:
@@ -335,6 +338,19 @@ class Broker:
     def _note_offline(self) -> None:
         if self._is_running:
             Deferred.fromCoroutine(self.services.controller.take_offline(self.services.replicas.offline))
+
+    def _on_store_session(self, event: SessionEvent) -> None:
+        if event is SessionEvent.CONNECTED and self._is_running:
+            Deferred.fromCoroutine(self._catch_up())
+
+    async def _catch_up(self) -> None:
+        """The store can be read again: a change that was answered as failed may have been made."""
+        try:
+            await self.services.controller.reload()
+            await self.services.features.load(self.services.controller.store)
+        except (MetadataStoreError, KafkaError) as error:
+            logger.error("the metadata image is not up to date; trying again in %s s error=%s", _CATCH_UP_S, error)
+            self._reactor.callLater(_CATCH_UP_S, self._on_store_session, SessionEvent.CONNECTED)
 
     def _run_background(self) -> None:
         now_ms = self._now_ms()
