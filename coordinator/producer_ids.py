@@ -12,42 +12,54 @@ logger = logging.getLogger(__name__)
 class ProducerIdManager:
     """Gives out producer ids one by one.
 
-    `allocate_block` durably reserves the next block and returns it; it may fail, and the next call tries again.
-    `start` has a coroutine run in the background.
+    `allocate_block(least_id)` durably reserves the next block, none of whose ids is below `least_id`, and returns it;
+    it may fail, and the next call tries again. `start` runs a coroutine in the background.
     """
 
     def __init__(
         self,
-        allocate_block: Callable[[], Awaitable[range]],
+        allocate_block: Callable[[int], Awaitable[range]],
         start: Callable[[Coroutine[Any, Any, None]], object] | None = None,
     ) -> None:
         self._allocate_block = allocate_block
         self._start = start
         self._is_fetching = False
-        self._block = iter(range(0))
+        self._block = range(0)
+        self._least_id = 0
+
+    def begin_at(self, least_id: int) -> None:
+        """Give out no id below `least_id`: somebody has it, or may have it. A smaller one than before has no effect."""
+        self._least_id = max(self._least_id, least_id)
 
     async def next_id(self) -> int:
         """A producer id that nobody has had. Raises what `allocate_block` raises."""
-        while True:
-            for producer_id in self._block:
-                return producer_id
-            self._block = iter(await self._allocate_block())
+        while (producer_id := self._next_of_block()) is None:
+            self._block = await self._allocate_block(self._least_id)
+        return producer_id
 
     def take(self) -> int:
         """`next_id` for who cannot wait. Raises KafkaError COORDINATOR_LOAD_IN_PROGRESS while a block is fetched."""
-        for producer_id in self._block:
-            return producer_id
-        if not self._is_fetching and self._start is not None:
+        producer_id = self._next_of_block()
+        if producer_id is None and not self._is_fetching and self._start is not None:
             self._is_fetching = True
             self._start(self._fetch())
             # Where the store does not suspend, the block is there by now.
-            for producer_id in self._block:
-                return producer_id
-        raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "producer ids are being fetched")
+            producer_id = self._next_of_block()
+        if producer_id is None:
+            raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "producer ids are being fetched")
+        return producer_id
+
+    def _next_of_block(self) -> int | None:
+        block = self._block
+        producer_id = max(block.start, self._least_id)
+        if producer_id >= block.stop:
+            return None
+        self._block = range(producer_id + 1, block.stop)
+        return producer_id
 
     async def _fetch(self) -> None:
         try:
-            self._block = iter(await self._allocate_block())
+            self._block = await self._allocate_block(self._least_id)
         except Exception:
             logger.exception("no producer ids could be reserved; the next request tries again")
         finally:

@@ -4,7 +4,7 @@ A key is an i16 record type and fields; a value is an i16 version and fields; a 
 Every version is read. Which one is written follows from the finalised feature `transaction.version`.
 """
 
-from typing import Final
+from typing import Final, Protocol
 
 from odradek.coordinator.result import CoordinatorRecord
 from odradek.protocol.codec import decode, encode
@@ -72,6 +72,19 @@ def read_transaction_value(data: bytes) -> TransactionLogValue:
     if not 0 <= version <= TransactionLogValue.last_version:
         raise DecodeError(f"TransactionLogValue version {version} is not known")
     return decode(TransactionLogValue, version, data, 2)
+
+
+class _HasProducerIds(Protocol):
+    """A `TransactionLogValue`, or the transaction made of it."""
+
+    producer_id: int
+    previous_producer_id: int
+    next_producer_id: int
+
+
+def largest_producer_id(transaction: _HasProducerIds) -> int:
+    """The largest of a transactional id's producer ids, -1 for none."""
+    return max(transaction.producer_id, transaction.previous_producer_id, transaction.next_producer_id)
 
 
 def _prefix(data: bytes) -> int:

@@ -33,7 +33,11 @@ from odradek.coordinator.phase import Phase
 from odradek.coordinator.result import Effects, Response, Result, Token, client_error
 from odradek.coordinator.shard_state import RequestContext
 from odradek.coordinator.transaction import NO_PRODUCER_ID, PREPARED, Transaction
-from odradek.coordinator.transaction_records import read_transaction_key, read_transaction_value
+from odradek.coordinator.transaction_records import (
+    largest_producer_id,
+    read_transaction_key,
+    read_transaction_value,
+)
 from odradek.coordinator.transaction_responses import (
     add_offsets_response,
     add_partitions_response,
@@ -65,15 +69,22 @@ class TransactionShard:
     """Transactions of one partition, from load to resignation. No I/O, no clock, no threads.
 
     `coordinator_epoch` is the partition's leader epoch. `take_producer_id` gives out a producer id that nobody has
-    had; it raises COORDINATOR_LOAD_IN_PROGRESS while there is none at hand.
+    had; it raises COORDINATOR_LOAD_IN_PROGRESS while there is none at hand. `begin_producer_ids_at` is called with the
+    id behind the largest one that was loaded: a metadata store that was restored may be older than these records.
     """
 
-    __slots__ = ("_phase", "_state")
+    __slots__ = ("_begin_producer_ids_at", "_phase", "_state")
 
     def __init__(
-        self, settings: TransactionSettings, *, coordinator_epoch: int, take_producer_id: Callable[[], int]
+        self,
+        settings: TransactionSettings,
+        *,
+        coordinator_epoch: int,
+        take_producer_id: Callable[[], int],
+        begin_producer_ids_at: Callable[[int], None] = lambda least_id: None,
     ) -> None:
         self._state = TransactionShardState(settings, coordinator_epoch, take_producer_id)
+        self._begin_producer_ids_at = begin_producer_ids_at
         self._phase = Phase.LOADING
 
     @classmethod
@@ -275,6 +286,7 @@ class TransactionShard:
         self._phase = Phase.ACTIVE
         state = self._state
         effects = Effects()
+        self._begin_producer_ids_at(max(map(largest_producer_id, state.transactions.values()), default=-1) + 1)
         for transaction in state.transactions.values():
             if transaction.state in PREPARED:
                 transaction_markers.resume(state, transaction, effects, now_ms)

@@ -74,6 +74,12 @@ class ProducerState:
         self._snapshots = self._list_snapshots()
         self._spared_snapshot = NO_OFFSET
         self._unsynced_snapshot = NO_OFFSET
+        self._largest_loaded_id = -1
+
+    @property
+    def largest_id(self) -> int:
+        """The largest producer id known here, -1 for none; a snapshot's producers count although they have expired."""
+        return max(self._largest_loaded_id, max(self.producers, default=-1))
 
     # Deciding and taking note of an append
 
@@ -371,6 +377,8 @@ class ProducerState:
                 self._remove_snapshot(offset)
                 continue
             for entry in entries:
+                if entry.producer_id > self._largest_loaded_id:
+                    self._largest_loaded_id = entry.producer_id
                 if not self._is_expired(entry, now_ms):
                     self.producers[entry.producer_id] = entry
                     if entry.transaction_start >= 0:

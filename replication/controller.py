@@ -17,7 +17,8 @@ from odradek.replication.cluster_metadata import (
     PartitionMetadata,
     TopicMetadata,
 )
-from odradek.replication.metadata_loader import load_image
+from odradek.replication.metadata_loader import load_image, read_node
+from odradek.replication.metadata_reload import reload_image
 from odradek.replication.metadata_store import (
     BadVersionError,
     Check,
@@ -80,7 +81,7 @@ class Controller:
         laid_out = [await self.store.exists(path) for path in (znodes.CLUSTER_ID, znodes.CONTROLLER_EPOCH)]
         if None in laid_out:
             await self._lay_out(cluster_id, [znodes.ADOPTION] if begins_adoption else [])
-        stored = znodes.decode_cluster_id((await self.store.get(znodes.CLUSTER_ID)).data)
+        stored = await stored_cluster_id(self.store)
         if cluster_id and stored != cluster_id:
             raise StartError(
                 f"the data directory belongs to cluster {cluster_id}, the metadata store to cluster {stored}"
@@ -143,14 +144,15 @@ class Controller:
     async def _elect(self) -> None:
         if await self.store.exists(znodes.CONTROLLER) is not None:
             return
-        node = await self.store.get(znodes.CONTROLLER_EPOCH)
-        epoch = int(node.data or b"0") + 1
+        epoch, version = await read_node(
+            self.store, znodes.CONTROLLER_EPOCH, lambda node: (int(node.data or b"0") + 1, node.stat.version)
+        )
         claim = znodes.encode_controller(self.broker_id, self._now_ms())
         try:
             results = await self.store.transaction(
                 [
                     Create(znodes.CONTROLLER, claim, ephemeral=True),
-                    SetData(znodes.CONTROLLER_EPOCH, b"%d" % epoch, node.stat.version),
+                    SetData(znodes.CONTROLLER_EPOCH, b"%d" % epoch, version),
                 ]
             )
         except TransactionError as error:
@@ -335,6 +337,11 @@ class Controller:
                 changed[name] = topic._replace(partitions=tuple(partitions))
         return list(changed.values())
 
+    async def reload(self) -> None:
+        """Bring the image up to date: the outcome of a change was unknown, and the store can be read again."""
+        await reload_image(self.store, self.image)
+        await self.finish_deletions()
+
     async def delete_topics(self, names: Sequence[str]) -> dict[str, KafkaError]:
         """Deletes topics; returns the errors of those that remain."""
         return await self.deletion.delete(names)
@@ -396,6 +403,11 @@ class Controller:
             logger.warning("could not take back the registration broker=%d: %s", self.broker_id, error)
 
 
+async def stored_cluster_id(store: MetadataStore) -> str:
+    """The cluster's id in the store. Raises NoNodeError, StoreDamagedError."""
+    return await read_node(store, znodes.CLUSTER_ID, lambda node: znodes.decode_cluster_id(node.data))
+
+
 def new_partition(replicas: tuple[int, ...], live: Iterable[int], controller_epoch: int) -> PartitionMetadata:
     """A partition's first state: its live replicas are in sync and the first of them leads (-1 without any)."""
     isr = tuple(replica for replica in replicas if replica in set(live))
@@ -439,4 +451,4 @@ def _batches(topics: Sequence[NewTopic]) -> Iterable[list[NewTopic]]:
         yield batch
 
 
-__all__ = ["Controller", "NewTopic", "StartError", "new_partition"]
+__all__ = ["Controller", "NewTopic", "StartError", "new_partition", "stored_cluster_id"]

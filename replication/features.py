@@ -12,9 +12,11 @@ from typing import Final, NamedTuple
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.replication import znodes
 from odradek.replication.controller import Controller
+from odradek.replication.metadata_loader import read_node
 from odradek.replication.metadata_store import (
     BadVersionError,
     MetadataStore,
+    Node,
     NodeExistsError,
     NoNodeError,
     SetData,
@@ -75,14 +77,14 @@ class Features:
     async def load(self, store: MetadataStore) -> None:
         """Take what the store has. Raises MetadataStoreError."""
         try:
-            node = await store.get(PATH)
+            found = await read_node(store, PATH, _levels_and_epoch)
         except NoNodeError:
             try:
                 await store.create(PATH, encode(INITIAL_LEVELS))
             except NodeExistsError:
                 logger.debug("another broker has finalised features first")
-            node = await store.get(PATH)
-        self._take(decode(node.data), node.stat.version)
+            found = await read_node(store, PATH, _levels_and_epoch)
+        self._take(*found)
 
     async def update(self, controller: Controller, updates: Sequence[FeatureUpdate], *, validate_only: bool) -> None:
         """Change levels, all or none.
@@ -140,6 +142,10 @@ class Features:
         self.epoch = epoch
         for listener in self.listeners:
             listener()
+
+
+def _levels_and_epoch(node: Node) -> tuple[dict[str, int], int]:
+    return decode(node.data), node.stat.version
 
 
 def encode(levels: Mapping[str, int]) -> bytes:

@@ -62,6 +62,10 @@ class StoreUnavailableError(MetadataStoreError, KafkaError):
         return self.message or ""
 
 
+class StoreDamagedError(StoreUnavailableError):
+    """What the store holds is wrong; the message says where, and what to do."""
+
+
 class TransactionError(MetadataStoreError):
     """An operation of a transaction was refused, so none was carried out.
 
@@ -206,6 +210,10 @@ class MetadataStore(ABC):
     @abstractmethod
     def add_session_listener(self, listener: SessionListener) -> None:
         """Has `listener` told of what becomes of the session."""
+
+    def damaged(self, why: str) -> StoreDamagedError:
+        """The error for a node whose content is wrong."""
+        return StoreDamagedError(f"the metadata store is damaged: {why}")
 
     @abstractmethod
     async def close(self) -> None:

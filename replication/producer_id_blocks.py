@@ -14,20 +14,37 @@ BLOCK_SIZE: Final = 1000
 PATH: Final = "/latest_producer_id_block"
 
 
-async def allocate_block(store: MetadataStore, broker_id: int) -> range:
-    """The next block, durably reserved. Raises MetadataStoreError."""
+async def allocate_block(store: MetadataStore, broker_id: int, least_id: int = 0) -> range:
+    """The next block, durably reserved; it begins at `least_id` or above. Raises MetadataStoreError."""
+    return await _reserve(store, broker_id, least_id, BLOCK_SIZE)
+
+
+async def begin_blocks_at(store: MetadataStore, broker_id: int, least_id: int) -> None:
+    """Let no later block begin below `least_id`: reserve an empty block that ends there. Raises MetadataStoreError."""
+    await _reserve(store, broker_id, least_id, 0)
+
+
+async def next_block_start(store: MetadataStore) -> int | None:
+    """The first id of the next block; None if the store has never reserved one. Raises MetadataStoreError."""
+    try:
+        return _end((await store.get(PATH)).data)
+    except NoNodeError:
+        return None
+
+
+async def _reserve(store: MetadataStore, broker_id: int, least_id: int, size: int) -> range:
     while True:
         try:
             node = await store.get(PATH)
         except NoNodeError:
-            block = range(BLOCK_SIZE)
+            block = range(least_id, least_id + size)
             try:
                 await store.create(PATH, _encode(block, broker_id))
             except NodeExistsError:
                 continue
             return block
-        start = int(json.loads(node.data or b"{}").get("block_end", -1)) + 1
-        block = range(start, start + BLOCK_SIZE)
+        start = max(_end(node.data), least_id)
+        block = range(start, start + size)
         try:
             await store.set(PATH, _encode(block, broker_id), node.stat.version)
         except BadVersionError:
@@ -35,6 +52,11 @@ async def allocate_block(store: MetadataStore, broker_id: int) -> range:
         return block
 
 
+def _end(data: bytes | None) -> int:
+    return int(json.loads(data or b"{}").get("block_end", -1)) + 1
+
+
 def _encode(block: range, broker_id: int) -> bytes:
-    value = {"version": 1, "broker": broker_id, "block_start": str(block[0]), "block_end": str(block[-1])}
+    """An empty block ends before it starts."""
+    value = {"version": 1, "broker": broker_id, "block_start": str(block.start), "block_end": str(block.stop - 1)}
     return json.dumps(value).encode()

@@ -324,6 +324,10 @@ class ZnodeStore(MetadataStore):
         if not self._is_over:
             self.end_session()
 
+    def _tell(self, event: SessionEvent) -> None:
+        for listener in list(self._session_listeners):
+            listener(event)
+
     def end_session(self, *, event: SessionEvent | None = None) -> None:
         """Ends the session, by the client's will or not, and deletes its ephemeral nodes."""
         self._is_over = True
@@ -331,8 +335,7 @@ class ZnodeStore(MetadataStore):
         if self._table.ephemerals(self.session_id):
             delete_ephemerals(self._table, self._watches, self.session_id, self._now_ms())
         if event is not None:
-            for listener in list(self._session_listeners):
-                listener(event)
+            self._tell(event)
 
     def _check_session(self) -> None:
         if self._is_over:

@@ -24,15 +24,16 @@ from odradek.log.found_directories import KnownPartitions
 from odradek.log.log_directory import InconsistentMetaError
 from odradek.log.log_manager import AllLogDirsFailed, DuplicateLogError, LogManager, LogManagerSettings
 from odradek.properties import PropertySet
+from odradek.protocol.errors import KafkaError
 from odradek.replication import znodes
 from odradek.replication.adoption import Adoption
 from odradek.replication.broker_configs import BrokerConfigs
 from odradek.replication.cluster_metadata import BrokerMetadata, ClusterMetadata, Endpoint, MetadataDelta
-from odradek.replication.controller import Controller, StartError
+from odradek.replication.controller import Controller, StartError, stored_cluster_id
 from odradek.replication.features import Features
 from odradek.replication.kraft_metadata import mark_adopted
 from odradek.replication.metadata_loader import load_image
-from odradek.replication.metadata_store import MetadataStore, MetadataStoreError
+from odradek.replication.metadata_store import MetadataStore, MetadataStoreError, SessionEvent
 from odradek.replication.producer_id_blocks import allocate_block
 from odradek.replication.replica_manager import ReplicaManager
 from odradek.replication.topic_ids import random_topic_id
@@ -44,6 +45,7 @@ from odradek.server.connections import ConnectionRegistry
 from odradek.server.delayed_tasks import DelayedTasks
 from odradek.server.fetch_sessions import FetchSessionCache
 from odradek.server.flusher import Flusher
+from odradek.server.producer_id_floor import settle_producer_ids
 from odradek.server.reactor import install as install_reactor
 from odradek.server.request import RequestContext
 from odradek.server.services import Services
@@ -57,6 +59,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 EXIT_FAILED: Final = 1
+_CATCH_UP_S: Final = 1
 _STORE_FAILURES = (MetadataStoreError, StartError)
 _LOG_FAILURES = (LockedError, InconsistentMetaError, DuplicateLogError, AllLogDirsFailed)
 
@@ -186,6 +189,7 @@ class Broker:
             self._surroundings, self.directories, adopts=self.config.log_dirs_adopt
         )
         self._store = store
+        store.add_session_listener(self._on_store_session)
         controller = services.controller = Controller(store, image, self.config.node_id, self._now_ms)
         cluster_id = await controller.prepare(await self._cluster_id(store), begins_adoption=is_adopting)
         kraft = self._find_kraft_metadata() if is_adopting else None
@@ -200,7 +204,7 @@ class Broker:
             self.config.node_id, image, configs, services.logs, self._now_ms, services.flusher.request
         )
         services.producer_ids = ProducerIdManager(
-            lambda: allocate_block(store, self.config.node_id), Deferred.fromCoroutine
+            lambda least_id: allocate_block(store, self.config.node_id, least_id), Deferred.fromCoroutine
         )
         services.features = Features()
         await services.features.load(store)
@@ -213,11 +217,26 @@ class Broker:
         await controller.start(self._registration(), new_leader_epochs=not was_clean)
         if adoption is not None:
             await self._adopt(adoption)
+        await self._settle_producer_ids(store, 0 if kraft is None else kraft.metadata.next_producer_id)
+        if adoption is not None:
             if kraft is not None:
                 mark_adopted(self._fs, kraft.log_directory, kraft.metadata.end_offset)
             await adoption.finish()
         await controller.finish_deletions()
         await controller.take_offline(services.replicas.offline)
+
+    async def _settle_producer_ids(self, store: MetadataStore, imported_next_id: int) -> None:
+        self.services.producer_ids.begin_at(
+            await settle_producer_ids(
+                store,
+                self.services.logs,
+                self.config.node_id,
+                self._epoch(),
+                self._now_ms(),
+                self._surroundings.run_all,
+                imported_next_id=imported_next_id,
+            )
+        )
 
     def _find_kraft_metadata(self) -> FoundMetadata | None:
         directories = self.directories
@@ -235,7 +254,7 @@ class Broker:
             if meta is not None and meta.cluster_id:
                 return meta.cluster_id
         if await store.exists(znodes.CLUSTER_ID) is not None:
-            return znodes.decode_cluster_id((await store.get(znodes.CLUSTER_ID)).data)
+            return await stored_cluster_id(store)
         return znodes.uuid_text(random_topic_id(self._random))
 
     async def _load_logs(self, store: MetadataStore, cluster_id: str, adoption: Adoption | None) -> None:
@@ -339,6 +358,19 @@ class Broker:
     def _note_offline(self) -> None:
         if self._is_running:
             Deferred.fromCoroutine(self.services.controller.take_offline(self.services.replicas.offline))
+
+    def _on_store_session(self, event: SessionEvent) -> None:
+        if event is SessionEvent.CONNECTED and self._is_running:
+            Deferred.fromCoroutine(self._catch_up())
+
+    async def _catch_up(self) -> None:
+        """The store can be read again: a change that was answered as failed may have been made."""
+        try:
+            await self.services.controller.reload()
+            await self.services.features.load(self.services.controller.store)
+        except (MetadataStoreError, KafkaError) as error:
+            logger.error("the metadata image is not up to date; trying again in %s s error=%s", _CATCH_UP_S, error)
+            self._reactor.callLater(_CATCH_UP_S, self._on_store_session, SessionEvent.CONNECTED)
 
     def _run_background(self) -> None:
         now_ms = self._now_ms()

@@ -150,6 +150,7 @@ class Services:
             reactor=self.reactor,
             now_ms=self.now_ms,
             take_producer_id=self.producer_ids.take,
+            begin_producer_ids_at=self.producer_ids.begin_at,
             partition_count=lambda: self._partition_count(TRANSACTION_STATE_TOPIC),
             load_buffer_bytes=config.transaction_state_log_load_buffer_size,
             markers=self.markers,

@@ -75,7 +75,7 @@ class Surroundings:
         """The store in a log directory, created if there is none. Raises MetadataStoreError."""
         from odradek.server.stores.sqlite import SqliteMetadataStore
 
-        return SqliteMetadataStore(directory, self.now_ms)
+        return SqliteMetadataStore(directory, self.now_ms, call_later=self.reactor.callLater)
 
     def absolute_path(self, path: str) -> str:
         """`path` seen from the working directory."""

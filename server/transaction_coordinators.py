@@ -26,12 +26,14 @@ class TransactionCoordinatorRuntime(CoordinatorRuntime[TransactionShard]):
         reactor: Any,
         now_ms: Callable[[], int],
         take_producer_id: Callable[[], int],
+        begin_producer_ids_at: Callable[[int], None],
         partition_count: Callable[[], int],
         load_buffer_bytes: int,
         markers: MarkerSender,
     ) -> None:
         self.settings = settings
         self._take_producer_id = take_producer_id
+        self._begin_producer_ids_at = begin_producer_ids_at
         self._markers = markers
         super().__init__(
             TRANSACTION_STATE_TOPIC,
@@ -46,7 +48,10 @@ class TransactionCoordinatorRuntime(CoordinatorRuntime[TransactionShard]):
 
     def _make_shard(self, partition: "Partition") -> TransactionShard:
         return TransactionShard(
-            self.settings, coordinator_epoch=partition.leader_epoch, take_producer_id=self._take_producer_id
+            self.settings,
+            coordinator_epoch=partition.leader_epoch,
+            take_producer_id=self._take_producer_id,
+            begin_producer_ids_at=self._begin_producer_ids_at,
         )
 
     def _send(self, led: Led[TransactionShard] | None, result: Result) -> None:

@@ -15,7 +15,7 @@ def run(coroutine):
 def test_ids_go_on_from_block_to_block():
     blocks = iter([range(2), range(5, 7)])
 
-    async def allocate():
+    async def allocate(least_id):
         return next(blocks)
 
     manager = ProducerIdManager(allocate)
@@ -25,7 +25,7 @@ def test_ids_go_on_from_block_to_block():
 def test_a_failed_allocation_is_tried_again():
     outcomes = [OSError("disk"), range(3, 4)]
 
-    async def allocate():
+    async def allocate(least_id):
         outcome = outcomes.pop(0)
         if isinstance(outcome, Exception):
             raise outcome
@@ -41,7 +41,7 @@ def test_taking_one_does_not_wait():
     blocks = [range(3, 5), range(9, 10)]
     started = []
 
-    async def allocate():
+    async def allocate(least_id):
         return blocks.pop(0)
 
     def run_at_once(coroutine):
@@ -63,7 +63,7 @@ def test_taking_one_does_not_wait():
 def test_a_failed_block_is_asked_for_again():
     answers = [OSError("no store"), range(5, 6)]
 
-    async def allocate():
+    async def allocate(least_id):
         answer = answers.pop(0)
         if isinstance(answer, Exception):
             raise answer
@@ -77,3 +77,22 @@ def test_a_failed_block_is_asked_for_again():
     with pytest.raises(KafkaError):
         manager.take()
     assert manager.take() == 5
+
+
+def test_ids_below_the_least_one_are_passed_over():
+    asked = []
+
+    async def allocate(least_id):
+        asked.append(least_id)
+        return range(max(least_id, 10 * len(asked)), 10 * len(asked) + 10)
+
+    manager = ProducerIdManager(allocate)
+    manager.begin_at(13)
+    assert run(manager.next_id()) == 13
+    manager.begin_at(5)
+    assert manager.take() == 14
+    manager.begin_at(17)
+    assert manager.take() == 17
+    manager.begin_at(24)
+    assert run(manager.next_id()) == 24
+    assert asked == [13, 24]

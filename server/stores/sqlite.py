@@ -1,112 +1,80 @@
 """The embedded metadata store: one SQLite file in a log directory.
 
 Durability: the write-ahead log is synced at each commit (synchronous=FULL), so that a change that was acknowledged
-outlives both the death of the process and the loss of power. The file is locked for as long as it is open; with the
-lock held throughout, SQLite keeps the index of its write-ahead log on the heap and needs no shared memory file.
-Reads go to the file through a small page cache: the broker answers its clients from the metadata image, not from here.
+outlives both the death of the process and the loss of power. The file is locked for as long as it is open. Reads go to
+the file through a small page cache: the broker answers its clients from the metadata image, not from here.
 """
 
 import logging
 import os
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
-from odradek.replication.metadata_store import MetadataStoreError, StoreUnavailableError
+from odradek.replication.metadata_store import (
+    MetadataStoreError,
+    Operation,
+    OperationResult,
+    SessionEvent,
+    StoreDamagedError,
+    StoreUnavailableError,
+)
 from odradek.replication.znode_store import NodeTable, Record, Watches, ZnodeStore, delete_ephemerals, parent_of
+from odradek.server.stores.reserve import Reserve
+from odradek.server.stores.sqlite_file import (
+    COLUMNS,
+    Connect,
+    StoreFormatError,
+    StoreLockedError,
+    connect,
+    damaged,
+    open_file,
+    sync_directory,
+    translated,
+)
+
+__all__ = ["FILE_NAME", "SqliteMetadataStore", "SqliteNodeTable", "StoreFormatError", "StoreLockedError"]
 
 logger = logging.getLogger(__name__)
 
 FILE_NAME = "odradek-metadata.db"
-FORMAT_VERSION = 1
-PAGE_CACHE_KIB = 512
-CHECKPOINT_PAGES = 256
+SETTLE_INTERVAL_S = 1.0
+"""How long to wait before a store whose last commit has an unknown outcome is opened again."""
 
-SCHEMA = """
-CREATE TABLE meta (name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;
-CREATE TABLE node (
-    path TEXT PRIMARY KEY,
-    parent TEXT NOT NULL,
-    data BLOB,
-    created_id INTEGER NOT NULL,
-    modified_id INTEGER NOT NULL,
-    created_ms INTEGER NOT NULL,
-    modified_ms INTEGER NOT NULL,
-    version INTEGER NOT NULL,
-    ephemeral_owner INTEGER NOT NULL,
-    creations INTEGER NOT NULL,
-    child_count INTEGER NOT NULL
-) WITHOUT ROWID;
-CREATE INDEX node_parent ON node (parent);
-CREATE INDEX node_ephemeral ON node (ephemeral_owner) WHERE ephemeral_owner <> 0;
-"""
-
-COLUMNS = (
-    "data, created_id, modified_id, created_ms, modified_ms, version, ephemeral_owner, creations, child_count"
-)
+CallLater = Callable[[float, Callable[[], None]], object]
 
 
-class StoreFormatError(MetadataStoreError):
-    """The file is no metadata store, or one of a format that this version does not know."""
-
-
-class StoreLockedError(MetadataStoreError):
-    """Another process has the store open."""
+class UnknownOutcomeError(StoreUnavailableError):
+    """A COMMIT failed, and the file cannot be read now: whether the change was made is not known."""
 
 
 class SqliteNodeTable(NodeTable):
     """Nodes in a SQLite file. Raises StoreFormatError, StoreLockedError, StoreUnavailableError when opened.
 
     What a transaction changes is held back until it commits, so that a node it changes often is written once.
+
+    A COMMIT that fails may have reached the file. The file is then opened anew and the number of its last transaction
+    read; until that succeeds (`settle`) nothing else can be read or written.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, connect: Connect = connect) -> None:
         self._path = path
+        self._connect = connect
         self._changed: dict[str, Record | None] = {}
-        is_new = not path.exists()
-        try:
-            self._connection = sqlite3.connect(path, timeout=0, isolation_level=None, check_same_thread=False)
-        except sqlite3.Error as error:
-            raise StoreUnavailableError(f"cannot open the metadata store {path}: {error}") from error
-        try:
-            self._open()
-        except sqlite3.Error as error:
-            self._connection.close()
-            raise self._translated(error) from error
-        except StoreFormatError:
-            self._connection.close()
-            raise
-        if is_new:
-            _sync_directory(path.parent)
+        self._number = 0
+        self._unsettled: int | None = None
+        self._reserve = Reserve(path)
+        self._connection = self._open()
 
-    def _open(self) -> None:
-        execute = self._connection.execute
-        execute("PRAGMA locking_mode=EXCLUSIVE")
-        execute("PRAGMA journal_mode=WAL")
-        execute("PRAGMA synchronous=FULL")
-        execute(f"PRAGMA cache_size=-{PAGE_CACHE_KIB}")
-        execute(f"PRAGMA wal_autocheckpoint={CHECKPOINT_PAGES}")
-        execute("BEGIN EXCLUSIVE")
-        tables = {name for (name,) in execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-        if not tables:
-            for statement in SCHEMA.split(";"):
-                execute(statement)
-            execute("INSERT INTO meta VALUES ('format_version', ?), ('last_id', 0)", (FORMAT_VERSION,))
-            execute(f"INSERT INTO node (path, parent, {COLUMNS}) VALUES ('/', '', NULL, 0, 0, 0, 0, 0, 0, 0, 0)")
-        elif "meta" not in tables:
-            raise StoreFormatError(f"{self._path} is not a metadata store of Odradek")
-        else:
-            self._check_format()
-        execute("COMMIT")
-
-    def _check_format(self) -> None:
-        row = self._connection.execute("SELECT value FROM meta WHERE name = 'format_version'").fetchone()
-        version = row[0] if row else None
-        if version != FORMAT_VERSION:
-            raise StoreFormatError(
-                f"the metadata store {self._path} has format {version}, this version of Odradek knows up to "
-                f"{FORMAT_VERSION}: start the version that wrote it, or a newer one"
-            )
+    def _open(self) -> sqlite3.Connection:
+        connection = open_file(self._path, self._connect)
+        try:
+            self._reserve.opened(connection)
+        except sqlite3.Error as error:
+            connection.close()
+            raise translated(error, self._path) from error
+        return connection
 
     def load(self, path: str) -> Record | None:
         if path in self._changed:
@@ -135,7 +103,8 @@ class SqliteNodeTable(NodeTable):
         except MetadataStoreError:
             self.roll_back()
             raise
-        return int(number)
+        self._number = int(number)
+        return self._number
 
     def put(self, path: str, record: Record) -> None:
         self._changed[path] = record
@@ -144,13 +113,52 @@ class SqliteNodeTable(NodeTable):
         self._changed[path] = None
 
     def commit(self) -> None:
+        """Raises UnknownOutcomeError if COMMIT failed and `settle` cannot tell yet."""
         try:
             self._write_changes()
-            self._connection.execute("COMMIT")
         except sqlite3.Error as error:
             self.roll_back()
-            raise self._translated(error) from error
+            raise translated(error, self._path) from error
         self._changed = {}
+        try:
+            self._connection.execute("COMMIT")
+        except sqlite3.Error as error:
+            failure = translated(error, self._path)
+            self._unsettled = self._number
+            if not self.settle():
+                raise failure from error
+        try:
+            self._reserve.top_up(self._connection)
+        except sqlite3.Error as error:
+            # The commit is done; whatever is wrong with the file, the next change finds it.
+            logger.warning("cannot reserve space for the metadata store path=%s error=%s", self._path, error)
+
+    def settle(self) -> bool:
+        """Open the file anew, and return whether the transaction whose COMMIT failed is in it, durably.
+
+        Raises UnknownOutcomeError if the file cannot be read.
+        """
+        number = self._unsettled
+        assert number is not None
+        with suppress(sqlite3.Error):
+            self._connection.close()
+        try:
+            connection = self._connection = self._open()
+            # What is read may be in memory only, since the sync failed: copied into the file, it is on the disk.
+            [is_blocked, _, _] = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+            if is_blocked:
+                raise StoreUnavailableError("its write-ahead log cannot be copied")
+            self._reserve.opened(connection)
+            [last] = connection.execute("SELECT value FROM meta WHERE name = 'last_id'").fetchone()
+            sync_directory(self._path.parent)
+        except (sqlite3.Error, MetadataStoreError, OSError) as error:
+            raise UnknownOutcomeError(
+                f"metadata store {self._path}: a change failed, and whether it was made cannot be read: {error}"
+            ) from error
+        self._unsettled = None
+        is_made: bool = last >= number
+        logger.warning("a failed commit of the metadata store was read back path=%s made=%s", self._path, is_made)
+        return is_made
 
     def _write_changes(self) -> None:
         removed = [(path,) for path, record in self._changed.items() if record is None]
@@ -167,26 +175,20 @@ class SqliteNodeTable(NodeTable):
             try:
                 self._connection.execute("ROLLBACK")
             except sqlite3.Error as error:
-                raise self._translated(error) from error
+                raise translated(error, self._path) from error
 
     def close(self) -> None:
         """Copies the write-ahead log into the file and unlocks it."""
         self._connection.close()
+        self._reserve.closed()
 
     def _execute(self, statement: str, values: tuple[object, ...]) -> sqlite3.Cursor:
+        if self._unsettled is not None:
+            raise StoreUnavailableError(f"metadata store {self._path}: the outcome of the last change is not known yet")
         try:
             return self._connection.execute(statement, values)
         except sqlite3.Error as error:
-            raise self._translated(error) from error
-
-    def _translated(self, error: sqlite3.Error) -> MetadataStoreError:
-        code = getattr(error, "sqlite_errorcode", None)
-        if code == sqlite3.SQLITE_NOTADB:
-            return StoreFormatError(f"{self._path} is not a metadata store of Odradek")
-        if code is not None and code & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-            return StoreLockedError(f"the metadata store {self._path} is open in another process")
-        logger.error("metadata store cannot be used now path=%s error=%s", self._path, error)
-        return StoreUnavailableError(f"metadata store {self._path}: {error}")
+            raise translated(error, self._path) from error
 
 
 class SqliteMetadataStore(ZnodeStore):
@@ -194,10 +196,22 @@ class SqliteMetadataStore(ZnodeStore):
 
     Ephemeral nodes of a process that died are deleted when the file is opened again: a lone broker's session has
     surely expired by then, since the file was locked while it lived.
+
+    While the outcome of a change is unknown the session is DISCONNECTED; the file is opened again and again, by
+    `call_later`, until it can be read: then the session is CONNECTED, and the change was made or not.
     """
 
-    def __init__(self, directory: str | os.PathLike[str], now_ms: Callable[[], int]) -> None:
-        self._nodes = SqliteNodeTable(Path(directory) / FILE_NAME)
+    def __init__(
+        self,
+        directory: str | os.PathLike[str],
+        now_ms: Callable[[], int],
+        *,
+        call_later: CallLater = lambda seconds, action: None,
+        connect: Connect = connect,
+    ) -> None:
+        self._path = Path(directory) / FILE_NAME
+        self._call_later = call_later
+        self._nodes = SqliteNodeTable(self._path, connect)
         watches = Watches()
         try:
             session_id = delete_ephemerals(self._nodes, watches, None, now_ms())
@@ -205,6 +219,27 @@ class SqliteMetadataStore(ZnodeStore):
             self._nodes.close()
             raise
         super().__init__(self._nodes, watches, session_id, now_ms)
+
+    def damaged(self, why: str) -> StoreDamagedError:
+        return damaged(self._path, why)
+
+    def _carry_out(self, operations: Sequence[Operation]) -> list[OperationResult]:
+        try:
+            return super()._carry_out(operations)
+        except UnknownOutcomeError:
+            self._tell(SessionEvent.DISCONNECTED)
+            self._call_later(SETTLE_INTERVAL_S, self._settle)
+            raise
+
+    def _settle(self) -> None:
+        if self._is_over:
+            return
+        try:
+            self._nodes.settle()
+        except UnknownOutcomeError:
+            self._call_later(SETTLE_INTERVAL_S, self._settle)
+        else:
+            self._tell(SessionEvent.CONNECTED)
 
     async def close(self) -> None:
         try:
@@ -235,12 +270,3 @@ def _row(path: str, record: Record) -> tuple[object, ...]:
         record.creations,
         record.child_count,
     )
-
-
-def _sync_directory(directory: Path) -> None:
-    """Makes the entry of a new file durable."""
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

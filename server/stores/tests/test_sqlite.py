@@ -39,7 +39,8 @@ def test_persistent_nodes_stay_and_ephemeral_ones_go_with_the_session(tmp_path):
     run_now(store.create("/b"))
     assert run_now(store.get("/b")).stat.created_id > before.stat.modified_id
     run_now(store.close())
-    assert os.listdir(tmp_path) == [FILE_NAME]
+    assert sorted(os.listdir(tmp_path)) == [FILE_NAME, f"{FILE_NAME}-wal"]
+    assert not any((tmp_path / f"{FILE_NAME}-wal").read_bytes()), "it is reserved, and empty"
 
 
 def test_a_newer_format_is_refused(tmp_path):

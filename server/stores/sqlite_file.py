@@ -1,0 +1,165 @@
+"""The SQLite file of the embedded metadata store: how it is opened, and what its errors mean.
+
+With the file locked throughout, SQLite keeps the index of its write-ahead log on the heap and needs no shared memory
+file. No temporary file is used: there may be no room for one.
+"""
+
+import logging
+import os
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+
+from odradek.replication.metadata_store import MetadataStoreError, StoreDamagedError, StoreUnavailableError
+from odradek.server.stores import reserve
+
+logger = logging.getLogger(__name__)
+
+FORMAT_VERSION = 1
+PAGE_CACHE_KIB = 512
+CHECKPOINT_PAGES = 256
+
+Connect = Callable[[Path], sqlite3.Connection]
+
+SCHEMA = """
+CREATE TABLE meta (name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE node (
+    path TEXT PRIMARY KEY,
+    parent TEXT NOT NULL,
+    data BLOB,
+    created_id INTEGER NOT NULL,
+    modified_id INTEGER NOT NULL,
+    created_ms INTEGER NOT NULL,
+    modified_ms INTEGER NOT NULL,
+    version INTEGER NOT NULL,
+    ephemeral_owner INTEGER NOT NULL,
+    creations INTEGER NOT NULL,
+    child_count INTEGER NOT NULL
+) WITHOUT ROWID;
+CREATE INDEX node_parent ON node (parent);
+CREATE INDEX node_ephemeral ON node (ephemeral_owner) WHERE ephemeral_owner <> 0;
+"""
+
+COLUMNS = (
+    "data, created_id, modified_id, created_ms, modified_ms, version, ephemeral_owner, creations, child_count"
+)
+
+REMEDY = (
+    "restore a backup of it and remove the -wal file beside it, or move both away and start with log.dirs.adopt=true, "
+    "which takes the topics over from the log directories"
+)
+
+
+class StoreFormatError(MetadataStoreError):
+    """The file is no metadata store, or one of a format that this version does not know."""
+
+
+class StoreLockedError(MetadataStoreError):
+    """Another process has the store open."""
+
+
+def connect(path: Path) -> sqlite3.Connection:
+    """A connection that locks the file with its first access. Raises sqlite3.Error."""
+    return sqlite3.connect(path, timeout=0, isolation_level=None, check_same_thread=False)
+
+
+def open_file(path: Path, connect: Connect) -> sqlite3.Connection:
+    """Open the store, or create it; a new file's name is durable. The whole file is checked, 15 ms for 20,000 nodes.
+
+    Raises StoreFormatError, StoreLockedError, StoreDamagedError, StoreUnavailableError.
+    """
+    is_new = not path.exists()
+    try:
+        connection = connect(path)
+    except sqlite3.Error as error:
+        raise StoreUnavailableError(f"cannot open the metadata store {path}: {error}") from error
+    try:
+        _configure(connection)
+        _lay_out(connection, path)
+        _check(connection, path)
+        if is_new:
+            sync_directory(path.parent)
+    except BaseException as error:
+        connection.close()
+        if isinstance(error, sqlite3.Error):
+            raise translated(error, path) from error
+        raise
+    return connection
+
+
+def _configure(connection: sqlite3.Connection) -> None:
+    for setting in (
+        "locking_mode=EXCLUSIVE",
+        "journal_mode=WAL",
+        "synchronous=FULL",
+        "temp_store=MEMORY",
+        "secure_delete=OFF",
+        "journal_size_limit=-1",
+        f"cache_size=-{PAGE_CACHE_KIB}",
+        f"wal_autocheckpoint={CHECKPOINT_PAGES}",
+    ):
+        connection.execute(f"PRAGMA {setting}")
+
+
+def _lay_out(connection: sqlite3.Connection, path: Path) -> None:
+    execute = connection.execute
+    execute("BEGIN EXCLUSIVE")
+    tables = {name for (name,) in execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    if not tables:
+        for statement in SCHEMA.split(";"):
+            execute(statement)
+        execute("INSERT INTO meta VALUES ('format_version', ?), ('last_id', 0)", (FORMAT_VERSION,))
+        execute(f"INSERT INTO node (path, parent, {COLUMNS}) VALUES ('/', '', NULL, 0, 0, 0, 0, 0, 0, 0, 0)")
+    elif "meta" not in tables:
+        raise StoreFormatError(f"{path} is not a metadata store of Odradek")
+    else:
+        _check_format(connection, path)
+    execute(reserve.SCHEMA)
+    execute("COMMIT")
+
+
+def _check_format(connection: sqlite3.Connection, path: Path) -> None:
+    row = connection.execute("SELECT value FROM meta WHERE name = 'format_version'").fetchone()
+    version = row[0] if row else None
+    if version != FORMAT_VERSION:
+        raise StoreFormatError(
+            f"the metadata store {path} has format {version}, this version of Odradek knows up to {FORMAT_VERSION}: "
+            "start the version that wrote it, or a newer one"
+        )
+
+
+def _check(connection: sqlite3.Connection, path: Path) -> None:
+    """A damaged page could make nodes seem not to be there, and topics be taken for deleted."""
+    [why] = connection.execute("PRAGMA integrity_check(1)").fetchone()
+    if why != "ok":
+        raise damaged(path, str(why))
+
+
+def damaged(path: Path, why: str) -> StoreDamagedError:
+    """The error for a file whose content is wrong; its message says what to do."""
+    return StoreDamagedError(f"the metadata store {path} is damaged ({' '.join(why.split())}); {REMEDY}")
+
+
+def translated(error: sqlite3.Error, path: Path) -> MetadataStoreError:
+    """The store's error for SQLite's."""
+    code = getattr(error, "sqlite_errorcode", None)
+    primary = None if code is None else code & 0xFF
+    if primary == sqlite3.SQLITE_NOTADB:
+        return StoreFormatError(f"{path} is not a metadata store of Odradek, or is damaged ({error}); {REMEDY}")
+    if primary in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+        return StoreLockedError(f"the metadata store {path} is open in another process")
+    if primary == sqlite3.SQLITE_CORRUPT or "Could not decode" in str(error) or "no such table" in str(error):
+        failure = damaged(path, str(error))
+        logger.error("%s", failure)
+        return failure
+    logger.error("metadata store cannot be used now path=%s error=%s", path, error)
+    return StoreUnavailableError(f"metadata store {path}: {error}")
+
+
+def sync_directory(directory: Path) -> None:
+    """Make the entries of new and removed files durable. Raises OSError."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
