@@ -107,6 +107,11 @@ class _Compaction:
             directory=self.directory,
             sources=tuple((segment.base_offset, segment.size_bytes) for segment in self._segments),
             all_bases=tuple(segment.base_offset for segment in log.segments),
+            unwritten_aborted=tuple(
+                (segment.base_offset, segment.transaction_index.unwritten)
+                for segment in log.segments
+                if segment.transaction_index.unwritten
+            ),
             first_dirty_offset=start_offset,
             first_dirty_position=dirty.offset_index.floor_position(start_offset),
             end_offset=self.target.end_offset,

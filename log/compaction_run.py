@@ -21,7 +21,7 @@ from odradek.log.segment import (
     Segment,
     file_name,
 )
-from odradek.log.transaction_index import AbortedTransaction, TransactionIndex
+from odradek.log.transaction_index import AbortedTransaction, TransactionIndex, read_growing
 from odradek.protocol.record_batch import (
     RECORD_BATCH_OVERHEAD,
     BatchHeader,
@@ -50,6 +50,7 @@ class Job(NamedTuple):
 
     sources: (base offset, size in bytes) of the segments before `end_offset`, ascending
     all_bases: base offsets of all segments of the log: the marker of data in an early one may be in a late one
+    unwritten_aborted: (base offset, encoded entries) of each segment whose transaction index lacks entries on the disk
     first_dirty_position: a batch of the segment that holds `first_dirty_offset` begins there, at that offset or before
     end_offset: where the range that is compacted ends
     dedupe_bytes, load_factor: memory for the keys, and how much of it may be used
@@ -60,6 +61,7 @@ class Job(NamedTuple):
     directory: str
     sources: tuple[tuple[int, int], ...]
     all_bases: tuple[int, ...]
+    unwritten_aborted: tuple[tuple[int, bytes], ...]
     first_dirty_offset: int
     first_dirty_position: int
     end_offset: int
@@ -168,8 +170,7 @@ class CompactionRun:
         """Raises OSError, CorruptTransactionIndexError, InvalidRecordError, CompressionError."""
         job = self._job
         remove_cleaned(self._fs, job.directory)
-        for base_offset in job.all_bases:
-            self._aborted += TransactionIndex(self._fs, self._path(base_offset, TRANSACTION_INDEX_SUFFIX)).entries()
+        self._aborted = self._read_aborted()
         self._transactions = Transactions(self._aborted)
         self._map(Transactions(entry for entry in self._aborted if entry.last_offset >= job.first_dirty_offset))
         self._filter = Filter(
@@ -180,6 +181,19 @@ class CompactionRun:
             delete_retention_ms=job.delete_retention_ms,
         )
         return Mapped(self.offsets.latest_offset, len(self.offsets))
+
+    def _read_aborted(self) -> list[AbortedTransaction]:
+        """Aborted transactions of the whole log: those on the disk, and those the job carries."""
+        job, aborted = self._job, []
+        # The log appends to the index of its last segment meanwhile.
+        unwritten = {job.all_bases[-1]: b"", **dict(job.unwritten_aborted)}
+        for base_offset in job.all_bases:
+            path = self._path(base_offset, TRANSACTION_INDEX_SUFFIX)
+            if base_offset in unwritten:
+                aborted += read_growing(self._fs, path, unwritten[base_offset])
+            else:
+                aborted += TransactionIndex(self._fs, path).entries()
+        return aborted
 
     def _map(self, transactions: Transactions) -> None:
         """Up to the first key that memory does not hold."""
