@@ -31,6 +31,8 @@ from odradek.protocol.record_batch import (
 )
 
 _LEAST_READ_BYTES = 4096
+# So that no single sync takes long: the process is silent meanwhile, and others who use the disk wait.
+_SYNC_BYTES = 64 << 20
 
 
 class CompactionFailed(Exception):  # noqa: N818 - what happened, as seen by the log
@@ -43,6 +45,10 @@ class Cancelled(Exception):  # noqa: N818 - not an error
 
 class WorkerLost(Exception):  # noqa: N818 - as CompactionFailed
     """The process that compacted is gone; str says how. The log is as it was, and may be tried again."""
+
+
+class WorkerStalled(WorkerLost):
+    """The process made no progress and was killed; str says so. The log is as it was, and may be tried again later."""
 
 
 class Job(NamedTuple):
@@ -235,6 +241,7 @@ class CompactionRun:
         bases = list(bases)
         target = Segment(self._fs, job.directory, bases[0], job, now_ms=job.now_ms, fresh=True, suffix=CLEANED_SUFFIX)
         self._transactions.index = target.transaction_index
+        synced_bytes = 0
         for base_offset in bases:
             for header, batch in self._batches(base_offset, 0):
                 self._pause(header.size_bytes)
@@ -243,6 +250,9 @@ class CompactionRun:
                     kept, data = result
                     target.append((data,), kept.size_bytes, kept.last_offset, kept.max_timestamp)
                     self._pause(kept.size_bytes)
+                    if target.size_bytes - synced_bytes >= _SYNC_BYTES:
+                        target.file.sync()
+                        synced_bytes = target.size_bytes
         target.seal()
         target.file.sync()
         for kind in (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX):

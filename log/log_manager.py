@@ -82,6 +82,7 @@ class LogManager(LogUpkeep):
     which then has `default_config`. `random_bytes(n)` is the source of ids. `on_directory_failure(path, partitions)`
     is called when a directory goes offline. `monotonic` (seconds) times recovery and, with `sleep`, paces compaction
     in a thread; `start_compaction_worker` starts a process for it, without which all of it goes on in threads.
+    `run_compaction` gives compactions threads of their own; without it they take those of `run_in_thread`.
     """
 
     def __init__(
@@ -102,6 +103,7 @@ class LogManager(LogUpkeep):
         monotonic: Callable[[], float] = lambda: 0.0,
         sleep: Callable[[float], None] = lambda seconds: None,
         start_compaction_worker: Callable[[bool], Worker] | None = None,
+        run_compaction: RunInThread | None = None,
     ) -> None:
         super().__init__(
             fs,
@@ -113,6 +115,7 @@ class LogManager(LogUpkeep):
             monotonic=monotonic,
             sleep=sleep,
             start_compaction_worker=start_compaction_worker,
+            run_compaction=run_compaction,
         )
         self.node_id = node_id
         self.cluster_id = cluster_id

@@ -82,7 +82,8 @@ class DirectoryDescription(NamedTuple):
 class LogUpkeep:
     """The base of LogManager: its directories and logs, and the work behind them.
 
-    Everything is called in one thread, and what blocks is given to `run_in_thread`.
+    Everything is called in one thread, and what blocks is given to `run_in_thread`; compactions, which take long and
+    sleep to keep to their rate, go to threads of their own by `run_compaction`.
     """
 
     def __init__(
@@ -97,6 +98,7 @@ class LogUpkeep:
         monotonic: Callable[[], float],
         sleep: Callable[[float], None],
         start_compaction_worker: Callable[[bool], Worker] | None,
+        run_compaction: RunInThread | None,
     ) -> None:
         paths = [path if path == "/" else path.rstrip("/") for path in directories]
         if len(set(paths)) < len(paths):
@@ -110,7 +112,7 @@ class LogUpkeep:
             fs,
             self,
             settings,
-            run_in_thread,
+            run_compaction or run_in_thread,
             monotonic=monotonic,
             sleep=sleep,
             start_worker=start_compaction_worker,

@@ -246,6 +246,7 @@ class Broker:
             monotonic=self._surroundings.monotonic,
             sleep=self._surroundings.sleep,
             start_compaction_worker=self._surroundings.start_compaction_worker,
+            run_compaction=self._surroundings.run_compaction,
         )
         topics = stored.topics
         logs.open(self._now_ms(), lambda name: topics[name].topic_id if name in topics else None)
