@@ -41,6 +41,8 @@ Key = tuple[str, int]
 _LEAST_BYTES_FOR_PROCESS = 256 * 1024
 _VISITS_PER_STEP = 200
 _MAX_LOSSES = 3
+_LEAST_BACKOFF_MS = 100
+"""With 0 the broker would look at all logs all the time, as Apache Kafka does."""
 _STALLED_SECONDS = 600.0
 """Other logs are compacted before one whose process made no progress is tried again."""
 _RENAMED_AT_ONCE = 4
@@ -204,6 +206,11 @@ class Cleaner:
         """The logs that are being compacted."""
         return set(self._running)
 
+    @property
+    def backoff_ms(self) -> int:
+        """Time between two looks at all logs while there is nothing to compact."""
+        return max(_LEAST_BACKOFF_MS, self.settings.log_cleaner_backoff_ms)
+
     def is_running(self, key: Key) -> bool:
         return key in self._running
 
@@ -211,7 +218,7 @@ class Cleaner:
         """Look for logs that are due, then begin with the dirtiest; whether there may be more to do at once."""
         if self._is_closed:
             return False
-        is_stale = now_ms - self._swept_ms >= self.settings.log_cleaner_backoff_ms
+        is_stale = now_ms - self._swept_ms >= self.backoff_ms
         if (self._sweep is not None or not self._due or is_stale) and not self._sweep_on(now_ms):
             return True
         has_begun = False

@@ -228,7 +228,7 @@ class LogUpkeep:
         expiry_ms = settings.producer_id_expiration_check_interval_ms
         add(sweep(_expire_producers), expiry_ms, now_ms + expiry_ms)
         if settings.log_cleaner_enable:
-            backoff_ms = settings.log_cleaner_backoff_ms
+            backoff_ms = self.cleaner.backoff_ms
             self._cleaning = add(self.cleaner.step, backoff_ms, now_ms + backoff_ms)
 
     def _run(self, path: str, work: Callable[[], None], done: Callable[[], None] | None = None) -> None:
@@ -378,8 +378,8 @@ class LogUpkeep:
         for log in self._logs.values():
             log.producer_state.expiration_ms = settings.producer_id_expiration_ms
         if self._cleaning is not None:
-            self._cleaning.interval_ms = settings.log_cleaner_backoff_ms
             self.cleaner.update_settings(settings)
+            self._cleaning.interval_ms = self.cleaner.backoff_ms
             self.clean_soon()
 
     def _offsets(self, file_name: str, path: str) -> Offsets:
