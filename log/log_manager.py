@@ -33,6 +33,7 @@ from odradek.log.log_directory import (
     partition_name,
     random_cluster_id,
     read_topic_id,
+    rename_or_remove,
 )
 from odradek.log.log_upkeep import DirectoryDescription, Key, LogManagerSettings, LogSize, LogUpkeep
 from odradek.log.partition_log import PartitionLog
@@ -279,8 +280,8 @@ class LogManager(LogUpkeep):
         directory = self.directories[loaded.path.rpartition("/")[0]]
         if loaded.log is None and loaded.failure is None:
             if directory.failure is None:
-                # What cannot be set aside takes its directory offline.
-                with suppress(LogDirFailure):
+                # What cannot be set aside takes its directory offline, or is tried again when its name is needed.
+                with suppress(LogDirFailure, DiskFullError):
                     self._rename(loaded.path, loaded.key, STRAY_SUFFIX)
             return
         if isinstance(loaded.failure, DamagedLogError | MalformedFileError):
@@ -438,7 +439,10 @@ class LogManager(LogUpkeep):
             self._remove_tree_later(path, now_ms + config.file_delete_delay_ms)
 
     def mark_stray(self, topic: str, partition: int) -> None:
-        """Take out a log that no topic of the cluster has; its renamed directory is kept. Raises LogDirFailure."""
+        """Take out a log that no topic of the cluster has; its renamed directory is kept.
+
+        Raises LogDirFailure; DiskFullError, and then it is still there.
+        """
         self._take_out(topic, partition, STRAY_SUFFIX)
 
     def _take_out(self, topic: str, partition: int, suffix: str) -> list[str]:
@@ -454,20 +458,33 @@ class LogManager(LogUpkeep):
                 del self._logs[key]
             if refused is not None and self.directories[refused.rpartition("/")[0]].failure is None:
                 renamed.append(self._rename(refused, key, suffix))
-        finally:
+        except LogDirFailure:
             # What lies in a directory that is offline, perhaps since now, is no matter of the next topic of that name.
-            self._offline.pop(key, None)
-            self._topic_ids.pop(key, None)
-            self.cleaner.forget(key)
+            self._forget(key)
+            raise
+        self._forget(key)
         return renamed
 
+    def _forget(self, key: Key) -> None:
+        self._offline.pop(key, None)
+        self._topic_ids.pop(key, None)
+        self.cleaner.forget(key)
+
     def _rename(self, path: str, key: Key, suffix: str) -> str:
-        """Let a partition's directory have a name that is not served. Raises LogDirFailure, with it offline."""
+        """Let a partition's directory have a name that is not served.
+
+        Raises LogDirFailure, with it offline; DiskFullError if it stays where it is, which what is deleted never does.
+        """
         parent = path.rpartition("/")[0]
         target = f"{parent}/{marked_name(*key, self._random_bytes(16), suffix)}"
         try:
-            self.fs.rename(path, target)
+            if suffix == DELETE_SUFFIX:
+                rename_or_remove(self.fs, path, target)
+            else:
+                self.fs.rename(path, target)
         except OSError as error:
+            if is_disk_full(error):
+                raise DiskFullError(parent, f"no room to rename {path}: {error}") from error
             failure = LogDirFailure(parent, f"renaming {path} failed: {error}")
             self.fail_directory(parent, failure)
             raise failure from error
@@ -537,16 +554,20 @@ class LogManager(LogUpkeep):
     def close(self, now_ms: int, broker_epoch: int = -1) -> None:
         """Make everything durable and note a clean stop. Blocks."""
         self.cleaner.close()
-        failures: list[tuple[str, LogDirFailure]] = []
+        failures: list[tuple[str, LogDirFailure | DiskFullError]] = []
         closings = [_closing(log, now_ms, failures) for log in self._logs.values()]
         self._run_all(closings, self.settings.num_recovery_threads_per_data_dir * len(self.directories))
         for path, failure in failures:
             self.fail_directory(path, failure)
+        unclean = {path for path, _ in failures}
         for directory in self._online():
             try:
                 for file_name in ALL_CHECKPOINTS:
                     directory.write_checkpoint(file_name, self._offsets(file_name, directory.path))
-                directory.mark_clean(broker_epoch)
+                if directory.path in unclean:
+                    logger.error("no room to close all logs: the next start will recover path=%s", directory.path)
+                else:
+                    directory.mark_clean(broker_epoch)
             except LogDirFailure as failure:
                 self.fail_directory(directory.path, failure)
             except DiskFullError as error:
@@ -555,11 +576,13 @@ class LogManager(LogUpkeep):
             directory.unlock()
 
 
-def _closing(log: PartitionLog, now_ms: int, failures: list[tuple[str, LogDirFailure]]) -> Callable[[], None]:
+def _closing(
+    log: PartitionLog, now_ms: int, failures: list[tuple[str, LogDirFailure | DiskFullError]]
+) -> Callable[[], None]:
     def close() -> None:
         try:
             log.close(now_ms)
-        except LogDirFailure as failure:
+        except (LogDirFailure, DiskFullError) as failure:
             failures.append((log.log_directory, failure))
 
     return close
