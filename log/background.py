@@ -17,6 +17,9 @@ RunAll = Callable[[Sequence[Callable[[], None]], int], None]
 
 Item = TypeVar("Item")
 
+_LEAST_INTERVAL_MS = 10
+"""Some properties may set an interval of 0, with which a job would take all of the reactor's time."""
+
 
 def run_inline(work: Callable[[], None], done: Done) -> None:
     """A RunInThread without threads."""
@@ -86,7 +89,7 @@ class Schedule:
         """Do what is due; when to come again. A job that throws is left for its next time."""
         for job in self.jobs:
             if job.due_ms <= now_ms:
-                job.due_ms = now_ms + job.interval_ms
+                job.due_ms = now_ms + max(job.interval_ms, _LEAST_INTERVAL_MS)
                 if job.step(now_ms):
                     job.due_ms = now_ms
         while self._once and self._once[0][0] <= now_ms:

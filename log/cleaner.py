@@ -19,7 +19,16 @@ from typing import Protocol
 from odradek.log.background import RunInThread
 from odradek.log.cleanable import Target, find_target, first_dirty_offset, group_segments
 from odradek.log.compaction import LastRecord
-from odradek.log.compaction_run import Cancelled, Job, LocalWorker, Mapped, Worker, WorkerLost, remove_cleaned
+from odradek.log.compaction_run import (
+    Cancelled,
+    Job,
+    LocalWorker,
+    Mapped,
+    Worker,
+    WorkerLost,
+    WorkerStalled,
+    remove_cleaned,
+)
 from odradek.log.filesystem import DiskFullError, FileSystem, LogDirFailure
 from odradek.log.partition_log import PartitionLog
 from odradek.log.segment import CLEANED_SUFFIX, DeletedSegment, Segment
@@ -32,6 +41,10 @@ Key = tuple[str, int]
 _LEAST_BYTES_FOR_PROCESS = 256 * 1024
 _VISITS_PER_STEP = 200
 _MAX_LOSSES = 3
+_LEAST_BACKOFF_MS = 100
+"""With 0 the broker would look at all logs all the time, as Apache Kafka does."""
+_STALLED_SECONDS = 600.0
+"""Other logs are compacted before one whose process made no progress is tried again."""
 _RENAMED_AT_ONCE = 4
 _FULL_DISK_SECONDS = 1.0
 
@@ -111,6 +124,11 @@ class _Compaction:
             directory=self.directory,
             sources=tuple((segment.base_offset, segment.size_bytes) for segment in self._segments),
             all_bases=tuple(segment.base_offset for segment in log.segments),
+            unwritten_aborted=tuple(
+                (segment.base_offset, segment.transaction_index.unwritten)
+                for segment in log.segments
+                if segment.transaction_index.unwritten
+            ),
             first_dirty_offset=start_offset,
             first_dirty_position=dirty.offset_index.floor_position(start_offset),
             end_offset=self.target.end_offset,
@@ -179,6 +197,8 @@ class Cleaner:
         self._running: dict[Key, _Compaction] = {}
         self._processes: list[Worker] = []
         self._losses: dict[Key, int] = {}
+        # Of logs whose process made no progress: when they are tried again, by `monotonic`.
+        self._stalled_until: dict[Key, float] = {}
         self._sweep: Iterator[PartitionLog] | None = None
         self._found: list[Target] = []
         self._due: list[Target] = []
@@ -190,6 +210,11 @@ class Cleaner:
         """The logs that are being compacted."""
         return set(self._running)
 
+    @property
+    def backoff_ms(self) -> int:
+        """Time between two looks at all logs while there is nothing to compact."""
+        return max(_LEAST_BACKOFF_MS, self.settings.log_cleaner_backoff_ms)
+
     def is_running(self, key: Key) -> bool:
         return key in self._running
 
@@ -197,7 +222,7 @@ class Cleaner:
         """Look for logs that are due, then begin with the dirtiest; whether there may be more to do at once."""
         if self._is_closed:
             return False
-        is_stale = now_ms - self._swept_ms >= self.settings.log_cleaner_backoff_ms
+        is_stale = now_ms - self._swept_ms >= self.backoff_ms
         if (self._sweep is not None or not self._due or is_stale) and not self._sweep_on(now_ms):
             return True
         has_begun = False
@@ -258,8 +283,11 @@ class Cleaner:
         self._host.checkpoint_cleaned(log.log_directory, lambda: None)
 
     def _find_target(self, log: PartitionLog, now_ms: int) -> Target | None:
+        key = (log.topic, log.partition)
+        if self._monotonic() < self._stalled_until.get(key, float("-inf")):
+            return None
         try:
-            target = find_target(log, self.offsets.get((log.topic, log.partition)), now_ms)
+            target = find_target(log, self.offsets.get(key), now_ms)
         except OSError as error:
             self._host.fail_directory(log.log_directory, error)
             return None
@@ -296,7 +324,8 @@ class Cleaner:
     def _worker(self, target: Target) -> Worker:
         if self._start_worker is not None:
             size_bytes = target.clean_bytes + target.cleanable_bytes
-            is_patient = (target.log.topic, target.log.partition) not in self._losses
+            key = (target.log.topic, target.log.partition)
+            is_patient = key not in self._losses and key not in self._stalled_until
             if self._processes and is_patient and size_bytes >= _LEAST_BYTES_FOR_PROCESS:
                 return self._processes.pop()
             if size_bytes >= _LEAST_BYTES_FOR_PROCESS:
@@ -430,6 +459,7 @@ class Cleaner:
         )
         self.offsets[compaction.key] = compaction.end_offset
         self._losses.pop(compaction.key, None)
+        self._stalled_until.pop(compaction.key, None)
         self._put_back(compaction.worker)
 
         def done() -> None:
@@ -447,6 +477,15 @@ class Cleaner:
             logger.info("compaction cancelled log=%s", log)
         elif isinstance(error, OSError | LogDirFailure | DiskFullError):
             self._host.fail_directory(log.log_directory, error)
+        elif isinstance(error, WorkerStalled):
+            self._stalled_until[key] = self._monotonic() + _STALLED_SECONDS
+            logger.error(
+                "%s: check that the disk of log=%s answers and that the machine is not overloaded; compaction of this "
+                "log is tried again in %.0f s",
+                error,
+                log,
+                _STALLED_SECONDS,
+            )
         elif isinstance(error, WorkerLost) and self._losses.get(key, 0) + 1 < _MAX_LOSSES:
             self._losses[key] = self._losses.get(key, 0) + 1
             logger.warning("compaction will be tried again log=%s error=%s", log, error)
@@ -499,6 +538,7 @@ class Cleaner:
         self.offsets.pop(key, None)
         self.uncleanable.discard(key)
         self._losses.pop(key, None)
+        self._stalled_until.pop(key, None)
 
     def truncated(self, key: Key, offset: int) -> None:
         """The log was cut at `offset`: what comes behind it will be new."""

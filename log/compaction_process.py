@@ -9,7 +9,7 @@ machine). It also takes the map of keys, which may be large, with it: the broker
 It is started when a log is due, ends when none is left, and dies with the broker, whose end it reads as the end of
 its input. If it dies itself, the log is as it was: files that it wrote have no effect until the broker renames them.
 
-Messages both ways are values of `marshal`, which is enough between two processes of one interpreter.
+A process that makes no progress (its disk hangs, it was stopped, it never gets a processor) is ended: see worker_pipe.
 """
 
 import logging
@@ -18,7 +18,9 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Callable
 from contextlib import suppress
+from threading import Lock
 from typing import Any
 
 from odradek.log.compaction import LastRecord
@@ -29,9 +31,11 @@ from odradek.log.compaction_run import (
     Job,
     Mapped,
     WorkerLost,
+    WorkerStalled,
 )
 from odradek.log.filesystem import OsFileSystem
 from odradek.log.pacing import Throttle
+from odradek.log.worker_pipe import SILENCE_SECONDS, Heartbeat, SilentProcessError, Wait, WorkerPipe, wait_for
 
 logger = logging.getLogger(__name__)
 
@@ -39,6 +43,7 @@ _NICENESS = 10
 _PATIENT = "patient"
 _PATIENCE_SECONDS = 10.0
 _LEAST_SHARE = 0.2
+_END_SECONDS = 10.0
 _BEGIN, _WRITE = range(2)
 _DONE, _DISK_FAILED, _FAILED = range(3)
 
@@ -46,7 +51,9 @@ _DONE, _DISK_FAILED, _FAILED = range(3)
 class ProcessWorker:
     """A Worker whose work a child process does, with the operating system's files."""
 
-    def __init__(self, *, is_patient: bool = True) -> None:
+    def __init__(
+        self, *, is_patient: bool = True, monotonic: Callable[[], float] = time.monotonic, wait: Wait = wait_for
+    ) -> None:
         """Start the process. Raises OSError if there can be none.
 
         A patient one runs when nobody else wants to, and gives up (WorkerLost) where that is hardly ever.
@@ -70,10 +77,11 @@ class ProcessWorker:
         finally:
             os.close(command_end)
             os.close(answer_end)
-        self._commands = os.fdopen(commands, "wb")
-        self._answers = os.fdopen(answers, "rb")
+        self._pipe = WorkerPipe(commands, answers, monotonic=monotonic, wait=wait)
         self._is_cancelled = False
         self._has_ended = False
+        # `cancel` and `close` may come in two threads, and a process id that was waited for may be another process's.
+        self._ending = Lock()
 
     @property
     def pid(self) -> int:
@@ -87,9 +95,12 @@ class ProcessWorker:
 
     def _ask(self, command: tuple[Any, ...]) -> Any:
         try:
-            self._commands.write(marshal.dumps(command))
-            self._commands.flush()
-            kind, value = marshal.load(self._answers)
+            kind, value = self._pipe.ask(command)
+        except SilentProcessError:
+            self._kill()
+            raise WorkerStalled(
+                f"the compaction process pid={self._pid} made no progress for {SILENCE_SECONDS:.0f} s and was killed"
+            ) from None
         except (OSError, EOFError, ValueError, TypeError) as error:
             if self._is_cancelled:
                 raise Cancelled from error
@@ -105,21 +116,24 @@ class ProcessWorker:
         self._kill()
 
     def _kill(self) -> None:
-        if not self._has_ended:
-            os.kill(self._pid, signal.SIGKILL)
+        with self._ending:
+            if not self._has_ended:
+                os.kill(self._pid, signal.SIGKILL)
 
     def close(self) -> None:
         if self._has_ended:
             return
         self._kill()
-        # Only here, so that the number cannot be another process's in `_kill`.
-        self._has_ended = True
-        os.waitpid(self._pid, 0)
-        for file in (self._commands, self._answers):
-            try:
-                file.close()
-            except OSError:
-                logger.debug("closing a pipe to pid=%d failed", self._pid)
+        has_ended = self._pipe.await_end(_END_SECONDS)
+        with self._ending:
+            self._has_ended = True
+            if has_ended:
+                os.waitpid(self._pid, 0)
+        self._pipe.close()
+        if not has_ended:
+            logger.warning(
+                "a killed compaction process does not end since it waits for a disk: check the disks pid=%d", self._pid
+            )
 
 
 def _environment() -> dict[str, str]:
@@ -149,22 +163,20 @@ def main() -> None:
             os._exit(0)
 
     Thread(target=listen, daemon=True).start()
-    child = _Child(is_patient)
+    heartbeat = Heartbeat(sys.stdout.fileno(), time.monotonic)
+    child = _Child(is_patient, heartbeat.beat)
     while True:
         kind, value = commands.get()
-        answer: tuple[int, Any]
         try:
             if kind == _BEGIN:
-                answer = (_DONE, tuple(child.begin(value)))
+                heartbeat.answer(_DONE, tuple(child.begin(value)))
             else:
                 child.write(*value)
-                answer = (_DONE, None)
+                heartbeat.answer(_DONE, None)
         except OSError as error:
-            answer = (_DISK_FAILED, (error.errno, error.strerror, error.filename))
+            heartbeat.answer(_DISK_FAILED, (error.errno, error.strerror, error.filename))
         except Exception as error:
-            answer = (_FAILED, f"{type(error).__name__}: {error}")
-        sys.stdout.buffer.write(marshal.dumps(answer))
-        sys.stdout.buffer.flush()
+            heartbeat.answer(_FAILED, f"{type(error).__name__}: {error}")
 
 
 def _give_way() -> bool:
@@ -202,8 +214,9 @@ class _Patience:
 
 
 class _Child:
-    def __init__(self, is_patient: bool) -> None:
+    def __init__(self, is_patient: bool, beat: Callable[[], None]) -> None:
         self._is_patient = is_patient
+        self._beat = beat
         self._run: CompactionRun | None = None
 
     def begin(self, fields: tuple[Any, ...]) -> Mapped:
@@ -213,9 +226,14 @@ class _Child:
         rate = job.bytes_per_second
         if self._is_patient:
             patience = _Patience()
-            throttle = Throttle(rate, time.monotonic, patience.sleep, patience.check)
+
+            def check() -> None:
+                patience.check()
+                self._beat()
+
+            throttle = Throttle(rate, time.monotonic, patience.sleep, check)
         else:
-            throttle = Throttle(rate, time.monotonic, time.sleep)
+            throttle = Throttle(rate, time.monotonic, time.sleep, self._beat)
         self._run = CompactionRun(OsFileSystem(), job, throttle)
         return self._run.map_keys()
 

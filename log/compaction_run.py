@@ -21,7 +21,7 @@ from odradek.log.segment import (
     Segment,
     file_name,
 )
-from odradek.log.transaction_index import AbortedTransaction, TransactionIndex
+from odradek.log.transaction_index import AbortedTransaction, TransactionIndex, read_growing
 from odradek.protocol.record_batch import (
     RECORD_BATCH_OVERHEAD,
     BatchHeader,
@@ -31,6 +31,8 @@ from odradek.protocol.record_batch import (
 )
 
 _LEAST_READ_BYTES = 4096
+# So that no single sync takes long: the process is silent meanwhile, and others who use the disk wait.
+_SYNC_BYTES = 64 << 20
 
 
 class CompactionFailed(Exception):  # noqa: N818 - what happened, as seen by the log
@@ -45,11 +47,16 @@ class WorkerLost(Exception):  # noqa: N818 - as CompactionFailed
     """The process that compacted is gone; str says how. The log is as it was, and may be tried again."""
 
 
+class WorkerStalled(WorkerLost):
+    """The process made no progress and was killed; str says so. The log is as it was, and may be tried again later."""
+
+
 class Job(NamedTuple):
     """All there is to know of a log that is to be compacted, in plain values.
 
     sources: (base offset, size in bytes) of the segments before `end_offset`, ascending
     all_bases: base offsets of all segments of the log: the marker of data in an early one may be in a late one
+    unwritten_aborted: (base offset, encoded entries) of each segment whose transaction index lacks entries on the disk
     first_dirty_position: a batch of the segment that holds `first_dirty_offset` begins there, at that offset or before
     end_offset: where the range that is compacted ends
     dedupe_bytes, load_factor: memory for the keys, and how much of it may be used
@@ -60,6 +67,7 @@ class Job(NamedTuple):
     directory: str
     sources: tuple[tuple[int, int], ...]
     all_bases: tuple[int, ...]
+    unwritten_aborted: tuple[tuple[int, bytes], ...]
     first_dirty_offset: int
     first_dirty_position: int
     end_offset: int
@@ -168,8 +176,7 @@ class CompactionRun:
         """Raises OSError, CorruptTransactionIndexError, InvalidRecordError, CompressionError."""
         job = self._job
         remove_cleaned(self._fs, job.directory)
-        for base_offset in job.all_bases:
-            self._aborted += TransactionIndex(self._fs, self._path(base_offset, TRANSACTION_INDEX_SUFFIX)).entries()
+        self._aborted = self._read_aborted()
         self._transactions = Transactions(self._aborted)
         self._map(Transactions(entry for entry in self._aborted if entry.last_offset >= job.first_dirty_offset))
         self._filter = Filter(
@@ -180,6 +187,19 @@ class CompactionRun:
             delete_retention_ms=job.delete_retention_ms,
         )
         return Mapped(self.offsets.latest_offset, len(self.offsets))
+
+    def _read_aborted(self) -> list[AbortedTransaction]:
+        """Aborted transactions of the whole log: those on the disk, and those the job carries."""
+        job, aborted = self._job, []
+        # The log appends to the index of its last segment meanwhile.
+        unwritten = {job.all_bases[-1]: b"", **dict(job.unwritten_aborted)}
+        for base_offset in job.all_bases:
+            path = self._path(base_offset, TRANSACTION_INDEX_SUFFIX)
+            if base_offset in unwritten:
+                aborted += read_growing(self._fs, path, unwritten[base_offset])
+            else:
+                aborted += TransactionIndex(self._fs, path).entries()
+        return aborted
 
     def _map(self, transactions: Transactions) -> None:
         """Up to the first key that memory does not hold."""
@@ -221,6 +241,7 @@ class CompactionRun:
         bases = list(bases)
         target = Segment(self._fs, job.directory, bases[0], job, now_ms=job.now_ms, fresh=True, suffix=CLEANED_SUFFIX)
         self._transactions.index = target.transaction_index
+        synced_bytes = 0
         for base_offset in bases:
             for header, batch in self._batches(base_offset, 0):
                 self._pause(header.size_bytes)
@@ -229,6 +250,9 @@ class CompactionRun:
                     kept, data = result
                     target.append((data,), kept.size_bytes, kept.last_offset, kept.max_timestamp)
                     self._pause(kept.size_bytes)
+                    if target.size_bytes - synced_bytes >= _SYNC_BYTES:
+                        target.file.sync()
+                        synced_bytes = target.size_bytes
         target.seal()
         target.file.sync()
         for kind in (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX):

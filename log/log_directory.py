@@ -19,7 +19,15 @@ from odradek.log.checkpoints import (
     MetaProperties,
     encode_uuid,
 )
-from odradek.log.filesystem import DiskFullError, FileLock, FileSystem, LockedError, LogDirFailure, is_disk_full
+from odradek.log.filesystem import (
+    DiskFullError,
+    FileLock,
+    FileSystem,
+    LockedError,
+    LogDirFailure,
+    is_disk_full,
+    remove_if_exists,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -212,6 +220,8 @@ class LogDirectory:
         try:
             checkpoints.write_clean_shutdown(self.fs, self.path, broker_epoch)
         except OSError as error:
+            if is_disk_full(error):
+                raise DiskFullError(self.path, f"writing {checkpoints.CLEAN_SHUTDOWN_FILE} failed: {error}") from error
             raise self.failed("closing", error) from error
 
     def failed(self, what: str, error: Exception) -> LogDirFailure:
@@ -231,6 +241,24 @@ def read_topic_id(fs: FileSystem, directory: str, *, is_clean: bool) -> bytes | 
             raise
         logger.warning("the topic id is lost: %s", error)
         return None
+
+
+def rename_or_remove(fs: FileSystem, directory: str, target: str) -> None:
+    """Rename a partition's directory that is to be deleted, or remove it if the longer name finds no room.
+
+    On a full disk the files of the partition go, in the order of their names, until the rename succeeds: most often
+    after the first. Raises OSError.
+    """
+    for name in ["", *fs.list_names(directory)]:
+        if name:
+            remove_if_exists(fs, f"{directory}/{name}")
+        try:
+            fs.rename(directory, target)
+            return
+        except OSError as error:
+            if not is_disk_full(error):
+                raise
+    fs.remove_tree(directory)
 
 
 def random_cluster_id(random_uuid: Callable[[], bytes]) -> str:

@@ -34,6 +34,7 @@ from odradek.log.log_directory import (
     partition_name,
     random_cluster_id,
     read_topic_id,
+    rename_or_remove,
 )
 from odradek.log.log_upkeep import DirectoryDescription, Key, LogManagerSettings, LogSize, LogUpkeep
 from odradek.log.partition_log import PartitionLog
@@ -83,6 +84,7 @@ class LogManager(LogUpkeep):
     which then has `default_config`. `random_bytes(n)` is the source of ids. `on_directory_failure(path, partitions)`
     is called when a directory goes offline. `monotonic` (seconds) times recovery and, with `sleep`, paces compaction
     in a thread; `start_compaction_worker` starts a process for it, without which all of it goes on in threads.
+    `run_compaction` gives compactions threads of their own; without it they take those of `run_in_thread`.
     """
 
     def __init__(
@@ -103,6 +105,7 @@ class LogManager(LogUpkeep):
         monotonic: Callable[[], float] = lambda: 0.0,
         sleep: Callable[[float], None] = lambda seconds: None,
         start_compaction_worker: Callable[[bool], Worker] | None = None,
+        run_compaction: RunInThread | None = None,
     ) -> None:
         super().__init__(
             fs,
@@ -114,6 +117,7 @@ class LogManager(LogUpkeep):
             monotonic=monotonic,
             sleep=sleep,
             start_compaction_worker=start_compaction_worker,
+            run_compaction=run_compaction,
         )
         self.node_id = node_id
         self.cluster_id = cluster_id
@@ -245,9 +249,9 @@ class LogManager(LogUpkeep):
             raise directory.failed("opening", error) from error
 
     def _set_aside(self, path: str, key: Key) -> None:
-        """Rename a directory as stray. If that fails, its log directory is offline."""
+        """Rename a directory as stray. A failure takes its log directory offline; a full disk is tried again later."""
         if self.directories[path.rpartition("/")[0]].failure is None:
-            with suppress(LogDirFailure):
+            with suppress(LogDirFailure, DiskFullError):
                 self._rename(path, key, STRAY_SUFFIX)
 
     def _loading(
@@ -468,7 +472,10 @@ class LogManager(LogUpkeep):
             self._remove_tree_later(path, now_ms + config.file_delete_delay_ms)
 
     def mark_stray(self, topic: str, partition: int) -> None:
-        """Take out a log that no topic of the cluster has; its renamed directory is kept. Raises LogDirFailure."""
+        """Take out a log that no topic of the cluster has; its renamed directory is kept.
+
+        Raises LogDirFailure; DiskFullError, and then it is still there.
+        """
         self._take_out(topic, partition, STRAY_SUFFIX)
 
     def _take_out(self, topic: str, partition: int, suffix: str) -> list[str]:
@@ -484,20 +491,33 @@ class LogManager(LogUpkeep):
                 del self._logs[key]
             if refused is not None and self.directories[refused.rpartition("/")[0]].failure is None:
                 renamed.append(self._rename(refused, key, suffix))
-        finally:
+        except LogDirFailure:
             # What lies in a directory that is offline, perhaps since now, is no matter of the next topic of that name.
-            self._offline.pop(key, None)
-            self._topic_ids.pop(key, None)
-            self.cleaner.forget(key)
+            self._forget(key)
+            raise
+        self._forget(key)
         return renamed
 
+    def _forget(self, key: Key) -> None:
+        self._offline.pop(key, None)
+        self._topic_ids.pop(key, None)
+        self.cleaner.forget(key)
+
     def _rename(self, path: str, key: Key, suffix: str) -> str:
-        """Let a partition's directory have a name that is not served. Raises LogDirFailure, with it offline."""
+        """Let a partition's directory have a name that is not served.
+
+        Raises LogDirFailure, with it offline; DiskFullError if it stays where it is, which what is deleted never does.
+        """
         parent = path.rpartition("/")[0]
         target = f"{parent}/{marked_name(*key, self._random_bytes(16), suffix)}"
         try:
-            self.fs.rename(path, target)
+            if suffix == DELETE_SUFFIX:
+                rename_or_remove(self.fs, path, target)
+            else:
+                self.fs.rename(path, target)
         except OSError as error:
+            if is_disk_full(error):
+                raise DiskFullError(parent, f"no room to rename {path}: {error}") from error
             failure = LogDirFailure(parent, f"renaming {path} failed: {error}")
             self.fail_directory(parent, failure)
             raise failure from error
@@ -572,16 +592,20 @@ class LogManager(LogUpkeep):
     def close(self, now_ms: int, broker_epoch: int = -1) -> None:
         """Make everything durable and note a clean stop. Blocks."""
         self.cleaner.close()
-        failures: list[tuple[str, LogDirFailure]] = []
+        failures: list[tuple[str, LogDirFailure | DiskFullError]] = []
         closings = [_closing(log, now_ms, failures) for log in self._logs.values()]
         self._run_all(closings, self.settings.num_recovery_threads_per_data_dir * len(self.directories))
         for path, failure in failures:
             self.fail_directory(path, failure)
+        unclean = {path for path, _ in failures}
         for directory in self._online():
             try:
                 for file_name in ALL_CHECKPOINTS:
                     directory.write_checkpoint(file_name, self._offsets(file_name, directory.path))
-                directory.mark_clean(broker_epoch)
+                if directory.path in unclean:
+                    logger.error("no room to close all logs: the next start will recover path=%s", directory.path)
+                else:
+                    directory.mark_clean(broker_epoch)
             except LogDirFailure as failure:
                 self.fail_directory(directory.path, failure)
             except DiskFullError as error:
@@ -590,11 +614,13 @@ class LogManager(LogUpkeep):
             directory.unlock()
 
 
-def _closing(log: PartitionLog, now_ms: int, failures: list[tuple[str, LogDirFailure]]) -> Callable[[], None]:
+def _closing(
+    log: PartitionLog, now_ms: int, failures: list[tuple[str, LogDirFailure | DiskFullError]]
+) -> Callable[[], None]:
     def close() -> None:
         try:
             log.close(now_ms)
-        except LogDirFailure as failure:
+        except (LogDirFailure, DiskFullError) as failure:
             failures.append((log.log_directory, failure))
 
     return close

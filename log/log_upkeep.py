@@ -84,7 +84,8 @@ class DirectoryDescription(NamedTuple):
 class LogUpkeep:
     """The base of LogManager: its directories and logs, and the work behind them.
 
-    Everything is called in one thread, and what blocks is given to `run_in_thread`.
+    Everything is called in one thread, and what blocks is given to `run_in_thread`; compactions, which take long and
+    sleep to keep to their rate, go to threads of their own by `run_compaction`.
     """
 
     def __init__(
@@ -99,6 +100,7 @@ class LogUpkeep:
         monotonic: Callable[[], float],
         sleep: Callable[[float], None],
         start_compaction_worker: Callable[[bool], Worker] | None,
+        run_compaction: RunInThread | None,
     ) -> None:
         paths = [path if path == "/" else path.rstrip("/") for path in directories]
         if len(set(paths)) < len(paths):
@@ -112,7 +114,7 @@ class LogUpkeep:
             fs,
             self,
             settings,
-            run_in_thread,
+            run_compaction or run_in_thread,
             monotonic=monotonic,
             sleep=sleep,
             start_worker=start_compaction_worker,
@@ -126,6 +128,8 @@ class LogUpkeep:
         self._flushing: dict[PartitionLog, list[Done]] = {}
         self._moved: set[str] = set()
         self._cleaning: Job | None = None
+        # Removals for which there was no room, with the log directory each is in.
+        self._refused_removals: list[tuple[str, Callable[[], None]]] = []
 
     def all_logs(self) -> list[PartitionLog]:
         return list(self._logs.values())
@@ -177,6 +181,9 @@ class LogUpkeep:
         )
 
     def _look_for_room(self, now_ms: int) -> bool:
+        refused, self._refused_removals = self._refused_removals, []
+        for path, remove in refused:
+            self._remove(path, remove)
         for directory in self._online():
             if not directory.is_full:
                 continue
@@ -237,7 +244,7 @@ class LogUpkeep:
         expiry_ms = settings.producer_id_expiration_check_interval_ms
         add(sweep(_expire_producers), expiry_ms, now_ms + expiry_ms)
         if settings.log_cleaner_enable:
-            backoff_ms = settings.log_cleaner_backoff_ms
+            backoff_ms = self.cleaner.backoff_ms
             self._cleaning = add(self.cleaner.step, backoff_ms, now_ms + backoff_ms)
 
     def _run(self, path: str, work: Callable[[], None], done: Callable[[], None] | None = None) -> None:
@@ -250,6 +257,18 @@ class LogUpkeep:
                 done()
 
         self._run_in_thread(work, finish)
+
+    def _remove(self, path: str, remove: Callable[[], None]) -> None:
+        """Let a thread remove something in a log directory; where that takes room that there is not, later again."""
+
+        def finish(error: Exception | None) -> None:
+            if error is not None:
+                self._background_failed(path, error)
+                if is_disk_full(error):
+                    self._refused_removals.append((path, remove))
+
+        if self.directories[path].failure is None:
+            self._run_in_thread(remove, finish)
 
     def _background_failed(self, path: str, error: Exception) -> None:
         if isinstance(error, OSError | LogDirFailure | DiskFullError):
@@ -280,14 +299,14 @@ class LogUpkeep:
                 return
             logger.info("removed directory=%s", path)
 
-        self.schedule.once(due_ms, lambda: self._run(path.rpartition("/")[0], remove))
+        self.schedule.once(due_ms, lambda: self._remove(path.rpartition("/")[0], remove))
 
     def remove_later(self, log: PartitionLog, deleted: list[DeletedSegment], now_ms: int) -> None:
         """Remove the files of segments that were deleted, after file.delete.delay.ms."""
         if deleted:
             logger.info("deleted segments log=%s count=%d log_start=%d", log, len(deleted), log.log_start_offset)
             due_ms = now_ms + log.config.file_delete_delay_ms
-            self.schedule.once(due_ms, lambda: self._run(log.log_directory, lambda: log.remove_deleted(deleted)))
+            self.schedule.once(due_ms, lambda: self._remove(log.log_directory, lambda: log.remove_deleted(deleted)))
 
     def flush(self, log: PartitionLog, now_ms: int, done: Done = lambda error: None) -> None:
         """Sync what the log holds now, in a thread; then call `done`, with the failure if there was one.
@@ -403,8 +422,8 @@ class LogUpkeep:
         for log in self._logs.values():
             log.producer_state.expiration_ms = settings.producer_id_expiration_ms
         if self._cleaning is not None:
-            self._cleaning.interval_ms = settings.log_cleaner_backoff_ms
             self.cleaner.update_settings(settings)
+            self._cleaning.interval_ms = self.cleaner.backoff_ms
             self.clean_soon()
 
     def _offsets(self, file_name: str, path: str) -> Offsets:

@@ -70,22 +70,14 @@ class TransactionIndex:
         self._pending = b""
         self._is_rebuilding = False
 
+    @property
+    def unwritten(self) -> bytes:
+        """Entries that are not in the file yet, encoded: a reader in another thread or process needs them as well."""
+        return self._pending
+
     def entries(self) -> list[AbortedTransaction]:
         """In the order of their markers, from the file. Raises CorruptTransactionIndexError."""
-        return self._decode(self._stored())
-
-    def _decode(self, data: bytes | bytearray) -> list[AbortedTransaction]:
-        if len(data) % _ENTRY.size:
-            raise CorruptTransactionIndexError(f"{self.path}: {len(data)} bytes are not whole entries")
-        result: list[AbortedTransaction] = []
-        for version, *fields in _ENTRY.iter_unpack(data):
-            entry = AbortedTransaction(*fields)
-            if version != _VERSION:
-                raise CorruptTransactionIndexError(f"{self.path}: unknown entry version {version}")
-            if result and entry.last_offset <= result[-1].last_offset:
-                raise CorruptTransactionIndexError(f"{self.path}: marker {entry.last_offset} is out of order")
-            result.append(entry)
-        return result
+        return _decode(self.path, self._stored())
 
     def _stored(self) -> bytes:
         data = b""
@@ -115,7 +107,7 @@ class TransactionIndex:
         known = self._known
         if known is None:
             known = bytearray(self._stored())
-            self._decode(known)
+            _decode(self.path, known)
             self._known = known
         slots = range(len(known) // _ENTRY.size)
         if not slots or _last_offset(known, 0) >= offset:
@@ -140,6 +132,34 @@ class TransactionIndex:
         self._pending = b""
         self._known = None
         self._is_rebuilding = True
+
+
+def read_growing(fs: FileSystem, path: str, unwritten: bytes) -> list[AbortedTransaction]:
+    """Entries of an index that its segment may append to at the same time; `unwritten` is what its file lacked before.
+
+    An incomplete entry at the file's end is one that is being written, or for which the disk has no room; entries that
+    have reached the file since `unwritten` was taken count once. Raises OSError, CorruptTransactionIndexError.
+    """
+    data = b""
+    with suppress(FileNotFoundError):
+        data = fs.read_bytes(path)
+    entries = _decode(path, data[: len(data) // _ENTRY.size * _ENTRY.size])
+    last_offset = entries[-1].last_offset if entries else -1
+    return entries + [entry for entry in _decode(path, unwritten) if entry.last_offset > last_offset]
+
+
+def _decode(path: str, data: bytes | bytearray) -> list[AbortedTransaction]:
+    if len(data) % _ENTRY.size:
+        raise CorruptTransactionIndexError(f"{path}: {len(data)} bytes are not whole entries")
+    result: list[AbortedTransaction] = []
+    for version, *fields in _ENTRY.iter_unpack(data):
+        entry = AbortedTransaction(*fields)
+        if version != _VERSION:
+            raise CorruptTransactionIndexError(f"{path}: unknown entry version {version}")
+        if result and entry.last_offset <= result[-1].last_offset:
+            raise CorruptTransactionIndexError(f"{path}: marker {entry.last_offset} is out of order")
+        result.append(entry)
+    return result
 
 
 def _last_offset(entries: bytearray, slot: int) -> int:

@@ -186,7 +186,7 @@ class ReplicaManager:
     def _delete_log(self, topic: str, index: int) -> None:
         try:
             self._logs.delete_log(topic, index, self._now_ms())
-        except LogDirFailure as failure:
+        except (LogDirFailure, DiskFullError) as failure:
             logger.error("log not deleted topic=%s partition=%d: %s", topic, index, failure)
 
     def _configure(self, topic: TopicMetadata) -> None:

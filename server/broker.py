@@ -280,6 +280,7 @@ class Broker:
             monotonic=self._surroundings.monotonic,
             sleep=self._surroundings.sleep,
             start_compaction_worker=self._surroundings.start_compaction_worker,
+            run_compaction=self._surroundings.run_compaction,
         )
 
         def topic_id(topic: str, partition: int) -> bytes | None:

@@ -15,6 +15,7 @@ from odradek.log.background import Done
 from odradek.log.compaction_run import Worker
 from odradek.log.filesystem import File, FileSystem, OsFileSystem
 from odradek.replication.metadata_store import MetadataStore
+from odradek.server.threads import GrowingThreads
 
 
 class Surroundings:
@@ -28,6 +29,7 @@ class Surroundings:
         self.reactor = reactor
         self.random_source: random.Random = random_source or random.SystemRandom()
         self.fs: FileSystem = OsFileSystem()
+        self._compaction_threads = GrowingThreads(reactor, "compaction")
 
     def now_ms(self) -> int:
         """The wall clock, ms since 1970."""
@@ -48,6 +50,10 @@ class Surroundings:
         deferred = deferToThreadPool(self.reactor, self.reactor.getThreadPool(), work)
         deferred.addCallbacks(lambda _: done(None), lambda failure: done(failure.value))
 
+    def run_compaction(self, work: Callable[[], None], done: Done) -> None:
+        """As `run_in_thread`, in threads of compaction's own: its work lasts, and sleeps to keep to its rate."""
+        self._compaction_threads.run(work, done)
+
     @property
     def start_compaction_worker(self) -> Callable[[bool], Worker] | None:
         """Starts a process that compacts logs, or raises OSError. None where no other process has the files."""
@@ -57,7 +63,7 @@ class Surroundings:
         def start(is_patient: bool) -> Worker:
             from odradek.log.compaction_process import ProcessWorker
 
-            return ProcessWorker(is_patient=is_patient)
+            return ProcessWorker(is_patient=is_patient, monotonic=self.monotonic)
 
         return start
 

@@ -12,11 +12,13 @@ import pytest
 
 from odradek.log import cleaner as cleaner_module
 from odradek.log import compaction_process
+from odradek.log.compaction import LastRecord
 from odradek.log.compaction_process import ProcessWorker
-from odradek.log.compaction_run import Cancelled, WorkerLost
+from odradek.log.compaction_run import Cancelled, WorkerLost, WorkerStalled
 from odradek.log.filesystem import OsFileSystem
 from odradek.log.tests.cleaning import T0, clean, make_log, mark, open_manager, put, records, roll
 from odradek.log.tests.managers import ONE_THREAD
+from odradek.log.worker_pipe import Heartbeat, WorkerPipe, wait_for
 from odradek.protocol.records import Codec, ControlType
 
 DEADLINE_SECONDS = 20
@@ -250,6 +252,99 @@ def test_a_worker_tells_death_from_cancelling(workers):
     cancelled.cancel()
     with pytest.raises(Cancelled):
         cancelled.write((0,), {})
+
+
+class StalledWorkers(Workers):
+    """Processes that stand still from the start. Their broker's clock advances by a minute for each wait in vain."""
+
+    def __init__(self):
+        super().__init__()
+        self.seconds = 0.0
+
+    def wait(self, fd, event, seconds):
+        if wait_for(fd, event, 0.1):
+            return True
+        self.seconds += 60
+        return False
+
+    def __call__(self, is_patient=True):
+        worker = ProcessWorker(is_patient=False, monotonic=lambda: self.seconds, wait=self.wait)
+        os.kill(worker.pid, signal.SIGSTOP)
+        self.patience.append(is_patient)
+        self.started.append(worker)
+        return worker
+
+
+@pytest.fixture
+def stalled():
+    result = StalledWorkers()
+    yield result
+    for worker in result.started:
+        worker.close()
+
+
+def test_a_process_without_progress_is_killed_and_its_log_tried_again_later(tmp_path, stalled, caplog):
+    clock = 0.0
+    options = {"start_compaction_worker": stalled, "monotonic": lambda: clock}
+    manager, log = make_log(OsFileSystem(), SEGMENTS, path=str(tmp_path), **options)
+    other = manager.create_log("other", 0, bytes(16), T0)
+    fill(log)
+    before = records(log)
+    clean(manager)
+    [worker] = stalled.started
+    with pytest.raises(ProcessLookupError):
+        os.kill(worker.pid, 0)
+    assert records(log) == before
+    assert "made no progress for 300 s and was killed" in caplog.text
+    assert "tried again in 600 s" in caplog.text
+    assert manager.online_directories == [str(tmp_path)]
+    # Not at once, since others may be waiting; then as often as need be, by a process that is not patient.
+    for attempt in range(2, 6):
+        clean(manager)
+        assert len(stalled.started) == attempt - 1
+        clock += 601
+        clean(manager)
+        assert len(stalled.started) == attempt
+    assert stalled.patience == [True, False, False, False, False]
+    assert manager.cleaner.uncleanable == set()
+    fill(other)
+    manager.cleaner._start_worker = None
+    clean(manager)
+    assert set(manager.cleaner.offsets) == {("other", 0)}
+    clock += 601
+    clean(manager)
+    assert manager.cleaner.offsets["t", 0] == log.log_end_offset
+    manager.close(T0)
+
+
+def test_a_process_that_takes_no_commands_is_without_progress(stalled):
+    """They are larger than what the pipe holds."""
+    with pytest.raises(WorkerStalled):
+        stalled().write((0,), {producer_id: LastRecord(1, 0) for producer_id in range(100_000)})
+
+
+def test_heartbeats_are_progress():
+    """A process that sleeps to keep to its rate is not without progress, however long that takes."""
+    seconds = 0.0
+    command_end, commands = os.pipe()
+    answers, answer_end = os.pipe()
+    heartbeat = Heartbeat(answer_end, lambda: seconds)
+
+    def wait(fd, event, timeout):
+        nonlocal seconds
+        seconds += timeout
+        if seconds < 3600:
+            heartbeat.beat()
+        else:
+            heartbeat.answer(0, "done")
+        return wait_for(fd, event, 0)
+
+    pipe = WorkerPipe(commands, answers, monotonic=lambda: seconds, wait=wait)
+    assert pipe.ask((0, "command")) == (0, "done")
+    assert seconds >= 3600
+    pipe.close()
+    os.close(command_end)
+    os.close(answer_end)
 
 
 def test_what_goes_wrong_in_the_process_is_told(tmp_path, workers):

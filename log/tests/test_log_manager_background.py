@@ -244,3 +244,22 @@ def test_after_a_sync_that_failed_no_other_counts() -> None:
     threads.run()
     assert [type(error) for error in ended] == [LogDirFailure, LogDirFailure]
     assert (log.flushed_offset, manager.online_directories) == (0, ["/data/b"])
+
+
+@pytest.mark.parametrize(
+    ("name", "most"),
+    [
+        ("log_cleaner_backoff_ms", 10),
+        ("log_flush_offset_checkpoint_interval_ms", 100),
+        ("log_flush_scheduler_interval_ms", 100),
+        ("replica_high_watermark_checkpoint_interval_ms", 100),
+    ],
+)
+def test_an_interval_of_nothing_does_not_take_all_of_the_time(name: str, most: int) -> None:
+    """A second of the broker's clock, in which it comes when it is asked to."""
+    manager = opened(MemoryFileSystem(), ["/data/a"], settings=ONE_THREAD._replace(**{name: 0}))
+    visits, now_ms = 0, 40_000
+    while now_ms < 41_000:
+        now_ms = max(manager.run_due(now_ms), now_ms + 1)
+        visits += 1
+    assert visits <= most + 5

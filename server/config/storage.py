@@ -255,7 +255,7 @@ class StorageProperties(PropertySet):
         15_000,
         minimum=0,
         update_mode=UpdateMode.CLUSTER_WIDE,
-        doc="Time between two looks for logs to compact, when there was none.",
+        doc="Time between two looks for logs to compact, when there was none; less than 100 counts as 100.",
     )
     log_cleaner_min_cleanable_ratio = double(
         "log.cleaner.min.cleanable.ratio",
