@@ -4,12 +4,14 @@ Sources: Kafka documentation ("Log Compaction"); KIP-98 (transactions in compact
 """
 
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from struct import Struct
 from typing import NamedTuple
 
 from odradek.log.offset_map import OffsetMap
 from odradek.log.transaction_index import AbortedTransaction, TransactionIndex
 from odradek.properties import INT64_MAX
+from odradek.protocol.compression import DecompressedTooLargeError
 from odradek.protocol.crc import crc32c
 from odradek.protocol.record_batch import (
     ATTRIBUTES_POSITION,
@@ -20,6 +22,7 @@ from odradek.protocol.record_batch import (
     BatchHeader,
     InvalidRecordError,
     read_header,
+    wrap_int64,
 )
 
 _UINT32 = Struct(">I")
@@ -155,12 +158,15 @@ class Filter:
         if not kept:
             return None
         if has_tombstone and horizon is None:
-            return self._with_horizon(header, batch, {offset for _, _, _, offset in kept})
+            # A base timestamp in the future can make the records too large to be read again. Then the tombstones stay.
+            with suppress(DecompressedTooLargeError):
+                return self._with_horizon(header, batch, {offset for _, _, _, offset in kept})
         if len(kept) == header.record_count:
             return batch
         max_timestamp = header.max_timestamp
         if not header.is_log_append_time:
-            max_timestamp = max(_NO_TIMESTAMP, header.base_timestamp + max(delta for _, _, delta, _ in kept))
+            timestamps = (wrap_int64(header.base_timestamp + delta) for _, _, delta, _ in kept)
+            max_timestamp = max(_NO_TIMESTAMP, max(timestamps))
         payload = b"".join([data[start:end] for start, end, _, _ in kept])
         return _assemble(header._replace(max_timestamp=max_timestamp, record_count=len(kept)), payload)
 
@@ -185,9 +191,9 @@ def open_records(header: BatchHeader, batch: memoryview) -> tuple[bytes, int]:
 def _assemble(header: BatchHeader, payload: bytes) -> bytes:
     """Record bytes that kept their deltas, under a header that kept its bases."""
     if header.attributes & 7:
-        from odradek.protocol.compression import compress
+        from odradek.protocol.batch_builder import compress_records
 
-        payload = compress(header.codec, payload, None)
+        payload = compress_records(header.codec, payload)
     sized = header._replace(batch_length=RECORD_BATCH_OVERHEAD - LOG_OVERHEAD + len(payload), crc=0)
     batch = bytearray(HEADER.pack(*sized))
     batch += payload

@@ -23,7 +23,7 @@ from odradek.log.validation import (
 )
 from odradek.protocol.crc import crc32c
 from odradek.protocol.errors import ErrorCode, KafkaError
-from odradek.protocol.record_batch import HEADER, BatchHeader, InvalidRecordError
+from odradek.protocol.record_batch import HEADER, NO_TIMESTAMP, BatchHeader, InvalidRecordError
 from odradek.protocol.record_chain import check_record_chain
 
 LATEST_PRODUCE_VERSION = 13
@@ -256,11 +256,13 @@ class LogAppend(LogState):
             self.log_end_offset - self.flushed_offset >= self._flush_messages,
         )
 
-    def append_as_follower(self, records: memoryview, *, leader_epoch: int | None = None) -> AppendInfo | None:
+    def append_as_follower(
+        self, records: memoryview, *, now_ms: int, leader_epoch: int | None = None
+    ) -> AppendInfo | None:
         """Append what a leader sent, offsets and bytes as they are; None if it held no batch to append.
 
-        Batches of an epoch above `leader_epoch` are left out: their leader is not followed yet. Raises KafkaError E2,
-        UnexpectedOffsetError.
+        Batches of an epoch above `leader_epoch` are left out: their leader is not followed yet. Raises KafkaError
+        CORRUPT_MESSAGE, UnexpectedOffsetError.
         """
         self._raise_if_failed()
         batches: list[memoryview] = []
@@ -278,14 +280,13 @@ class LogAppend(LogState):
             return None
         if headers[0].base_offset < self.log_end_offset:
             raise UnexpectedOffsetError(headers[0].base_offset, headers[-1].last_offset, self.log_end_offset)
-        # A follower has no clock of its own for this: its segments age by the records' timestamps.
-        now_ms = max(header.max_timestamp for header in headers)
         try:
             segment = self._segment_for(headers, now_ms)
             for header in headers:
                 if header.partition_leader_epoch != self.leader_epochs.latest_epoch:
                     self.assign_epoch(header.partition_leader_epoch, header.base_offset)
             segment.append_batches(list(batches), [(h.size_bytes, h.last_offset, h.max_timestamp) for h in headers])
+            segment.has_checked_batches = False
             self.log_end_offset = headers[-1].next_offset
             for header, batch in zip(headers, batches, strict=True):
                 producer_replay.add_batch(self.producer_state, segment, header, batch)
@@ -346,15 +347,15 @@ class LogAppend(LogState):
 
 
 def _records_are_sound(records: memoryview, count: int, base_timestamp: int, max_timestamp: int) -> bool:
-    """Whether the records of a plain batch chain and the header's largest timestamp may be right."""
-    try:
-        check_record_chain(records)
-    except InvalidRecordError:
+    """Whether the records of a plain batch chain, and the header states their largest timestamp."""
+    stated_delta = max_timestamp - base_timestamp
+    if stated_delta < 0 or base_timestamp < NO_TIMESTAMP or 1 < count <= FEW_RECORDS:
         return False
-    timestamp = base_timestamp
-    if not is_sound_first(records):
-        try:
-            timestamp += check_record(records[61:], 0)[0]
-        except KafkaError:
+    try:
+        if check_record_chain(records, stated_delta) != stated_delta:
             return False
-    return timestamp == max_timestamp if count == 1 else timestamp <= max_timestamp and count > FEW_RECORDS
+        if not is_sound_first(records):
+            check_record(records[61:], 0)
+    except (InvalidRecordError, KafkaError):
+        return False
+    return True

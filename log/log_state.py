@@ -78,6 +78,7 @@ class LogState:
         self._is_new = state.log_end_offset == state.segments[0].base_offset
         self._known_damage: set[str] = set()
         self._is_closed = False
+        self.doubtful_segment: Segment | None = None
         self._unwritten_epoch_at: int | None = None
         self.update_config(config)
 

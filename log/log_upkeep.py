@@ -23,6 +23,7 @@ from odradek.log.filesystem import DiskFullError, FileSystem, LogDirFailure, is_
 from odradek.log.log_directory import LogDirectory
 from odradek.log.partition_log import PartitionLog
 from odradek.log.segment import DeletedSegment
+from odradek.log.segment_age import AgeVerifier
 from odradek.log.shared_write import SharedWrite
 from odradek.properties import INT64_MAX
 from odradek.protocol.errors import ErrorCode
@@ -121,6 +122,7 @@ class LogUpkeep:
         )
         self._run_in_thread = run_in_thread
         self._log_start_writes = {path: self._log_start_write(path) for path in paths}
+        self._age_verifier = AgeVerifier(run_in_thread, self._apply_retention)
         self._on_directory_failure = on_directory_failure
         self._logs: dict[Key, PartitionLog] = {}
         # What is there and not served, and where: in a directory that is offline, or damaged.
@@ -290,6 +292,8 @@ class LogUpkeep:
             self.fail_directory(log.log_directory, failure)
             return
         self.remove_later(log, deleted, now_ms)
+        if log.doubtful_segment is not None:
+            self._age_verifier.add(log, log.doubtful_segment, now_ms)
 
     def _remove_tree_later(self, path: str, due_ms: int) -> None:
         def remove() -> None:

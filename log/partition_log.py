@@ -27,7 +27,9 @@ from odradek.log.segment import (
 from odradek.log.timestamps import TimestampOffset
 from odradek.log.transaction_index import AbortedTransaction
 from odradek.log.validation import Origin
+from odradek.protocol.compression import CompressionError
 from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.protocol.record_batch import InvalidRecordError
 
 logger = logging.getLogger(__name__)
 
@@ -104,9 +106,9 @@ class PartitionLog(LogAppend):
             segment.add_hint(upper_offset, end)
         return FileRegion(segment.file, position, available)
 
-    def _unreadable(self, error: OSError) -> KafkaError:
-        """What to raise for a read that failed: the disk is broken, or bytes that it gave are (E2, and only they)."""
-        if not isinstance(error, CorruptSegmentError):
+    def _unreadable(self, error: OSError | ValueError) -> KafkaError:
+        """The error of a read that failed: the disk failed, or what it gave is damaged (CORRUPT_MESSAGE)."""
+        if isinstance(error, OSError) and not isinstance(error, CorruptSegmentError):
             return self._fail("read", error)
         if str(error) not in self._known_damage:
             self._known_damage.add(str(error))
@@ -125,14 +127,14 @@ class PartitionLog(LogAppend):
         """The first record, in offset order, with this timestamp or a later one. The caller bounds it by HW or LSO."""
         try:
             return timestamps.offset_for_timestamp(self.segments, timestamp, self.log_start_offset)
-        except OSError as error:
+        except (OSError, InvalidRecordError, CompressionError) as error:
             raise self._unreadable(error) from error
 
     def offset_of_max_timestamp(self) -> TimestampOffset | None:
         """The first record that bears the largest timestamp of the log (KIP-734)."""
         try:
             return timestamps.offset_of_max_timestamp(self.segments)
-        except OSError as error:
+        except (OSError, InvalidRecordError, CompressionError) as error:
             raise self._unreadable(error) from error
 
     def aborted_transactions(self, offset: int, region: FileRegion) -> list[AbortedTransaction]:
@@ -295,11 +297,13 @@ class PartitionLog(LogAppend):
         """Apply retention and the log's start; the log's start moves up to the first segment that stays.
 
         The files are renamed; hand the result to `remove_deleted` after file.delete.delay.ms. What a full disk does not
-        let go yet goes with a later call. Raises LogDirFailure.
+        let go yet goes with a later call. `doubtful_segment` is then the one whose records have to be read before
+        retention.ms can decide about it. Raises LogDirFailure.
         """
         self._raise_if_failed()
         try:
             count = retention.count_deletable(self, now_ms)
+            self.doubtful_segment = retention.find_doubtful(self, count, now_ms)
             if count == len(self.segments):
                 rolled = self._unless_full(lambda: self._roll(self.log_end_offset, now_ms, is_doomed=True))
                 count -= rolled is None

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from odradek.log.segment_age import is_doubtful, is_older
+
 if TYPE_CHECKING:
     from odradek.log.partition_log import PartitionLog
+    from odradek.log.segment import Segment
 
 
 def count_deletable(log: PartitionLog, now_ms: int) -> int:
@@ -54,6 +57,17 @@ def _beyond_age(log: PartitionLog, count: int, now_ms: int) -> int:
     limit_ms = log.config.retention_ms
     if limit_ms < 0:
         return count
-    while _may_go(log, count) and now_ms - log.segments[count].largest_timestamp_ms > limit_ms:
+    while _may_go(log, count) and is_older(log.segments[count], now_ms - limit_ms):
         count += 1
     return count
+
+
+def find_doubtful(log: PartitionLog, count: int, now_ms: int) -> Segment | None:
+    """The segment that retention.ms stopped at after `count` others, if its records have to be read to tell its age.
+
+    Raises OSError.
+    """
+    limit_ms = log.config.retention_ms
+    if not log.config.deletes or limit_ms < 0 or not _may_go(log, count):
+        return None
+    return log.segments[count] if is_doubtful(log.segments[count], now_ms - limit_ms) else None

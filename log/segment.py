@@ -76,6 +76,9 @@ class Segment:
     `roll_timestamp` is `first_timestamp` for a quick comparison: far in the future while the segment is empty, far in
     the past where its age has to be told in another way.
 
+    `has_checked_batches`: every batch was appended by this process as leader, so the largest timestamp in its header is
+    that of its records.
+
     `hints` maps offsets that a reader is likely to ask for next to the position of the first batch that reaches
     them, so that sequential and tailing reads need no index lookup.
     """
@@ -88,11 +91,13 @@ class Segment:
         "_is_repaired",
         "_max_timestamp",
         "_offset_of_max_timestamp",
+        "_read_timestamp",
         "_ready",
         "base_offset",
         "created_ms",
         "directory",
         "file",
+        "has_checked_batches",
         "hints",
         "indexes_full",
         "is_torn",
@@ -134,6 +139,9 @@ class Segment:
         self.indexes_full = False
         self.is_torn = False
         self._is_repaired = False
+        self.has_checked_batches = fresh
+        # The largest timestamp of the records in so many bytes.
+        self._read_timestamp: tuple[int, int] | None = None
         self.hints: dict[int, int] = {}
         self._bytes_since_entry = 0
         self._ready = False
@@ -419,7 +427,26 @@ class Segment:
     @property
     def largest_timestamp_ms(self) -> int:
         """`max_timestamp`, or the time of the file's last change if no record has one."""
-        return self.max_timestamp if self.max_timestamp >= 0 else self._fs.modified_ms(self.path(LOG_SUFFIX))
+        return self.max_timestamp if self.max_timestamp >= 0 else self.modified_ms
+
+    @property
+    def modified_ms(self) -> int:
+        """When the .log file was changed last."""
+        return self._fs.modified_ms(self.path(LOG_SUFFIX))
+
+    def timestamps_read(self, largest: int, size_bytes: int) -> None:
+        """Note the largest timestamp of the records in the first `size_bytes`, -1 for none."""
+        self._read_timestamp = largest, size_bytes
+
+    @property
+    def verified_timestamp_ms(self) -> int | None:
+        """As `largest_timestamp_ms`, by the records themselves; None if the headers were not compared with them."""
+        if self.has_checked_batches:
+            return self.largest_timestamp_ms
+        if self._read_timestamp is None or self._read_timestamp[1] != self.size_bytes:
+            return None
+        largest = self._read_timestamp[0]
+        return largest if largest >= 0 else self.modified_ms
 
     def _set_first_timestamp(self, timestamp: int) -> None:
         self._first_timestamp = max(NO_TIMESTAMP, timestamp)
@@ -466,6 +493,7 @@ class Segment:
         self.hints.clear()
         self._bytes_since_entry = 0
         self._ready = False
+        self._read_timestamp = None
         self._max_timestamp, self._offset_of_max_timestamp = self._find_max_timestamp()
         return removed
 

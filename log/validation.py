@@ -1,8 +1,11 @@
 """What a batch must satisfy before it is appended, in Apache Kafka's order and with its errors.
 
-Batches stay closed where they can. Of the records of a batch the lengths are followed from the first to the last, and
-the first (of a compressed batch also the last) is taken apart. All are only in small batches, and where a rule needs
-each: keys on a compacted topic, a lower bound for timestamps, a header whose largest timestamp cannot be right.
+Batches stay closed where they can. Of the records of a batch the lengths are followed from the first to the last and
+the timestamps read on the way; the first and the last record are taken apart. All are only in small batches, and where
+a rule needs each: keys on a compacted topic, a lower bound for timestamps.
+
+The largest timestamp in the header of a stored batch is that of its records, whatever the client stated. Retention,
+rolling, the time index and ListOffsets rely on it.
 """
 
 from enum import IntEnum
@@ -10,7 +13,7 @@ from typing import NamedTuple
 
 from odradek.log.config import LogConfig
 from odradek.properties import INT64_MAX
-from odradek.protocol.compression import Codec, CompressionError, decompress
+from odradek.protocol.compression import Codec, CompressionError, DecompressedTooLargeError, decompress
 from odradek.protocol.crc import crc32c
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.record_batch import (
@@ -24,8 +27,9 @@ from odradek.protocol.record_batch import (
     BatchHeader,
     InvalidRecordError,
     read_header,
+    wrap_int64,
 )
-from odradek.protocol.record_chain import MAX_DECOMPRESSED_BYTES, check_record_chain
+from odradek.protocol.record_chain import MAX_DECOMPRESSED_BYTES, check_records
 from odradek.protocol.records import build_batch, iter_records, recompress
 
 _MAGIC_AT = 16
@@ -78,7 +82,7 @@ def _invalid(message: str) -> KafkaError:
 def split_batches(records: memoryview) -> list[memoryview]:
     """The whole batches in what was sent; an incomplete one at the end is ignored.
 
-    Raises KafkaError E2 for a length or a magic that no batch has.
+    Raises KafkaError CORRUPT_MESSAGE for a length or a magic that no batch has.
     """
     batches = []
     position, end = 0, len(records)
@@ -138,8 +142,8 @@ def too_large(size_bytes: int, config: LogConfig) -> KafkaError:
 def check_batch(batch: memoryview, config: LogConfig, origin: Origin, now_ms: int) -> CheckedBatch:
     """All checks of one batch that a leader appends, but those of its producer's state. Raises KafkaError.
 
-    The result differs from what came in where the topic wants another codec or LogAppendTime, or the header told a
-    wrong largest timestamp.
+    The result differs from the input where the topic has another codec or LogAppendTime, the header states a wrong
+    largest timestamp, or the offset deltas are not 0, 1, 2...
     """
     header = check_shallow(batch, config, origin)
     codec = header.attributes & CODEC_MASK
@@ -153,14 +157,10 @@ def check_batch(batch: memoryview, config: LogConfig, origin: Origin, now_ms: in
     if origin == Origin.COORDINATOR and codec == target == Codec.NONE:
         # Made by this broker a moment ago.
         return _stamped(batch, header, header.max_timestamp, config, now_ms)
-    max_timestamp, last_delta = check_records(header, batch, codec, config, now_ms)
-    if codec != Codec.NONE and last_delta not in (None, header.last_offset_delta):
-        batch = memoryview(_renumbered(batch, header, codec))
-        header = read_header(batch)
-    if target != codec:
-        batch = memoryview(recompress(batch, target, _level(target, config)))
-        if len(batch) > config.max_message_bytes:
-            raise too_large(len(batch), config)
+    max_timestamp, is_numbered = check_batch_records(header, batch, codec, config, now_ms)
+    must_renumber = not is_numbered and (codec != Codec.NONE or target != Codec.NONE)
+    if must_renumber or target != codec:
+        batch = _rewritten(batch, header, target, config, must_renumber=must_renumber)
         header = read_header(batch)
     return _stamped(batch, header, max_timestamp, config, now_ms)
 
@@ -179,6 +179,8 @@ def _check_client_header(header: BatchHeader) -> None:
 def _decompressed(codec: int, payload: memoryview) -> memoryview:
     try:
         return memoryview(decompress(Codec(codec), payload, MAX_DECOMPRESSED_BYTES))
+    except DecompressedTooLargeError as error:
+        raise KafkaError(ErrorCode.MESSAGE_TOO_LARGE, f"the batch is too large decompressed: {error}") from None
     except CompressionError as error:
         raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"the batch cannot be decompressed: {error}") from None
 
@@ -191,17 +193,34 @@ def _level(codec: Codec, config: LogConfig) -> int | None:
     return config.compression_zstd_level if codec == Codec.ZSTD else None
 
 
-def _renumbered(batch: memoryview, header: BatchHeader, codec: int) -> bytes:
-    """A compressed batch whose offset deltas are not 0, 1, 2...: old clients write such, and Kafka mends them."""
-    records = [(record.timestamp, record.key, record.value, record.headers) for record in iter_records(batch)]
-    return build_batch(
-        records,
-        codec=Codec(codec),
-        producer_id=header.producer_id,
-        producer_epoch=header.producer_epoch,
-        base_sequence=header.base_sequence,
-        transactional=header.is_transactional,
-    )
+def _rewritten(
+    batch: memoryview, header: BatchHeader, target: Codec, config: LogConfig, *, must_renumber: bool
+) -> memoryview:
+    """The batch in the codec it is stored in, with offset deltas 0, 1, 2... if it has others.
+
+    Old clients write others in compressed batches. Raises KafkaError MESSAGE_TOO_LARGE for a batch above
+    max.message.bytes, and for records that have become too large to be decompressed again.
+    """
+    try:
+        if must_renumber:
+            rewritten = build_batch(
+                ((record.timestamp, record.key, record.value, record.headers) for record in iter_records(batch)),
+                codec=target,
+                level=_level(target, config),
+                producer_id=header.producer_id,
+                producer_epoch=header.producer_epoch,
+                base_sequence=header.base_sequence,
+                transactional=header.is_transactional,
+            )
+        else:
+            rewritten = recompress(batch, target, _level(target, config))
+    except DecompressedTooLargeError as error:
+        raise KafkaError(ErrorCode.MESSAGE_TOO_LARGE, f"the batch cannot be stored: {error}") from None
+    except InvalidRecordError as error:
+        raise _invalid(str(error)) from None
+    if len(rewritten) > config.max_message_bytes:
+        raise too_large(len(rewritten), config)
+    return memoryview(rewritten)
 
 
 def _stamped(
@@ -221,54 +240,64 @@ def _stamped(
     return CheckedBatch(header, HEADER.pack(*header), rest)
 
 
-def check_records(
+def check_batch_records(
     header: BatchHeader, batch: memoryview, codec: int, config: LogConfig, now_ms: int
-) -> tuple[int, int | None]:
-    """The checks of the records in a batch. Raises KafkaError E87 or E32.
+) -> tuple[int, bool]:
+    """Check the records in a batch. Raises KafkaError INVALID_RECORD, INVALID_TIMESTAMP or MESSAGE_TOO_LARGE.
 
-    Returns the largest timestamp and the offset delta of the last record (None if it was not looked at).
+    Returns the largest timestamp, and whether the records have offset deltas 0, 1, 2..., as far as they were opened.
     """
     records = batch[RECORD_BATCH_OVERHEAD:]
     if codec != Codec.NONE:
         records = _decompressed(codec, records)
     client_set_type = bool(header.attributes & LOG_APPEND_TIME_FLAG)
     if header.record_count > FEW_RECORDS and not (client_set_type or config.compacts):
-        last_delta = None
-        if codec == Codec.NONE:
-            try:
-                check_record_chain(batch)
-            except InvalidRecordError as error:
-                raise _invalid(str(error)) from None
-            timestamp_delta = check_record(records, 0)[0]
-        else:
-            last = follow_lengths(records, header.record_count)
-            check_record(records, 0)
-            timestamp_delta, last_delta, _ = check_record(records, last)
-        max_timestamp = header.max_timestamp
-        if config.message_timestamp_type == "LogAppendTime" or (
-            header.base_timestamp + timestamp_delta <= max_timestamp
-            and max_timestamp - now_ms <= config.message_timestamp_after_max_ms
-            and config.message_timestamp_before_max_ms == INT64_MAX
-        ):
-            return max_timestamp, last_delta
+        last, largest_delta = _follow_records(header, records)
+        check_record(records, 0)
+        is_numbered = check_record(records, last)[1] == header.last_offset_delta
+        if config.message_timestamp_type == "LogAppendTime":
+            return header.max_timestamp, is_numbered
+        # Otherwise some may lie below the lower bound, or be a sum that leaves the 64 bits.
+        if largest_delta is not None and header.base_timestamp >= NO_TIMESTAMP:
+            max_timestamp = header.base_timestamp + largest_delta
+            if (
+                max_timestamp - now_ms <= config.message_timestamp_after_max_ms
+                and config.message_timestamp_before_max_ms == INT64_MAX
+            ):
+                return max_timestamp, is_numbered
     return _check_each_record(header, records, config, now_ms, client_set_type)
+
+
+def _follow_records(header: BatchHeader, records: memoryview) -> tuple[int, int | None]:
+    """The position of the last record, and the largest timestamp delta if it can be told without opening each."""
+    try:
+        last, largest_delta = check_records(
+            records, header.record_count, max(0, header.max_timestamp - header.base_timestamp)
+        )
+        if largest_delta is None:
+            # The header states a later timestamp than any record has.
+            last, largest_delta = check_records(records, header.record_count)
+    except InvalidRecordError as error:
+        raise _invalid(str(error)) from None
+    return last, largest_delta
 
 
 def _check_each_record(
     header: BatchHeader, records: memoryview, config: LogConfig, now_ms: int, client_set_type: bool
-) -> tuple[int, int | None]:
+) -> tuple[int, bool]:
     create_time = config.message_timestamp_type == "CreateTime"
     earliest = now_ms - config.message_timestamp_before_max_ms
     latest = now_ms + config.message_timestamp_after_max_ms
     needs_key = config.compacts and not header.is_control
     errors: list[tuple[int, str]] = []
     code = ErrorCode.INVALID_RECORD
-    max_timestamp, position, last_delta = NO_TIMESTAMP, 0, None
+    max_timestamp, position, is_numbered = NO_TIMESTAMP, 0, True
     for index in range(header.record_count):
-        timestamp_delta, last_delta, has_key = check_record(records, position)
+        timestamp_delta, offset_delta, has_key = check_record(records, position)
         length, start = read_varint(records, position)
-        timestamp = header.max_timestamp if client_set_type else header.base_timestamp + timestamp_delta
+        timestamp = wrap_int64(header.base_timestamp + timestamp_delta)
         position = start + length
+        is_numbered = is_numbered and offset_delta == index
         max_timestamp = max(max_timestamp, timestamp)
         if needs_key and not has_key:
             errors.append((index, "a compacted topic takes no record without a key"))
@@ -284,38 +313,7 @@ def _check_each_record(
     if errors:
         what = "an invalid timestamp" if code == ErrorCode.INVALID_TIMESTAMP else f"{len(errors)} record errors"
         raise RejectedRecordsError(code, f"the batch was rejected because of {what}: {errors[0][1]}", errors)
-    return max_timestamp, last_delta
-
-
-def follow_lengths(records: memoryview, count: int) -> int:
-    """Go from record to record by their lengths; the position of the last one.
-
-    Raises KafkaError E87 unless exactly `count` records fill the bytes exactly.
-    """
-    position, last, end, found = 0, 0, len(records), 0
-    try:
-        while position < end:
-            last = position
-            byte = records[position]
-            if byte < 0x80:
-                position += 1 + (byte >> 1)
-            elif (second := records[position + 1]) < 0x80:
-                position += 2 + ((byte & 0x7F | second << 7) >> 1)
-            else:
-                byte, start = read_varint(records, position)
-                if byte < 0:
-                    raise _invalid(f"record {found} has a negative length")
-                position = start + byte
-                found += 1
-                continue
-            if byte & 1:
-                raise _invalid(f"record {found} has a negative length")
-            found += 1
-    except IndexError:
-        raise _invalid(f"record {found} is incomplete") from None
-    if found != count or position != end:
-        raise _invalid(f"the bytes of the batch do not hold exactly {count} records")
-    return last
+    return max_timestamp, is_numbered
 
 
 def is_sound_first(batch: memoryview) -> bool:
@@ -357,7 +355,7 @@ def is_sound_first(batch: memoryview) -> bool:
 def check_record(records: memoryview, position: int) -> tuple[int, int, bool]:
     """Take one record apart without keeping it: (timestamp delta, offset delta, whether it has a key).
 
-    Raises KafkaError E87 unless its parts fill its length exactly.
+    Raises KafkaError INVALID_RECORD unless its parts fill its length exactly.
     """
     try:
         length, start = read_varint(records, position)

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from struct import Struct
 from typing import TYPE_CHECKING
 
-from odradek.protocol.compression import Buffer, Codec, compress, decompress
+from odradek.protocol.compression import Buffer, Codec, DecompressedTooLargeError, compress, decompress
 from odradek.protocol.crc import crc32c
 from odradek.protocol.record_batch import (
     ATTRIBUTES_POSITION,
@@ -31,6 +31,7 @@ from odradek.protocol.record_batch import (
     TRANSACTIONAL_FLAG,
     BatchHeader,
     read_header,
+    wrap_int64,
 )
 from odradek.protocol.record_chain import MAX_DECOMPRESSED_BYTES
 
@@ -64,7 +65,8 @@ def build_batch(
     """A batch of `records` at consecutive offsets from `base_offset`.
 
     With `log_append_time`, the batch carries the LogAppendTime bit and this as every record's timestamp. With
-    `delete_horizon_ms`, it carries that. Raises CompressionError for an unknown codec or level.
+    `delete_horizon_ms`, it carries that. Raises CompressionError for an unknown codec or level,
+    DecompressedTooLargeError for records that no reader would decompress.
     """
     numbered = ((delta, *fields) for delta, fields in enumerate(records))
     payload, count, first_timestamp, max_timestamp = _encode(numbered, delete_horizon_ms)
@@ -98,7 +100,8 @@ def rebuild_batch(
 
     First and last offset, leader epoch, producer fields, codec and timestamp type stay; base and maximum timestamp
     become those of the records left (with LogAppendTime the maximum stays). `delete_horizon_ms` sets the horizon;
-    one already set stays. Without records left this is empty_batch.
+    one already set stays. Without records left this is empty_batch. Raises DecompressedTooLargeError for records that
+    no reader would decompress: another base timestamp can make deltas longer.
     """
     if delete_horizon_ms is None:
         delete_horizon_ms = header.delete_horizon_ms
@@ -136,7 +139,8 @@ def recompress(
 ) -> bytes:
     """The same batch under another codec: header fields and record bytes stay, length, codec and CRC change.
 
-    Raises CompressionError if the records cannot be decompressed into `max_bytes` or the level does not exist.
+    Raises CompressionError if the records cannot be decompressed into `max_bytes` or the level does not exist,
+    DecompressedTooLargeError if they have more bytes than that and are to be compressed.
     """
     header = read_header(batch)
     payload = decompress(header.codec, memoryview(batch)[RECORD_BATCH_OVERHEAD:], max_bytes)
@@ -173,7 +177,7 @@ def _attributes(
 
 def _assemble(header: BatchHeader, codec: Codec, payload: bytes, level: int | None) -> bytes:
     """Header and compressed payload as one batch, with length, codec bits and CRC worked out."""
-    compressed = compress(codec, payload, level)
+    compressed = compress_records(codec, payload, level)
     batch = bytearray(RECORD_BATCH_OVERHEAD + len(compressed))
     sized = header._replace(
         batch_length=len(batch) - LOG_OVERHEAD, crc=0, attributes=header.attributes & ~CODEC_MASK | codec
@@ -183,6 +187,13 @@ def _assemble(header: BatchHeader, codec: Codec, payload: bytes, level: int | No
     with memoryview(batch) as view, view[ATTRIBUTES_POSITION:] as checked:
         _UINT32.pack_into(batch, CRC_POSITION, crc32c(checked))
     return bytes(batch)
+
+
+def compress_records(codec: Codec, payload: bytes, level: int | None = None) -> bytes:
+    """The record bytes of a batch, compressed. Raises DecompressedTooLargeError if no reader would decompress them."""
+    if codec and len(payload) > MAX_DECOMPRESSED_BYTES:
+        raise DecompressedTooLargeError(f"{len(payload)} bytes of records, {MAX_DECOMPRESSED_BYTES} can be read back")
+    return compress(codec, payload, level)
 
 
 def _encode(
@@ -202,7 +213,7 @@ def _encode(
         max_timestamp = max(max_timestamp, timestamp)
         count += 1
         body = bytearray(1)
-        _put_varint(body, timestamp - base_timestamp)
+        _put_varint(body, wrap_int64(timestamp - base_timestamp))
         _put_varint(body, offset_delta)
         _put_bytes(body, key)
         _put_bytes(body, value)

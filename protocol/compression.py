@@ -38,6 +38,10 @@ class Codec(IntEnum):
     ZSTD = 4
 
 
+class DecompressedTooLargeError(CompressionError):
+    """The decompressed data is larger than allowed."""
+
+
 class LevelRange(NamedTuple):
     """The compression levels a codec takes (KIP-390); `default` is allowed even outside the range."""
 
@@ -80,8 +84,9 @@ def compress(codec: int, data: Buffer, level: int | None = None) -> bytes:
 def decompress(codec: int, data: Buffer, max_bytes: int) -> bytes:
     """Decompress a batch's record bytes.
 
-    Raises CompressionError if the data is corrupt or truncated, the codec is unknown, or the output would be
-    larger than `max_bytes`.
+    Raises CompressionError if the data is corrupt or truncated or the codec is unknown, DecompressedTooLargeError if
+    the output would be larger than `max_bytes`. lz4 and zstd frames need not state a size: damaged data that might
+    give more than `max_bytes` counts as too large.
     """
     if codec == Codec.NONE:
         if len(data) > max_bytes:
@@ -93,8 +98,8 @@ def decompress(codec: int, data: Buffer, max_bytes: int) -> bytes:
     return decompressor(memoryview(data), max_bytes)
 
 
-def _too_large(max_bytes: int) -> CompressionError:
-    return CompressionError(f"decompressed records exceed {max_bytes} bytes")
+def _too_large(max_bytes: int) -> DecompressedTooLargeError:
+    return DecompressedTooLargeError(f"decompressed records exceed {max_bytes} bytes")
 
 
 # --- gzip
@@ -285,7 +290,8 @@ def _decompress_lz4(data: memoryview, max_bytes: int) -> bytes:
     try:
         size_bytes = lz4.decompress_into(data[:end], output)
     except DecompressionError as error:
-        raise CompressionError(f"lz4: {error}, at most {max_bytes} bytes allowed") from error
+        kind = DecompressedTooLargeError if bound_bytes > max_bytes else CompressionError
+        raise kind(f"lz4: {error}, at most {max_bytes} bytes allowed") from error
     with memoryview(output) as view:
         return bytes(view[:size_bytes])
 
@@ -341,17 +347,20 @@ def _decompress_zstd(data: memoryview, max_bytes: int) -> bytes:
     decompressor = zstandard.ZstdDecompressor()
     pieces: list[bytes] = []
     remaining_bytes = max_bytes
+    may_exceed = False
     try:
         for frame, bound_bytes in _zstd_frames(data, max_bytes):
             # The library would allocate whatever size the frame states.
             stated = zstandard.get_frame_parameters(frame).content_size
             if stated != zstandard.CONTENTSIZE_UNKNOWN and stated > min(bound_bytes, remaining_bytes):
                 raise _too_large(max_bytes)
+            may_exceed = bound_bytes > remaining_bytes
             piece = decompressor.decompress(frame, max_output_size=max(1, min(bound_bytes, remaining_bytes)))
             remaining_bytes -= len(piece)
             pieces.append(piece)
     except zstandard.ZstdError as error:
-        raise CompressionError(f"zstd: {error}, at most {max_bytes} bytes allowed") from error
+        kind = DecompressedTooLargeError if may_exceed else CompressionError
+        raise kind(f"zstd: {error}, at most {max_bytes} bytes allowed") from error
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 

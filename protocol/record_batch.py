@@ -38,6 +38,7 @@ NO_SEQUENCE = -1
 NO_PARTITION_LEADER_EPOCH = -1
 
 _MAX_SEQUENCE = 2**31 - 1
+_INT64_LIMIT = 1 << 63
 _UINT32 = Struct(">I")
 _LENGTH = Struct(">i")
 _CODECS = tuple(Codec)
@@ -107,6 +108,13 @@ class BatchHeader(NamedTuple):
     def delete_horizon_ms(self) -> int | None:
         """When compaction may drop the batch's tombstones and markers; None before it has been set (KIP-534)."""
         return self.base_timestamp if self.attributes & DELETE_HORIZON_FLAG else None
+
+
+def wrap_int64(value: int) -> int:
+    """A sum or difference as signed 64 bit arithmetic gives it, such as base timestamp + delta."""
+    if -_INT64_LIMIT <= value < _INT64_LIMIT:
+        return value
+    return (value + _INT64_LIMIT) % (2 * _INT64_LIMIT) - _INT64_LIMIT
 
 
 def codec_of(attributes: int) -> Codec:

@@ -1,16 +1,22 @@
 """A structural check of a batch's records that opens none of them, fast enough to run on every produce.
 
 Each record starts with its length. Hopping from length to length must end exactly where the batch ends, after
-exactly as many records as the header states. What is inside a record is not looked at.
+exactly as many records as the header states. Of what is inside a record only the timestamp delta is read, which follows
+the length and a byte of attributes: the largest one decides whether the header states the batch's largest timestamp.
 
 A hop costs one turn of a Python loop, so the loop is as short as can be: lengths of one and two bytes go through
 tables, and whatever the tables do not hold raises inside the loop and is then looked at with care. Where
 successive records have the same length, as they mostly have, a whole run is compared at once in C: the length
 bytes of k records are one strided slice of the batch.
+
+Most timestamp deltas are judged by a single byte. The caller passes the delta that it expects to be the largest. If its
+encoding has n bytes, any larger delta has a byte n that is not below that of the expected one; only a record with such
+a byte has its delta decoded.
 """
 
 from __future__ import annotations
 
+import sys
 from itertools import repeat
 from struct import Struct
 from struct import error as StructError  # noqa: N812 - see record_batch
@@ -54,86 +60,223 @@ _HOPS_MOST = 4096
 # a copy, made window by window so that it stays in the processor's cache.
 _WINDOW_BYTES = 32 * 1024
 _WINDOW_MAX_STRIDE_BYTES = 768
+# A strided slice of bytes is ten times as fast as one of a memoryview: up to this stride, that is worth a copy as well.
+_COPIED_STRIDE_BYTES = 384
+_MAX_RUN_TRIED = 1024
+
+# Timestamp deltas stay zigzag-encoded here: those below zero are odd, and of the others the larger is the larger delta.
+_MAX_DELTA_BYTES = 8
+_MAX_EXPECTED_DELTA = 1 << 7 * _MAX_DELTA_BYTES - 2
+_NEVER = 256
+_BELOW = [bytes(range(threshold)) for threshold in range(_NEVER + 1)]
+_ODD = bytes(range(1, 256, 2))
+_CONTINUED = bytes(range(128, 256))
+_SIGNIFICANCE = range(8) if sys.byteorder == "little" else range(7, -1, -1)
 
 
-def check_record_chain(batch: Buffer, max_bytes: int = MAX_DECOMPRESSED_BYTES) -> None:
+class _LargestDelta:
+    """The largest timestamp delta of the records seen so far, or an expected one that none of them has reached.
+
+    A record whose byte `ahead` of the first byte of its delta is below `threshold` has no larger delta.
+    """
+
+    __slots__ = ("ahead", "is_reached", "is_unknown", "threshold", "zigzag")
+
+    def __init__(self, expected: int) -> None:
+        self.is_reached = self.is_unknown = False
+        self.zigzag = self.threshold = zigzag = min(expected, _MAX_EXPECTED_DELTA) << 1
+        self.ahead = 0
+        if zigzag >= 128:
+            self._watch_last_byte()
+
+    def _watch_last_byte(self) -> None:
+        self.ahead = (self.zigzag.bit_length() - 1) // 7
+        self.threshold = self.zigzag >> 7 * self.ahead
+
+    @property
+    def value(self) -> int | None:
+        """None if the expected one was not reached, or a delta has more than 8 bytes."""
+        return self.zigzag >> 1 if self.is_reached and not self.is_unknown else None
+
+    def consider(self, data: bytes | memoryview, at: int) -> None:
+        """Take in the delta at `at`. Raises IndexError if the data ends in it."""
+        zigzag = shift = 0
+        while (byte := data[at]) >= 128:
+            zigzag |= (byte & 0x7F) << shift
+            shift += 7
+            at += 1
+            if shift == 7 * _MAX_DELTA_BYTES:
+                self.give_up()
+                return
+        zigzag |= byte << shift
+        if zigzag >= self.zigzag and not zigzag & 1 and not self.is_unknown:
+            self.is_reached = True
+            self.zigzag = zigzag
+            # The same delta again need not be considered, if a byte is enough to tell.
+            self.threshold = zigzag + 1
+            if zigzag >= 128:
+                self._watch_last_byte()
+
+    def give_up(self) -> None:
+        self.is_unknown = True
+        self.ahead, self.threshold = 0, _NEVER
+
+    def consider_run(self, records: bytes | memoryview, at: int, count: int, stride_bytes: int) -> None:
+        """Take in the deltas of records of the same length, the first of which is at `at`."""
+        column = _column(records, at + self.ahead, count, stride_bytes)
+        if len(column) == count and not column.translate(None, _BELOW[self.threshold]):
+            return
+        firsts = column if self.ahead == 0 else _column(records, at, count, stride_bytes)
+        if firsts.isascii():
+            self._consider_single_bytes(firsts)
+        elif firsts.translate(None, _CONTINUED) or not self._consider_numbers(records, at, count, stride_bytes):
+            for position in range(at, at + count * stride_bytes, stride_bytes):
+                self.consider(records, position)
+
+    def _consider_single_bytes(self, deltas: bytes) -> None:
+        while self.ahead == 0 and (rest := deltas.translate(None, _BELOW[self.threshold] + _ODD)):
+            deltas = rest
+            self.consider(rest, len(rest) - 1)
+
+    def _consider_numbers(self, records: bytes | memoryview, at: int, count: int, stride_bytes: int) -> bool:
+        """Take in deltas that all have the same number of bytes; False if they have not, or the greatest is odd.
+
+        As 64 bits each, the last byte being the most significant, they compare as they are.
+        """
+        numbers = bytearray(8 * count)
+        for index in range(_MAX_DELTA_BYTES):
+            column = _column(records, at + index, count, stride_bytes)
+            if len(column) < count:
+                return False
+            numbers[_SIGNIFICANCE[index] :: 8] = column
+            if column.isascii():
+                greatest = max(memoryview(numbers).cast("Q"))
+                if not greatest & 1:
+                    self.consider(greatest.to_bytes(8, "little"), 0)
+                return not greatest & 1
+            if column.translate(None, _CONTINUED):
+                return False
+        return False
+
+
+def _column(records: bytes | memoryview, start: int, count: int, stride_bytes: int) -> bytes:
+    """One byte of each of `count` records of the same length; fewer where the records end before."""
+    return bytes(records[start : start + (count - 1) * stride_bytes + 1 : stride_bytes])
+
+
+def check_record_chain(
+    batch: Buffer, expected_delta: int = 0, max_bytes: int = MAX_DECOMPRESSED_BYTES
+) -> int | None:
     """Check that the record lengths chain exactly over the batch's record bytes and give its record count.
 
-    `batch` is exactly one batch. Compressed records are decompressed first. Raises InvalidRecordError if the chain
-    is broken; CompressionError if the records cannot be decompressed into at most `max_bytes`.
+    `batch` is exactly one batch. Compressed records are decompressed first. Returns the largest timestamp delta, of
+    which `expected_delta` >= 0 is a guess; None if all are below the guess, or one has more than 8 bytes. Raises
+    InvalidRecordError if the chain is broken; CompressionError if the records cannot be decompressed into at most
+    `max_bytes`.
     """
     try:
         attributes, count, first, second = _peek(batch, _PEEK_POSITION)
     except StructError as error:
         if len(batch) == RECORD_BATCH_OVERHEAD and read_header(batch).record_count == 0:
-            return
+            return None
         raise InvalidRecordError(f"batch of {len(batch)} bytes is too short") from error
     if attributes & CODEC_MASK:
         records = memoryview(batch)[RECORD_BATCH_OVERHEAD:]
-        _check_chain(decompress(codec_of(attributes), records, max_bytes), 0, count)
-        return
+        return check_records(decompress(codec_of(attributes), records, max_bytes), count, expected_delta)[1]
     if count == 1 and not first & 1:
-        # By far the most frequent batch of all has one record with a length of one or two bytes.
+        # By far the most frequent batch of all has one record with a length of one or two bytes and delta 0.
         if first < 128:
-            if first >= 2 * _MIN_BODY_BYTES and 62 + (first >> 1) == len(batch):
-                return
-        elif 0 < second < 128 and (second << 6) + (first >> 1) - 1 == len(batch):
-            return
-    _check_chain(batch if isinstance(batch, bytes) else memoryview(batch), RECORD_BATCH_OVERHEAD, count)
-
-
-def _check_chain(data: bytes | memoryview, position: int, count: int) -> None:
+            if first >= 2 * _MIN_BODY_BYTES and 62 + (first >> 1) == len(batch) and not batch[63]:
+                return None if expected_delta else 0
+        elif 0 < second < 128 and (second << 6) + (first >> 1) - 1 == len(batch) and not batch[64]:
+            return None if expected_delta else 0
+    data = batch if isinstance(batch, bytes) else memoryview(batch)
+    largest = _LargestDelta(expected_delta)
     end = len(data)
-    if not 0 <= count * (_MIN_BODY_BYTES + 1) <= end - position:
-        raise InvalidRecordError(f"{count} records in {end - position} bytes")
-    hops = _HOPS_FIRST
-    remaining = count
+    _check_count(count, end - RECORD_BATCH_OVERHEAD)
+    position = _follow(data, RECORD_BATCH_OVERHEAD, count, largest)
+    if position != end:
+        raise InvalidRecordError(f"{end - position} bytes left after {count} records")
+    return largest.value
+
+
+def check_records(data: bytes | memoryview, count: int, expected_delta: int = 0) -> tuple[int, int | None]:
+    """As `check_record_chain`, of bytes that begin with the first record.
+
+    Returns the position of the last record and the largest timestamp delta.
+    """
+    largest = _LargestDelta(expected_delta)
+    _check_count(count, len(data))
+    last = _follow(data, 0, max(0, count - 1), largest)
+    position = _hop_with_care(data, last, largest) if count else 0
+    if position != len(data):
+        raise InvalidRecordError(f"{len(data) - position} bytes left after {count} records")
+    return last, largest.value
+
+
+def _check_count(count: int, size_bytes: int) -> None:
+    if not 0 <= count * (_MIN_BODY_BYTES + 1) <= size_bytes:
+        raise InvalidRecordError(f"{count} records in {size_bytes} bytes")
+
+
+def _follow(data: bytes | memoryview, position: int, count: int, largest: _LargestDelta) -> int:
+    """The position after `count` records."""
     if count <= _FEW:
         # A run would not pay for being looked for.
-        position = _hop(data, position, count, (end - position) // (count or 1))
-        remaining = 0
+        return _hop(data, position, count, (len(data) - position) // (count or 1), largest)
+    hops = _HOPS_FIRST
+    remaining = count
     while remaining:
-        run, stride_bytes = _uniform_run(data, position, remaining)
+        run, stride_bytes = _follow_run(data, position, remaining, largest)
         position += run * stride_bytes
         remaining -= run
         hops = _HOPS_FIRST if run >= _RUN_FIRST else min(hops * 4, _HOPS_MOST)
         step = min(remaining, hops)
-        position = _hop(data, position, step, stride_bytes)
+        position = _hop(data, position, step, stride_bytes, largest)
         remaining -= step
-    if position != end:
-        raise InvalidRecordError(f"{end - position} bytes left after {count} records")
+    return position
 
 
-def _uniform_run(data: bytes | memoryview, position: int, remaining: int) -> tuple[int, int]:
-    """How many records from `position` on have the length of the first, by the first few bytes or more; its stride.
+def _follow_run(
+    data: bytes | memoryview, position: int, remaining: int, largest: _LargestDelta
+) -> tuple[int, int]:
+    """How many records from `position` on have the length of the first; its stride.
 
     The run may be cut short: it is a short cut, not a promise.
     """
     stride_bytes, length_bytes = _read_stride(data, position)
+    length = bytes(data[position : position + length_bytes])
     most = min(remaining, (len(data) - position) // stride_bytes)
-    run = 1
+    run = 0
     tried = _RUN_FIRST
     while run < most:
         tried = min(tried, most - run)
         start = position + run * stride_bytes
+        records = data[start : start + tried * stride_bytes]
+        if stride_bytes <= _COPIED_STRIDE_BYTES:
+            records = bytes(records)
         matched = tried
         for index in range(length_bytes):
-            byte = data[position + index : position + index + 1]
-            column = bytes(data[start + index : start + index + (tried - 1) * stride_bytes + 1 : stride_bytes])
-            if column != bytes(byte) * tried:
+            byte = length[index : index + 1]
+            column = _column(records, index, tried, stride_bytes)
+            if column != byte * tried:
                 matched = min(matched, tried - len(column.lstrip(byte)))
+        if matched:
+            largest.consider_run(records, length_bytes + 1, matched, stride_bytes)
         run += matched
         if matched < tried:
             break
-        tried *= _RUN_GROWTH
+        tried = min(tried * _RUN_GROWTH, _MAX_RUN_TRIED)
     return run, stride_bytes
 
 
-def _hop(data: bytes | memoryview, position: int, count: int, stride_bytes: int) -> int:
+def _hop(
+    data: bytes | memoryview, position: int, count: int, stride_bytes: int, largest: _LargestDelta
+) -> int:
     """The position after `count` more records, found record by record. `stride_bytes` is a guess of the usual one."""
     if stride_bytes > _TABLES_MAX_STRIDE_BYTES:
         for _ in repeat(None, count):
-            position += _read_stride(data, position)[0]
+            position = _hop_with_care(data, position, largest)
         return position
     one_byte, low, high = _ONE_BYTE, _LOW, _HIGH
     window_bytes = _WINDOW_BYTES if stride_bytes <= _WINDOW_MAX_STRIDE_BYTES else len(data)
@@ -144,17 +287,37 @@ def _hop(data: bytes | memoryview, position: int, count: int, stride_bytes: int)
             window = data if window_bytes == len(data) else bytes(data[position : position + window_bytes])
             start = 0 if window is data else position
         here = position - start
+        # Where to look in a record with a length of one byte, and in one with two.
+        after_one, after_two, threshold = 2 + largest.ahead, 3 + largest.ahead, largest.threshold
         steps = repeat(None, count)
         try:
             for _ in steps:
                 byte = window[here]
-                here += one_byte[byte] if byte < 128 else low[byte] + high[window[here + 1]]  # type: ignore[operator]
+                if byte < 128:
+                    if window[here + after_one] >= threshold:
+                        largest.consider(window, here + 2)
+                        after_one, after_two, threshold = 2 + largest.ahead, 3 + largest.ahead, largest.threshold
+                    here += one_byte[byte]  # type: ignore[operator]
+                else:
+                    after = here + low[byte] + high[window[here + 1]]  # type: ignore[operator]
+                    if window[here + after_two] >= threshold:
+                        largest.consider(window, here + 3)
+                        after_one, after_two, threshold = 2 + largest.ahead, 3 + largest.ahead, largest.threshold
+                    here = after
             return start + here
         except (IndexError, TypeError):
-            position = start + here
             count = steps.__length_hint__()
-            position += _read_stride(data, position)[0]
+            position = _hop_with_care(data, start + here, largest)
     return position
+
+
+def _hop_with_care(data: bytes | memoryview, position: int, largest: _LargestDelta) -> int:
+    stride_bytes, length_bytes = _read_stride(data, position)
+    try:
+        largest.consider(data, position + length_bytes + 1)
+    except IndexError:
+        largest.give_up()
+    return position + stride_bytes
 
 
 def _read_stride(data: bytes | memoryview, position: int) -> tuple[int, int]:

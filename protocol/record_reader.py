@@ -10,15 +10,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from odradek.protocol.compression import Buffer, decompress
-from odradek.protocol.record_batch import RECORD_BATCH_OVERHEAD, BatchHeader, InvalidRecordError, read_header
+from odradek.protocol.record_batch import (
+    RECORD_BATCH_OVERHEAD,
+    BatchHeader,
+    InvalidRecordError,
+    read_header,
+    wrap_int64,
+)
 from odradek.protocol.record_chain import MAX_DECOMPRESSED_BYTES
 
 Headers = tuple[tuple[str, bytes | None], ...]
 
-_INT64_SPAN = 1 << 64
-_INT64_MAX = (1 << 63) - 1
 _UINT32_MASK = 0xFFFFFFFF
-_UINT64_MASK = _INT64_SPAN - 1
+_UINT64_MASK = (1 << 64) - 1
 _VARINT_BYTES = 5
 _VARLONG_BYTES = 10
 _LEAST_RECORD_BYTES = 7
@@ -97,10 +101,10 @@ def _read_record(data: bytes, position: int, header: BatchHeader) -> tuple[Recor
         headers, position = _read_headers(data, position, end, header_count)
     if position != end:
         raise InvalidRecordError(f"record states {body_bytes} bytes but its fields end {end - position} before")
-    timestamp = _wrapped(header.base_timestamp + timestamp_delta)
+    timestamp = wrap_int64(header.base_timestamp + timestamp_delta)
     if header.is_log_append_time:
         timestamp = header.max_timestamp
-    return Record(_wrapped(header.base_offset + offset_delta), timestamp, key, value, headers), position
+    return Record(wrap_int64(header.base_offset + offset_delta), timestamp, key, value, headers), position
 
 
 def _read_headers(data: bytes, position: int, end: int, count: int) -> tuple[Headers, int]:
@@ -151,11 +155,3 @@ def _read_unsigned(data: bytes, position: int, most_bytes: int) -> tuple[int, in
             return raw, position + 1
         shift += 7
     raise InvalidRecordError(f"number longer than {most_bytes} bytes before byte {position}")
-
-
-def _wrapped(value: int) -> int:
-    """A sum as signed 64 bit arithmetic gives it, so that it can always be written back."""
-    if -_INT64_MAX - 1 <= value <= _INT64_MAX:
-        return value
-    value &= _UINT64_MASK
-    return value - _INT64_SPAN if value > _INT64_MAX else value

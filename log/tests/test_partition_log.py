@@ -73,7 +73,8 @@ def test_rolls_before_an_offset_does_not_fit_the_index():
     log = open_log()
     append(log)
     for offset in (0x7FFFFFFF, 0x80000000):
-        log.append_as_follower(memoryview(build_batch([(NOW_MS, b"k", b"v", ())], base_offset=offset)))
+        data = build_batch([(NOW_MS, b"k", b"v", ())], base_offset=offset)
+        log.append_as_follower(memoryview(data), now_ms=NOW_MS)
     assert bases(log) == [0, 0x80000000]
 
 

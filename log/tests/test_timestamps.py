@@ -3,7 +3,8 @@
 import pytest
 
 from odradek.log.tests.support import NOW_MS, append, batch, config, open_log
-from odradek.protocol.records import Codec
+from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.protocol.records import Codec, build_batch, empty_batch, read_header, stamp_timestamps
 
 T = NOW_MS - 1000
 
@@ -73,9 +74,62 @@ def test_nothing_to_find():
     log = open_log()
     assert log.offset_of_max_timestamp() is None
     assert log.offset_for_timestamp(0) is None
-    append(log, batch([b"a"], timestamp=-1))
-    assert log.offset_of_max_timestamp() is None
-    assert log.offset_for_timestamp(0) is None
+
+
+@pytest.mark.parametrize("codec", list(Codec))
+def test_without_timestamps_the_first_record_is_the_latest(codec):
+    log = open_log()
+    for _ in range(2):
+        append(log, batch([b"a", b"b"], timestamp=-1, codec=codec))
+        log.roll(NOW_MS)
+    for _ in range(2):
+        assert log.offset_of_max_timestamp() == (0, -1, 0)
+        assert log.offset_for_timestamp(0) is None
+        log.close(NOW_MS)
+        log = open_log(log.fs, log.config)
+
+
+def stating(max_timestamp, times, *, base_offset=0, codec=Codec.NONE):
+    """A stored batch whose header states any largest timestamp, as it may be found on a disk."""
+    records = [(time, b"k", b"v", ()) for time in times]
+    data = bytearray(build_batch(records, base_offset=base_offset, partition_leader_epoch=0, codec=codec))
+    stamp_timestamps(data, codec, max_timestamp)
+    return memoryview(data)
+
+
+@pytest.mark.parametrize("codec", list(Codec))
+def test_a_stored_batch_that_overstates_its_largest_timestamp(codec):
+    log = open_log()
+    log.append_as_follower(stating(T + 9, [T, T + 3, T + 2], codec=codec), now_ms=NOW_MS)
+    log.append_as_follower(stating(T + 1, [T + 1], base_offset=3), now_ms=NOW_MS)
+    for is_clean in (True, False):
+        assert log.offset_of_max_timestamp() == (1, T + 3, 0)
+        assert find(log, 4) is None
+        log.close(NOW_MS)
+        log = open_log(log.fs, is_clean=is_clean)
+
+
+def test_the_latest_batch_is_empty_after_compaction():
+    log = open_log()
+    append(log, batch([b"a"], timestamp=T))
+    log.roll(NOW_MS)
+    empty = empty_batch(read_header(stating(T + 5, [T + 5], base_offset=1)))
+    log.append_as_follower(memoryview(empty), now_ms=NOW_MS)
+    assert log.offset_of_max_timestamp() == (0, T, 0)
+
+
+def test_records_that_cannot_be_read(caplog):
+    """They fail what needs them, not the disk."""
+    log = open_log()
+    data = bytearray(batch([b"a"], timestamp=T))
+    data[61] = 0x7E
+    stamp_timestamps(data, 0, T)
+    log.append_as_follower(memoryview(data), now_ms=NOW_MS)
+    for find_offset in (lambda: log.offset_for_timestamp(T), log.offset_of_max_timestamp):
+        with pytest.raises(KafkaError) as raised:
+            find_offset()
+        assert raised.value.code == ErrorCode.CORRUPT_MESSAGE
+    assert log.failure is None and "records are damaged" in caplog.text
 
 
 def test_truncation_forgets_times():

@@ -8,9 +8,11 @@ from hypothesis import strategies as st
 
 from odradek.log.partition_log import Origin
 from odradek.log.tests.support import NOW_MS, append, batch, config, idempotent, open_log, read_all
-from odradek.log.validation import RejectedRecordsError, check_record, follow_lengths, is_sound_first
+from odradek.log.validation import RejectedRecordsError, check_record, is_sound_first
 from odradek.protocol.crc import crc32c
 from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.protocol.record_batch import wrap_int64
+from odradek.protocol.record_chain import check_records
 from odradek.protocol.records import (
     Codec,
     ControlType,
@@ -201,6 +203,75 @@ def test_wrong_max_timestamp_is_put_right():
     assert info.max_timestamp == NOW_MS - 3
 
 
+NONE_AND_GZIP = pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP])
+
+
+@NONE_AND_GZIP
+@pytest.mark.parametrize("count", [1, 3, 5, 30])
+@pytest.mark.parametrize("stated", [-1, 0, NOW_MS - 10_000, NOW_MS + 10_000, NOW_MS + 9 * HOUR_MS, -(2**63)])
+def test_the_records_give_the_max_timestamp(codec, count, stated):
+    times = [NOW_MS - abs(count // 2 - number) for number in range(count)]
+    log = open_log()
+    info = append(log, changed(batch([b"v"] * count, timestamp=times, codec=codec), 35, ">q", stated))
+    assert info.max_timestamp == log.segments[0].max_timestamp == NOW_MS
+    stored = log.read(0, 10_000, upper_offset=count, at_least_one=True).read()
+    assert read_header(stored).max_timestamp == NOW_MS
+    assert crc32c(memoryview(stored)[21:]) == read_header(stored).crc
+    assert [record.timestamp for record in iter_records(stored)] == times
+
+
+@NONE_AND_GZIP
+@pytest.mark.parametrize("count", [1, 3, 5, 30])
+def test_records_without_timestamps_have_none_whatever_the_header_states(codec, count):
+    """librdkafka sends base timestamp -1 and max timestamp 0 for a producer that passes timestamp -1."""
+    log = open_log()
+    assert append(log, changed(batch([b"v"] * count, timestamp=-1, codec=codec), 35, ">q", 0)).max_timestamp == -1
+    assert log.segments[0].max_timestamp == log.segments[0].first_timestamp == -1
+
+
+@NONE_AND_GZIP
+@pytest.mark.parametrize("index", [0, 2, 9, 29])
+def test_a_timestamp_too_far_ahead_is_refused_whatever_the_header_states(codec, index):
+    times = [NOW_MS] * 30
+    times[index] = NOW_MS + HOUR_MS + 1
+    log = open_log()
+    with pytest.raises(RejectedRecordsError) as raised:
+        append(log, changed(batch([b"v"] * 30, timestamp=times, codec=codec), 35, ">q", NOW_MS))
+    assert raised.value.code == ErrorCode.INVALID_TIMESTAMP
+    assert [number for number, _ in raised.value.record_errors] == [index]
+
+
+@NONE_AND_GZIP
+@pytest.mark.parametrize(("base", "delta"), [(-(2**63), 0), (2**63 - 2, 5), (-(2**63) + 1, -2), (-1, -(2**63))])
+def test_timestamps_at_the_ends_of_the_64_bits_are_refused(codec, base, delta):
+    times = [base] + [wrap_int64(base + delta)] * 9
+    with pytest.raises(KafkaError) as raised:
+        append(open_log(), changed(batch([b"v"] * 10, timestamp=times, codec=codec), 35, ">q", 0))
+    assert raised.value.code == ErrorCode.INVALID_TIMESTAMP
+
+
+deltas = st.one_of(st.integers(-3, 130), st.integers(-9000, 9000), st.integers(-(2**45), HOUR_MS))
+
+
+@given(
+    st.integers(-1, 2) | st.integers(NOW_MS - 5, NOW_MS),
+    st.lists(st.tuples(deltas, st.integers(1, 40), st.integers(0, 90)), min_size=1, max_size=5),
+    st.sampled_from([-(2**63), -1, 0, NOW_MS, 2**63 - 1, None]),
+    st.booleans(),
+)
+def test_the_stored_max_timestamp_is_the_largest_of_the_records(base, runs, stated, is_shuffled):
+    records = [(base + delta, None, b"v" * size, ()) for delta, times, size in runs for _ in range(times)]
+    if is_shuffled:
+        records = records[::3] + records[1::3] + records[2::3]
+    data = memoryview(bytearray(build_batch(records)))
+    if stated is not None:
+        data = changed(data, 35, ">q", stated)
+    log = open_log(cfg=config(max_message_bytes=1 << 20, internal_segment_bytes=1 << 20))
+    expected = max(-1, *(timestamp for timestamp, *_ in records))
+    assert append(log, data).max_timestamp == expected
+    assert log.segments[0].max_timestamp == expected
+
+
 @pytest.mark.parametrize("target", ["uncompressed", "gzip", "snappy", "lz4", "zstd", "producer"])
 @pytest.mark.parametrize("source", list(Codec))
 def test_compression_type_of_the_topic(source, target):
@@ -318,8 +389,9 @@ class TestProducers:
 def test_record_checks_agree_with_the_builder(pairs):
     records = [(NOW_MS + index, key, value, ()) for index, (key, value) in enumerate(pairs)]
     data = memoryview(build_batch(records))
-    check_record_chain(data)
-    last = follow_lengths(data[61:], len(pairs))
+    assert check_record_chain(data) == len(pairs) - 1
+    last, largest_delta = check_records(data[61:], len(pairs))
+    assert largest_delta == len(pairs) - 1
     assert check_record(data[61:], 0) == (0, 0, pairs[0][0] is not None)
     assert check_record(data[61:], last) == (len(pairs) - 1, len(pairs) - 1, pairs[-1][0] is not None)
     assert is_sound_first(data)

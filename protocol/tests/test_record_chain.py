@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from odradek.protocol.record_chain import check_records
 from odradek.protocol.records import InvalidRecordError, build_batch, check_record_chain
 
 HEADER = build_batch([])[:57]
@@ -97,6 +98,55 @@ def test_agrees_with_the_slow_check_on_damaged_batches(parts, changes):
 def test_agrees_with_the_slow_check_on_noise(noise, count):
     batch = HEADER + struct.pack(">i", count) + noise
     assert fast_check(batch) == fast_check(memoryview(batch)) == slow_check(batch)
+
+
+deltas = st.one_of(
+    st.integers(0, 70), st.integers(-70, 200), st.integers(-10_000, 20_000), st.integers(-(2**40), 2**54 - 1)
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.lists(st.tuples(deltas, st.integers(0, 3), st.integers(1, 60), st.integers(0, 200)), min_size=1, max_size=6),
+    st.booleans(),
+    deltas,
+)
+def test_finds_the_largest_timestamp_delta(parts, is_shuffled, guess):
+    """Of records in runs of one length and in any order, with deltas that grow, and whatever is expected."""
+    base = 10**12
+    records = [
+        (base + delta + step * number, None, b"v" * size, ())
+        for delta, step, times, size in parts
+        for number in range(times)
+    ]
+    if is_shuffled:
+        records = records[::3] + records[1::3] + records[2::3]
+    records.insert(0, (base, None, b"", ()))
+    batch = build_batch(records)
+    largest = max(timestamp - base for timestamp, *_ in records)
+    for expected in (0, largest, max(0, largest - 1), largest // 2, max(0, guess)):
+        found = largest if largest >= expected else None
+        assert check_record_chain(batch, expected) == check_record_chain(memoryview(batch), expected) == found
+        assert check_records(batch[61:], len(records), expected)[1] == found
+        assert check_records(memoryview(batch)[61:], len(records), expected)[1] == found
+    last, _ = check_records(batch[61:], len(records))
+    assert last == len(build_batch(records[:-1])) - 61
+
+
+@pytest.mark.parametrize("count", [1, 5, 100])
+def test_does_not_tell_the_largest_delta_if_all_are_negative_or_one_is_long(count):
+    for deltas in ([-1] * count, [-(2**40)] * count, [0] * count + [2**60], [0] * count + [-(2**60)]):
+        batch = with_deltas(deltas)
+        for expected in (0, 5, 2**62):
+            assert check_record_chain(batch, expected) is None
+            assert check_record_chain(memoryview(batch), expected) is None
+
+
+def with_deltas(deltas):
+    """A batch with any timestamp deltas, the first one included."""
+    records = build_batch([(10**12, None, b"", ())] + [(10**12 + delta, None, b"", ()) for delta in deltas])[61:]
+    first_bytes = 1 + records[0] // 2
+    return HEADER + struct.pack(">i", len(deltas)) + records[first_bytes:]
 
 
 @pytest.mark.parametrize("extra", [1, 2, 3])

@@ -1,0 +1,118 @@
+"""The age of segments, by which retention deletes them.
+
+A segment is as old as its newest record, or as the last change of its file if no record has a timestamp. Batches that
+this process appended as leader state the largest timestamp of their records. Batches that were found on the disk or
+copied from a leader may state another: one in 1970 would have retention delete records that were written a moment ago,
+one in a distant future would keep the log for ever. So where the stated timestamp and the file's modification time
+disagree about an unverified segment, its records are read, in a thread, before it may be deleted.
+"""
+
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from odradek.log.background import RunInThread
+from odradek.log.segment import Segment
+from odradek.protocol.compression import CompressionError, decompress
+from odradek.protocol.record_batch import (
+    NO_TIMESTAMP,
+    RECORD_BATCH_OVERHEAD,
+    BatchHeader,
+    InvalidRecordError,
+)
+from odradek.protocol.record_chain import MAX_DECOMPRESSED_BYTES, check_records
+
+if TYPE_CHECKING:
+    from odradek.log.partition_log import PartitionLog
+
+logger = logging.getLogger(__name__)
+
+
+def is_older(segment: Segment, bound_ms: int) -> bool:
+    """Whether the newest record is certainly from before `bound_ms`. Raises OSError."""
+    newest_ms = segment.verified_timestamp_ms
+    if newest_ms is not None:
+        return newest_ms < bound_ms
+    return segment.largest_timestamp_ms < bound_ms and segment.modified_ms < bound_ms
+
+
+def is_doubtful(segment: Segment, bound_ms: int) -> bool:
+    """Whether only the records can tell if the segment is older than `bound_ms`. Raises OSError."""
+    if segment.verified_timestamp_ms is not None:
+        return False
+    return (segment.largest_timestamp_ms < bound_ms) is not (segment.modified_ms < bound_ms)
+
+
+def read_largest_timestamp(segment: Segment, size_bytes: int) -> int:
+    """The largest timestamp of the records in the first `size_bytes` of a segment. Blocks. Raises OSError.
+
+    A batch that cannot be read counts with the timestamp that it states.
+    """
+    largest = NO_TIMESTAMP
+    for position, header in segment.headers(0, size_bytes):
+        if header.is_log_append_time:
+            timestamp = header.max_timestamp
+        else:
+            batch = segment.file.pread(position, header.size_bytes)
+            try:
+                timestamp = _largest_in_batch(header, batch)
+            except (InvalidRecordError, CompressionError):
+                timestamp = header.max_timestamp
+        largest = max(largest, timestamp)
+    return largest
+
+
+def _largest_in_batch(header: BatchHeader, batch: bytes) -> int:
+    records: bytes | memoryview = memoryview(batch)[RECORD_BATCH_OVERHEAD:]
+    if header.codec:
+        records = decompress(header.codec, records, MAX_DECOMPRESSED_BYTES)
+    if header.base_timestamp >= NO_TIMESTAMP:
+        for expected in (max(0, header.max_timestamp - header.base_timestamp), 0):
+            largest_delta = check_records(records, header.record_count, expected)[1]
+            if largest_delta is not None:
+                return header.base_timestamp + largest_delta
+    from odradek.protocol.record_reader import iter_records
+
+    return max((record.timestamp for record in iter_records(batch)), default=NO_TIMESTAMP)
+
+
+class AgeVerifier:
+    """Reads doubtful segments, one at a time, in a thread. `retry(log, now_ms)` is called after each."""
+
+    def __init__(self, run_in_thread: RunInThread, retry: Callable[["PartitionLog", int], None]) -> None:
+        self._run_in_thread = run_in_thread
+        self._retry = retry
+        self._waiting: dict[Segment, tuple[PartitionLog, int]] = {}
+        self._is_reading = False
+
+    def add(self, log: "PartitionLog", segment: Segment, now_ms: int) -> None:
+        """Have `segment` read, unless it is waiting for that already."""
+        self._waiting.setdefault(segment, (log, now_ms))
+        if not self._is_reading:
+            self._read_next()
+
+    def _read_next(self) -> None:
+        if not self._waiting:
+            self._is_reading = False
+            return
+        self._is_reading = True
+        segment, (log, now_ms) = next(iter(self._waiting.items()))
+        size_bytes = segment.size_bytes
+        found: list[int] = []
+
+        def read() -> None:
+            found.append(read_largest_timestamp(segment, size_bytes))
+
+        def finish(error: Exception | None) -> None:
+            del self._waiting[segment]
+            if error is not None:
+                # The segment may be gone by now. If not, the next check of retention tries again.
+                logger.warning("segment cannot be read to verify its age segment=%s error=%s", segment, error)
+            else:
+                segment.timestamps_read(found[0], size_bytes)
+                # If it has grown since, the next check of retention decides.
+                if segment.size_bytes == size_bytes and segment in log.segments and log.failure is None:
+                    self._retry(log, now_ms)
+            self._read_next()
+
+        self._run_in_thread(read, finish)
