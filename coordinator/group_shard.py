@@ -112,6 +112,11 @@ class GroupShard:
             return _only_reply(token, responses.leave_error(error))
         return membership.leave_group(self._state, request, context, token, now_ms).result()
 
+    def rebalance_timeout_ms(self, group_id: str) -> int:
+        """How long a JoinGroup or SyncGroup of a group may wait for its members; 0 if there is no such group."""
+        group = self._state.groups.get(group_id)
+        return 0 if group is None else group.rebalance_timeout_ms()
+
     # -- administration ------------------------------------------------------------------------------------------
 
     def describe_groups(

@@ -88,7 +88,7 @@ class Broker:
         self._store: MetadataStore | None = None
         self._fs = surroundings.fs
         self._dispatch = Dispatch(self.services)
-        self._connections = ConnectionRegistry(self._reactor, config.connections_max_idle_ms)
+        self._connections = ConnectionRegistry(self.services, config.connections_max_idle_ms)
         self._background: Any = None
         self._delayed_tasks = DelayedTasks(self._reactor)
         self._topic_configs: BrokerConfigs | None = None

@@ -1,7 +1,11 @@
 """One client connection: requests in, responses out, in order.
 
-As in Kafka, one request of a connection is in progress at a time and the next is not looked at before the answer to
-the last has left for the socket. That gives the order that clients rely on and bounds what a connection can hold.
+As in Kafka, one request of a connection is in progress at a time, and the next is not begun before the socket has taken
+the response to the last. That gives the order that clients rely on and bounds the memory of a connection.
+
+Whether the next request has to wait is never stored. It follows from what is pending: a request in progress, or a
+writer that is not idle. What ends either (the handler's Deferred, the writer's `on_drained`) only causes a look at the
+backlog, so that no order of events can leave a request behind.
 """
 
 import logging
@@ -10,6 +14,8 @@ from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
+
+from twisted.python.failure import Failure
 
 from odradek.protocol.codec import MALFORMED, Splice
 from odradek.protocol.errors import ErrorCode, KafkaError
@@ -22,9 +28,8 @@ from odradek.server.request import NO_RESPONSE, CloseConnection, RequestContext
 
 if TYPE_CHECKING:
     from twisted.internet.defer import Deferred
-    from twisted.python.failure import Failure
 
-    from odradek.server.produce_memo import ProduceMemo
+    from odradek.server.produce_memo import PendingProduce, ProduceMemo
     from odradek.server.transport import KafkaTransport
 
 logger = logging.getLogger(__name__)
@@ -40,8 +45,23 @@ _NO_ID: Final = b"\0" * (2**15 + 1)
 """Longer than any client id, and so equal to none."""
 
 
+class RequestInProgress:
+    """A request whose response is still to come."""
+
+    __slots__ = ("api", "correlation_id", "deferred", "request")
+
+    def __init__(self, api: BoundApi, correlation_id: int, request: Any, deferred: "Deferred[Any]") -> None:
+        self.api = api
+        self.correlation_id = correlation_id
+        self.request = request
+        self.deferred = deferred
+
+
 class Connection:
-    """The state of one connection, between the transport and the handlers."""
+    """The state of one connection, between the transport and the handlers.
+
+    in_progress: the request that a handler has not answered yet
+    """
 
     def __init__(self, transport: "KafkaTransport", dispatch: Dispatch, context: RequestContext) -> None:
         self._transport = transport
@@ -51,87 +71,95 @@ class Connection:
         self._client_id_bytes = _NO_ID
         self._produce_memo: ProduceMemo | None = None
         self.context = context
+        self.in_progress: RequestInProgress | None = None
         self._backlog: deque[bytes | memoryview] = deque()
-        self._in_progress: Deferred[Any] | None = None
-        self._blocked = False
-        self._is_unblocking = False
-        self._paused = False
-        self._lost = False
+        self._is_paused = False
+        self._is_closed = False
         self._refusal: str | None = None
 
+    @property
+    def next_frame(self) -> bytes | memoryview | None:
+        """The request that is begun next, if one has arrived."""
+        return self._backlog[0] if self._backlog else None
+
     def frame_received(self, frame: bytes) -> None:
-        """One frame that came alone, as most do."""
-        if self._blocked:
+        """One frame that came alone, as most do; the backlog is for others."""
+        if self._backlog or self._has_to_wait():
             self.frames_received([frame])
-        else:
+            return
+        try:
             self._request(frame)
+        except Exception:
+            self._close_after_defect()
 
     def frames_received(self, frames: Sequence[bytes | memoryview]) -> None:
         """Frames in the order of arrival, each with its length prefix."""
-        if self._blocked:
-            self._backlog.extend(frames)
-        else:
-            for number, frame in enumerate(frames, 1):
-                self._request(frame)
-                if self._blocked:
-                    self._backlog.extend(frames[number:])
-                    break
-        if not self._paused and self._backlog and self._has_enough_to_do():
-            self._paused = True
+        self._backlog.extend(frames)
+        self._begin_requests()
+        if not self._is_paused and self._has_enough_to_do():
+            self._is_paused = True
             self._transport.pause_reading()
 
-    @property
-    def is_busy(self) -> bool:
-        """Whether a request is in progress, or its response still on the way."""
-        return self._blocked
-
-    def output_held_back(self) -> None:
-        """The socket did not take the last response whole: no further request until it has."""
-        self._blocked = True
-
     def output_drained(self) -> None:
-        """The last response has reached the socket."""
-        if self._in_progress is None:
-            self._unblock()
+        """The socket has taken all responses."""
+        self._begin_requests()
+
+    def closing(self) -> None:
+        """The connection is about to be closed: begin no further request. One in progress may still be answered."""
+        self._backlog.clear()
+        self._refusal = None
 
     def connection_lost(self) -> None:
-        """The client is gone: drop what it asked."""
-        self._lost = True
+        """The client is gone: drop its requests."""
+        self._is_closed = True
         self._backlog.clear()
-        if self._in_progress is not None:
-            self._in_progress.cancel()
+        if self.in_progress is not None:
+            self.in_progress.deferred.cancel()
 
     def refuse(self, why: str) -> None:
         """Close because of what the client sent, with the one line an operator needs."""
         logger.warning(
             "closing connection client=%s client_id=%s why=%r", self.context.client_host, self.context.client_id, why
         )
-        self._lost = True
-        self._backlog.clear()
-        self._transport.close()
+        self._close()
 
     def refuse_in_turn(self, why: str) -> None:
         """Close because of what the client sent, once what it sent before is answered."""
-        if self._blocked:
-            self._refusal = why
-        elif not self._lost:
-            self.refuse(why)
+        self._refusal = why
+        self._begin_requests()
 
-    def _unblock(self) -> None:
-        self._blocked = False
-        if self._is_unblocking:
-            return
-        self._is_unblocking = True
+    def _close(self) -> None:
+        self._is_closed = True
+        self._transport.close()
+
+    def _close_after_defect(self) -> None:
+        """Called where nothing is expected to fail: without the connection the client would wait for ever."""
+        logger.exception(
+            "unexpected error outside of a handler; closing the connection; please report it client=%s client_id=%s",
+            self.context.client_host,
+            self.context.client_id,
+        )
+        self._close()
+
+    def _has_to_wait(self) -> bool:
+        """Whether the next request may not be begun yet."""
+        return self.in_progress is not None or not self._transport.writer.is_idle
+
+    def _begin_requests(self) -> None:
+        """Begin requests of the backlog until one of them makes the next wait. The only place that takes one."""
+        backlog = self._backlog
         try:
-            while self._backlog and not self._blocked:
-                self._request(self._backlog.popleft())
-        finally:
-            self._is_unblocking = False
-        if self._refusal is not None and not self._blocked and not self._lost:
-            self.refuse(self._refusal)
+            while backlog and not self._has_to_wait():
+                self._request(backlog.popleft())
+        except Exception:
+            self._close_after_defect()
+        if self._is_closed:
             return
-        if self._paused and not self._blocked and not self._has_enough_to_do():
-            self._paused = False
+        if self._refusal is not None:
+            if not self._has_to_wait():
+                self.refuse(self._refusal)
+        elif self._is_paused and not self._has_enough_to_do():
+            self._is_paused = False
             self._transport.resume_reading()
 
     def _has_enough_to_do(self) -> bool:
@@ -139,8 +167,8 @@ class Connection:
         return len(backlog) >= _BACKLOG_LIMIT or sum(map(len, backlog)) >= _BACKLOG_LIMIT_BYTES
 
     def _request(self, frame: bytes | memoryview) -> None:
-        """Decode one request, let its handler answer, and send the answer if it is there already."""
-        if self._lost:
+        """Decode one request, call its handler, and send the response if it is there already."""
+        if self._is_closed:
             return
         unforeseen: Exception | None = None
         if self._produce_memo is not None:
@@ -206,14 +234,13 @@ class Connection:
             self._produce_memo = ProduceMemo(self._services)
         self._produce_memo.remember(frame, self.context, request, response)
 
-    def _answer_produce(self, frame: bytes | memoryview, answer: Any) -> None:
-        """Send what the memo answered, or wait for it."""
+    def _answer_produce(self, frame: bytes | memoryview, answer: "bytearray | PendingProduce") -> None:
+        """Send the memo's response, or wait for it."""
         if isinstance(answer, bytearray):
-            if not self._transport.writer.send_one(answer):
-                self._blocked = True
+            self._transport.writer.send_one(answer)
             return
         code, correlation_id, _ = read_request_prefix(frame, SIZE_BYTES)
-        self._wait_for(self._bound[code], correlation_id, None, answer)
+        self._wait_for(self._dispatch.find(code), correlation_id, answer.request, answer.response)
 
     def _read_client_id(self, frame: bytes | memoryview, size: int, end: int, api: BoundApi) -> int:
         """Note who asks; where the request's body begins."""
@@ -224,40 +251,27 @@ class Connection:
         return position
 
     def _wait_for(self, api: BoundApi, correlation_id: int, request: Any, deferred: "Deferred[Any]") -> None:
-        self._in_progress = deferred
-        self._blocked = True
+        self.in_progress = RequestInProgress(api, correlation_id, request, deferred)
+        deferred.addBoth(self._answered, self.in_progress)
 
-        def answered(response: Any) -> None:
-            self._in_progress = None
-            if isinstance(response, bytearray):
-                if not self._lost and not self._transport.writer.send_one(response):
-                    self._blocked = True
-            elif response is not NO_RESPONSE:
-                self._respond(api, correlation_id, response)
-            self._done_waiting()
-
-        def failed(failure: "Failure") -> None:
-            self._in_progress = None
-            if self._lost:
-                return
-            self._answer_failure(api, correlation_id, request, failure.value or RuntimeError("no reason given"))
-            self._done_waiting()
-
-        deferred.addCallbacks(answered, failed)
-
-    def _done_waiting(self) -> None:
-        """Go on with the requests that came meanwhile.
-
-        Not at once: what ended the wait may be another connection's append, whose own work is not done yet.
-        """
-        if self._backlog:
-            self._transport.next_turn(self._go_on)
-        else:
-            self._go_on()
-
-    def _go_on(self) -> None:
-        if self._in_progress is None and self._transport.writer.is_idle and not self._lost:
-            self._unblock()
+    def _answered(self, outcome: Any, waiting: RequestInProgress) -> None:
+        """The handler's Deferred has fired: send the response."""
+        self.in_progress = None
+        if self._is_closed:
+            return
+        try:
+            if isinstance(outcome, Failure):
+                error = outcome.value or RuntimeError("a failure without an exception")
+                self._answer_failure(waiting.api, waiting.correlation_id, waiting.request, error)
+            elif isinstance(outcome, bytearray):
+                self._transport.writer.send_one(outcome)
+            elif outcome is not NO_RESPONSE:
+                self._respond(waiting.api, waiting.correlation_id, outcome)
+        except Exception:
+            self._close_after_defect()
+        if self._backlog or self._refusal is not None:
+            # Not at once: the Deferred may have fired within another connection's append, which has to end first.
+            self._transport.next_turn(self._begin_requests)
 
     def _answer_failure(self, api: BoundApi, correlation_id: int, request: Any, error: BaseException) -> None:
         if isinstance(error, CloseConnection):
@@ -267,19 +281,16 @@ class Connection:
             self._dispatch.count_unexpected(api.name)
             logger.error(
                 "unexpected error in a handler; the request was answered with UNKNOWN_SERVER_ERROR; please report it "
-                "api=%s version=%d client_id=%s", api.name, self.context.api_version, self.context.client_id,
-                exc_info=error,
+                "api=%s version=%d client_id=%s", api.name, api.version, self.context.client_id, exc_info=error,
             )
             error = KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR)
-        response = api.error_response(request, self.context.api_version, error)
+        response = api.error_response(request, api.version, error)
         if response is None:
             self.refuse(f"{api.name} failed: {error}")
         else:
             self._respond(api, correlation_id, response)
 
     def _respond(self, api: BoundApi, correlation_id: int, response: Message) -> None:
-        if self._lost:
-            return
         out = bytearray(_pack_response_head(0, correlation_id))
         if api.flexible_response_header:
             out.append(0)
@@ -293,8 +304,7 @@ class Connection:
         writer = self._transport.writer
         if not splices:
             _pack_size_into(out, 0, len(out) - SIZE_BYTES)
-            if not writer.send_one(out):
-                self._blocked = True
+            writer.send_one(out)
             return
         size = len(out) - SIZE_BYTES + sum(splice.region.size_bytes for splice in splices)
         _pack_size_into(out, 0, size)
@@ -308,5 +318,4 @@ class Connection:
             start = position
         if start < len(out):
             pieces.append(view[start:])
-        if not writer.send(pieces):
-            self._blocked = True
+        writer.send(pieces)

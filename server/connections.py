@@ -1,23 +1,36 @@
-"""All open client connections: to be closed at the end, and when they have been idle for too long."""
+"""All open client connections: closed at the end, and when idle; looked after for stalls."""
 
-from typing import TYPE_CHECKING, Any
+import logging
+from typing import TYPE_CHECKING, Any, Final
+
+from odradek.server.stalls import StallWatch
 
 if TYPE_CHECKING:
+    from odradek.server.services import Services
     from odradek.server.transport import KafkaTransport
+
+logger = logging.getLogger(__name__)
+
+_LOOK_INTERVAL_S: Final = 5.0
+_LOOKS_PER_IDLE_TIME: Final = 8
 
 
 class ConnectionRegistry:
-    """Knows the open connections.
+    """The open connections.
 
-    `start` begins to look for idle ones, every half of `max_idle_ms` (Kafka: `connections.max.idle.ms`, -1: never). A
-    connection that was silent between two looks, and has no request in progress, is closed; so one is idle for at
-    least half and at most the whole of that time.
+    From `start` on every connection is looked at every few seconds. It is idle, and is closed, when no bytes were
+    received or sent for `max_idle_ms` (Kafka: `connections.max.idle.ms`, -1: never). As in Kafka that includes
+    connections whose request is in progress, and clients that do not read their responses. The last activity counts
+    from the look that found it, so a connection is never closed too early, and at most two looks too late.
     """
 
-    def __init__(self, reactor: Any, max_idle_ms: int) -> None:
-        self._reactor = reactor
-        self._interval_s = max_idle_ms / 2000
-        self._open: dict[KafkaTransport, None] = {}
+    def __init__(self, services: "Services", max_idle_ms: int) -> None:
+        self._services = services
+        self._max_idle_s = max_idle_ms / 1000
+        self._interval_s = _LOOK_INTERVAL_S
+        if max_idle_ms > 0:
+            self._interval_s = min(_LOOK_INTERVAL_S, self._max_idle_s / _LOOKS_PER_IDLE_TIME)
+        self._open: dict[KafkaTransport, _Observed] = {}
         self._call: Any = None
 
     def __len__(self) -> int:
@@ -25,16 +38,15 @@ class ConnectionRegistry:
 
     def add(self, connection: "KafkaTransport") -> None:
         """A client has connected."""
-        self._open[connection] = None
+        self._open[connection] = _Observed(self._services.reactor.seconds())
 
     def remove(self, connection: "KafkaTransport") -> None:
         """A client is gone."""
         self._open.pop(connection, None)
 
     def start(self) -> None:
-        """Begin to look for idle connections."""
-        if self._interval_s > 0:
-            self._call = self._reactor.callLater(self._interval_s, self._look)
+        """Begin to look at the connections."""
+        self._call = self._services.reactor.callLater(self._interval_s, self._look)
 
     def stop(self) -> None:
         """Close all connections."""
@@ -45,9 +57,31 @@ class ConnectionRegistry:
             connection.close()
 
     def _look(self) -> None:
-        for connection in list(self._open):
-            if connection.was_active:
-                connection.was_active = False
-            elif not connection.connection.is_busy:
+        reactor = self._services.reactor
+        self._call = reactor.callLater(self._interval_s, self._look)
+        now_s = reactor.seconds()
+        for connection, observed in list(self._open.items()):
+            stall = observed.stall
+            stall.look(connection, self._services, now_s, connection.writer.has_progressed)
+            if connection.take_activity():
+                observed.active_s = now_s
+            idle_s = now_s - observed.active_s
+            if 0 < self._max_idle_s <= idle_s:
+                level = logging.WARNING if stall.holds_something else logging.DEBUG
+                context = connection.connection.context
+                logger.log(
+                    level,
+                    "closing idle connection client=%s client_id=%s idle_s=%.0f has_unanswered_request=%s",
+                    context.client_host, context.client_id, idle_s, stall.holds_something,
+                )  # fmt: skip
                 connection.close()
-        self._call = self._reactor.callLater(self._interval_s, self._look)
+
+
+class _Observed:
+    """The looks at one connection so far."""
+
+    __slots__ = ("active_s", "stall")
+
+    def __init__(self, now_s: float) -> None:
+        self.active_s = now_s
+        self.stall = StallWatch()

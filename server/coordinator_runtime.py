@@ -11,9 +11,8 @@ import logging
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
-
-from twisted.internet.defer import Deferred
 
 from odradek.coordinator.partitioning import partition_for
 from odradek.coordinator.phase import Phase
@@ -22,6 +21,7 @@ from odradek.log.validation import Origin
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.records import build_batch
 from odradek.server.coordinator_loading import ShardLoad, is_transient, retry_pause_s
+from odradek.server.waits import Wait
 
 if TYPE_CHECKING:
     from odradek.log.log_append import AppendInfo
@@ -66,10 +66,11 @@ S = TypeVar("S", bound=Shard)
 class PendingReply:
     """A token: holds the response if it comes at once, else hands out a Deferred for it."""
 
-    __slots__ = ("_deferred", "_response")
+    __slots__ = ("_deferred", "_describe", "_response")
 
-    def __init__(self) -> None:
-        self._deferred: Deferred[Any] | None = None
+    def __init__(self, describe: Callable[[], str]) -> None:
+        self._deferred: Wait[Any] | None = None
+        self._describe = describe
         self._response: Any = None
 
     def answer(self, response: Any) -> None:
@@ -83,7 +84,7 @@ class PendingReply:
         """The response, or a Deferred that will have it."""
         if self._response is not None:
             return self._response
-        self._deferred = Deferred()
+        self._deferred = Wait(self._describe)
         return self._deferred
 
 
@@ -197,7 +198,7 @@ class CoordinatorRuntime(ABC, Generic[S]):
 
     def run_on(self, index: int, decide: Callable[[S, PendingReply, int], Result]) -> Any:
         """`run` for a shard that is already known."""
-        token = PendingReply()
+        token = PendingReply(partial(self._describe_wait, index))
         led = self._led.get(index)
         now_ms = self._now_ms()
         if led is None:
@@ -205,6 +206,18 @@ class CoordinatorRuntime(ABC, Generic[S]):
         else:
             self._carry_out(led, decide(led.shard, token, now_ms))
         return token.outcome()
+
+    def _describe_wait(self, index: int) -> str:
+        """What a request to a shard that is not answered yet waits for."""
+        led = self._led.get(index)
+        if led is None:
+            return f"coordinator {self.topic}-{index}, which is not led here any more"
+        if not led.waiting:
+            return f"coordinator {self.topic}-{index}: other members or a timer; no write is pending"
+        offset, log = led.waiting[0][0], led.partition.log
+        high_watermark = None if log is None else log.high_watermark
+        count = len(led.waiting)
+        return f"coordinator {self.topic}-{index}: replication of {count} writes, first {offset=}, {high_watermark=}"
 
     # -- leadership --------------------------------------------------------------------------------------------------
 

@@ -11,9 +11,11 @@ the same time, one never twice at once. Nothing is held up on purpose.
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from twisted.internet.defer import Deferred
+from odradek.server.waits import Wait
 
 if TYPE_CHECKING:
+    from twisted.internet.defer import Deferred
+
     from odradek.log.log_manager import LogManager
     from odradek.replication.partition import Partition
 
@@ -42,7 +44,7 @@ class Flusher:
 
     def flush(self, partition: "Partition") -> "Deferred[bool]":
         """Fires when everything appended so far is on the disk (True), or cannot be written to it (False)."""
-        deferred: Deferred[bool] = Deferred()
+        deferred: Wait[bool] = Wait(lambda: f"sync of {partition.topic}-{partition.index} to the disk")
         self.request(partition)
         self._next[partition].append(deferred)
         return deferred

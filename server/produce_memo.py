@@ -12,7 +12,7 @@ So it does with a transaction's first batch on a partition, which has to be veri
 
 import struct
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from odradek.protocol.codec import MALFORMED, Buffer, encoder, read_varint_tail
 from odradek.protocol.errors import ErrorCode, KafkaError
@@ -94,6 +94,16 @@ class _Known:
         self.response = bytes(template)
 
 
+class PendingProduce(NamedTuple):
+    """A batch that is appended and still waits: the request as far as an error needs it, and the response to come.
+
+    `response` gives the encoded response, or a `ProduceResponse`.
+    """
+
+    request: ProduceRequest
+    response: "Deferred[Any]"
+
+
 class ProduceMemo:
     """The heads that one connection has sent, all of one API version and of a few lengths."""
 
@@ -107,8 +117,8 @@ class ProduceMemo:
         self._version = 0
         self._flexible = False
 
-    def answer(self, frame: Buffer) -> Any:
-        """Append a frame with a known head: its encoded response, or a Deferred of that or of a `ProduceResponse`.
+    def answer(self, frame: Buffer) -> bytearray | PendingProduce | None:
+        """Append a frame with a known head: its encoded response, or a `PendingProduce`.
 
         None if the frame is not one of those, or if it cannot be appended; then nothing was.
         """
@@ -145,17 +155,16 @@ class ProduceMemo:
             return self._when_done(known, info, out)
         return out
 
-    def _when_done(self, known: _Known, info: "AppendInfo", out: bytearray) -> "Deferred[Any]":
-        """`out` once the batch is replicated, or synced; what the general way says if it is both or fails."""
+    def _when_done(self, known: _Known, info: "AppendInfo", out: bytearray) -> PendingProduce:
+        """`out` once the batch is replicated, or synced; the general way's response if it is both or fails."""
         services, partition, acks, offset = self._services, known.partition, known.acks, info.last_offset + 1
-        request = ProduceRequest(acks=acks, timeout_ms=known.timeout_ms)
+        data = [ProduceRequestPartitionProduceData(index=partition.index)]
+        topic = ProduceRequestTopicProduceData(
+            name=known.topic.name, topic_id=known.topic.topic_id, partition_data=data
+        )
+        request = ProduceRequest(acks=acks, timeout_ms=known.timeout_ms, topic_data=[topic])
 
         def failed(error: KafkaError) -> ProduceResponse | None:
-            row = ProduceRequestPartitionProduceData(index=partition.index)
-            topic = ProduceRequestTopicProduceData(
-                name=known.topic.name, topic_id=known.topic.topic_id, partition_data=[row]
-            )
-            request.topic_data = [topic]
             return produce.produce_error(request, self._version, error)
 
         def settled() -> bytearray | ProduceResponse | None:
@@ -164,17 +173,19 @@ class ProduceMemo:
             except KafkaError as error:
                 return failed(error)
 
+        response: Deferred[Any]
         if not partition.waits_for_sync(info, acks):
             operation = DelayedOperation(settled, lambda: failed(KafkaError(ErrorCode.REQUEST_TIMED_OUT)))
-            answer = operation.wait(services.reactor, known.timeout_ms, (partition,))
+            response = operation.wait(services.reactor, known.timeout_ms, (partition,))
             # Whom the append woke may have found the disk broken.
             operation.wake()
-            return answer
-        if acks == -1:
-            return produce.finish_one(services, partition, known.topic, request, info)
-        return services.flusher.flush(partition).addCallback(
-            lambda is_synced: out if is_synced else failed(KafkaError(ErrorCode.KAFKA_STORAGE_ERROR))
-        )
+        elif acks == -1:
+            response = produce.finish_one(services, partition, known.topic, request, info)
+        else:
+            response = services.flusher.flush(partition).addCallback(
+                lambda is_synced: out if is_synced else failed(KafkaError(ErrorCode.KAFKA_STORAGE_ERROR))
+            )
+        return PendingProduce(request, response)
 
     def _records(self, frame: Buffer, head_end: int) -> memoryview | None:
         """The records behind a head; None unless they end where the frame has to."""

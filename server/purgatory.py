@@ -5,12 +5,16 @@ it can be completed now; the timeout does not ask.
 """
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
-from twisted.internet.defer import Deferred
+from odradek.server.waits import Wait
 
 if TYPE_CHECKING:
+    from twisted.internet.defer import Deferred
+
     from odradek.replication.partition import Partition
+
+_MOST_NAMED: Final = 3
 
 
 class DelayedOperation:
@@ -23,7 +27,7 @@ class DelayedOperation:
     __slots__ = ("_on_timeout", "_timer", "_try_complete", "_watching", "deferred")
 
     def __init__(self, try_complete: Callable[[], Any | None], on_timeout: Callable[[], Any]) -> None:
-        self.deferred: Deferred[Any] = Deferred(self._cancelled)
+        self.deferred: Deferred[Any] = Wait(self._describe, self._cancelled)
         self._try_complete = try_complete
         self._on_timeout = on_timeout
         self._watching: list[Partition] = []
@@ -66,6 +70,11 @@ class DelayedOperation:
             self.deferred.errback(error)
             return
         self.deferred.callback(response)
+
+    def _describe(self) -> str:
+        names = [f"{partition.topic}-{partition.index}" for partition in self._watching[:_MOST_NAMED]]
+        more = len(self._watching) - len(names)
+        return f"purgatory: {', '.join(names)}{f' and {more} more' if more else ''}"
 
     def _cancelled(self, deferred: "Deferred[Any]") -> None:
         self._finish()

@@ -22,6 +22,7 @@ from odradek.protocol.messages.produce import ProduceRequest
 from odradek.protocol.record_batch import RECORD_BATCH_OVERHEAD
 from odradek.replication.topic_names import TRANSACTION_STATE_TOPIC
 from odradek.server.handlers import produce
+from odradek.server.waits import Wait
 
 if TYPE_CHECKING:
     from odradek.log.producer_state import Verification
@@ -160,7 +161,7 @@ class TransactionVerifier:
         services = self._services
         if ErrorCode.CONCURRENT_TRANSACTIONS not in verified.errors.values() or services.now_ms() >= until_ms:
             return verified
-        pause: Deferred[None] = Deferred(lambda _: timer.cancel())
+        pause: Wait[None] = Wait(lambda: "end of the transaction before", lambda _: timer.cancel())
         pause_ms = min(pause_ms, services.config.add_partitions_to_txn_retry_backoff_ms)
         timer = services.reactor.callLater(pause_ms / 1000, pause.callback, None)
         return pause.addCallback(

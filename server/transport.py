@@ -1,7 +1,7 @@
 """The edge: Twisted's view of a connection. The only `dataReceived` in Odradek.
 
 Reading: bytes are cut into frames and handed to `Connection`. Writing: `SocketWriter` sends within the same reactor
-turn, and queues only what the socket does not take; record bytes go from file to socket by `sendfile`.
+iteration, and queues only what the socket does not take; record bytes go from file to socket by `sendfile`.
 """
 
 import logging
@@ -33,63 +33,77 @@ the 128 KiB from which on the C library maps and unmaps memory anew for each rea
 
 _MUCH_BYTES: Final = 262_144
 _TURN_LIMIT_BYTES: Final = 4194304
-"""What one connection may send in one reactor turn, so that a fast reader does not starve the others."""
+"""Bytes that one connection may send in one reactor iteration, so that a fast reader does not starve the others."""
+
+_PENDING_LIMIT_BYTES: Final = 262_144
+"""Small responses wait for the end of the reactor iteration up to this size, and then leave at once.
+
+A read of `READ_BYTES` may hold thousands of requests. Without a limit all their responses would be in memory before the
+first is sent; with it, the request behind the one whose response the socket does not take waits."""
 
 
 @implementer(IPullProducer)
 class SocketWriter:
     """Sends pieces, bytes and file regions, in order.
 
-    Small responses wait for the end of the reactor's turn; without a `turn` they leave at once. Whenever something is
-    left over it registers itself as the transport's pull producer, so Twisted's own write buffer stays empty and the
-    socket is ours. `on_held_back` is called when a small response did not go whole at the end of its turn,
-    `on_drained` when the queue has become empty again.
+    Small responses wait for the end of the reactor iteration; without a `turn` they leave at once. While the socket
+    does not take everything the writer is registered as the transport's pull producer, so Twisted's own write buffer
+    stays empty and nothing but this object writes to the socket.
+
+    Whether a connection has to wait is never signalled: it reads `is_idle`. `on_drained` only ends a wait. It is called
+    for a write event of the reactor, when the queue has become empty, never from within `send_one`, `send` or `flush`.
+
+    has_progressed: set whenever the socket takes bytes; `ConnectionRegistry` resets it
     """
 
-    def __init__(
-        self,
-        transport: Any,
-        turn: Turn | None,
-        send_file: SendFile,
-        on_held_back: Callable[[], None],
-        on_drained: Callable[[], None],
-    ) -> None:
+    def __init__(self, transport: Any, turn: Turn | None, send_file: SendFile, on_drained: Callable[[], None]) -> None:
+        self.has_progressed = False
         self._transport = transport
         self._turn = turn
         self._send_file = send_file
-        self._pending: bytearray | None = None
-        self._on_held_back = on_held_back
-        self._socket: socket.socket = transport.getHandle()
         self._on_drained = on_drained
+        self._socket: socket.socket = transport.getHandle()
+        self._pending: bytearray | None = None
         self._queue: deque[Piece] = deque()
         self._region_sent_bytes = 0
-        self._registered = False
+        self._is_registered = False
+        self._is_closed = False
 
     @property
     def is_idle(self) -> bool:
-        """Whether everything sent so far has reached the socket."""
-        return not self._queue
+        """Whether the socket has taken everything, except what waits for the end of the reactor iteration.
 
-    def send_one(self, data: bytearray) -> bool:
-        """Send a response that is one piece, at the end of the turn; False if there is a queue to wait in."""
+        False for good once the connection has failed.
+        """
+        return not self._queue and not self._is_closed
+
+    @property
+    def unsent_bytes(self) -> int:
+        """Bytes that the socket has not taken, at most `_PENDING_LIMIT_BYTES` and two responses."""
+        unsent = len(self._pending or b"") - self._region_sent_bytes
+        for piece in self._queue:
+            unsent += len(piece) if isinstance(piece, (bytes, bytearray, memoryview)) else piece.size_bytes
+        return unsent
+
+    def send_one(self, data: bytearray) -> None:
+        """Send a response that is one piece, at the end of the iteration."""
         if self._queue:
             self._queue.append(data)
-            return False
-        if self._turn is None:
-            self._pending = data
-            self.flush()
-            return not self._queue
-        if self._pending is None:
-            self._pending = data
-            self._turn.add(self)
-        else:
+        elif self._pending is not None:
             self._pending += data
-        return True
+            if len(self._pending) >= _PENDING_LIMIT_BYTES:
+                self.flush()
+        else:
+            self._pending = data
+            if self._turn is None:
+                self.flush()
+            else:
+                self._turn.add(self)
 
     def flush(self) -> None:
-        """Send what waits for the end of the turn."""
+        """Send what waits for the end of the iteration."""
         data = self._pending
-        if data is None:
+        if data is None or self._is_closed:
             return
         self._pending = None
         try:
@@ -99,42 +113,58 @@ class SocketWriter:
         except OSError as error:
             self._fail(error)
             return
+        if sent:
+            self.has_progressed = True
         if sent < len(data):
             self._queue.append(memoryview(data)[sent:])
-            self._register()
-            self._on_held_back()
+            self._wait_for_room()
 
-    def send(self, pieces: list[Piece]) -> bool:
-        """Send a response of several pieces; True if the socket took all of it."""
+    def send(self, pieces: list[Piece]) -> None:
+        """Send a response of several pieces."""
+        if self._is_closed:
+            return
         if self._pending is not None:
             self._queue.append(self._pending)
             self._pending = None
         self._queue.extend(pieces)
-        if not self._registered and not self._pump():
-            self._register()
-        return not self._queue
+        if not self._is_registered and not self._pump():
+            self._wait_for_room()
 
-    def resumeProducing(self) -> None:
-        """Twisted: the socket may be written to again."""
-        if not self._pump():
-            self._transport.startWriting()
-        elif self._registered:
-            self._registered = False
-            self._transport.unregisterProducer()
-            self._on_drained()
+    def abort(self) -> None:
+        """Drop what was not sent, and close the connection without waiting for anything."""
+        self.close()
+        self._transport.abortConnection()
 
-    def stopProducing(self) -> None:
-        """Twisted: the connection is gone."""
+    def close(self) -> None:
+        """Drop what was not sent: the connection is gone, or is about to be."""
+        self._is_closed = True
         self._queue.clear()
         self._pending = None
 
-    def _register(self) -> None:
-        if not self._registered:
-            self._registered = True
+    def resumeProducing(self) -> None:
+        """Twisted: the socket may be written to again.
+
+        Twisted also calls this from within `registerProducer`, with no room known of. Then it only asks for the event.
+        """
+        if not self._is_registered or not self._pump():
+            if not self._is_closed:
+                self._transport.startWriting()
+            return
+        self._is_registered = False
+        self._transport.unregisterProducer()
+        self._on_drained()
+
+    def stopProducing(self) -> None:
+        """Twisted: the connection is gone."""
+        self.close()
+
+    def _wait_for_room(self) -> None:
+        if not self._is_registered and not self._is_closed:
             self._transport.registerProducer(self, False)
+            self._is_registered = True
 
     def _pump(self) -> bool:
-        """Send until the queue is empty (True) or the socket or this turn is full (False)."""
+        """Send until the queue is empty (True), or until socket, iteration or connection allow no more (False)."""
         queue = self._queue
         budget_bytes = _TURN_LIMIT_BYTES
         try:
@@ -147,15 +177,18 @@ class SocketWriter:
                     sent = self._socket.send(piece, flags)
                     if sent < len(piece):
                         queue[0] = memoryview(piece)[sent:]
+                        self.has_progressed = True
                         return False
                     queue.popleft()
                 else:
                     sent = self._send_region(piece)
+                self.has_progressed = True
                 budget_bytes -= sent
         except BlockingIOError:
             return False
         except OSError as error:
             self._fail(error)
+            return False
         return True
 
     def _send_region(self, region: Any) -> int:
@@ -172,9 +205,7 @@ class SocketWriter:
 
     def _fail(self, error: OSError) -> None:
         logger.debug("write failed error=%s", error)
-        self._queue.clear()
-        self._pending = None
-        self._transport.abortConnection()
+        self.abort()
 
 
 class KafkaTransport(Protocol):
@@ -193,7 +224,7 @@ class KafkaTransport(Protocol):
         self._read_bytes = READ_BYTES
         self._closing = False
         self._registry = registry
-        self.was_active = True
+        self._has_received = True
 
     def connectionMade(self) -> None:
         transport: Any = self.transport
@@ -201,15 +232,13 @@ class KafkaTransport(Protocol):
         transport.bufferSize = READ_BYTES
         self.connection = self._make_connection(self)
         turn = getattr(transport.reactor, "turn", None)
-        self.writer = SocketWriter(
-            transport, turn, self._send_file, self.connection.output_held_back, self.connection.output_drained
-        )
+        self.writer = SocketWriter(transport, turn, self._send_file, self.connection.output_drained)
         self._registry.add(self)
 
     def dataReceived(self, data: bytes) -> None:
         if self._closing:
             return
-        self.was_active = True
+        self._has_received = True
         if self._splitter.is_whole_frame(data):
             self.connection.frame_received(data)
             return
@@ -232,11 +261,19 @@ class KafkaTransport(Protocol):
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         self._closing = True
         self._registry.remove(self)
+        self.writer.close()
         self.connection.connection_lost()
 
+    def take_activity(self) -> bool:
+        """Whether bytes were received or sent since the last call."""
+        was_active = self._has_received or self.writer.has_progressed
+        self._has_received = self.writer.has_progressed = False
+        return was_active
+
     def close(self) -> None:
-        """Close; answers that have left for the socket still arrive, others do not."""
+        """Close. Responses that the socket has taken still arrive, others do not; no further request is begun."""
         self._closing = True
+        self.connection.closing()
         self.writer.flush()
         transport: Any = self.transport
         if self.writer.is_idle:
@@ -245,12 +282,12 @@ class KafkaTransport(Protocol):
             transport.abortConnection()
 
     def next_turn(self, work: Callable[[], None]) -> None:
-        """Do it when everything that is going on now is done."""
+        """Call `work` in the next reactor iteration."""
         transport: Any = self.transport
         transport.reactor.callLater(0, work)
 
     def pause_reading(self) -> None:
-        """Take no more requests in until `resume_reading`."""
+        """Read nothing until `resume_reading`."""
         transport: Any = self.transport
         transport.stopReading()
 

@@ -1,22 +1,29 @@
-"""The end of a reactor's turn: where small answers leave together.
+"""The end of a reactor iteration: small responses leave together.
 
-A response sent while other requests wait to be read costs the kernel more than one of many sent in a row. So they are
-held back, for no longer than the events of one poll take.
+A response sent while other requests wait to be read costs the kernel more than one of many sent in a row. Responses are
+therefore held back until the events of one poll are handled, and no longer.
 """
 
+import logging
 from typing import Final, Protocol
+
+logger = logging.getLogger(__name__)
 
 
 class Flushable(Protocol):
-    """Something that holds data back until the end of the turn."""
+    """A writer that holds data back until the end of the reactor iteration."""
 
     def flush(self) -> None:
         """Send it now."""
         ...
 
+    def abort(self) -> None:
+        """Drop it, and close the connection."""
+        ...
+
 
 class Turn:
-    """What is to be sent when the events at hand are dealt with. Nothing waits for more than `LIMIT` others."""
+    """The writers to flush when the events at hand are handled. None waits for more than `LIMIT` others."""
 
     LIMIT: Final = 64
 
@@ -26,15 +33,18 @@ class Turn:
         self._waiting: list[Flushable] = []
 
     def add(self, waiting: Flushable) -> None:
-        """Have `waiting` flushed at the end of the turn."""
+        """Have `waiting` flushed at the end of the iteration."""
         self._waiting.append(waiting)
         if len(self._waiting) >= self.LIMIT:
             self.flush()
 
     def flush(self) -> None:
-        """The end of the turn."""
-        waiting = self._waiting
-        if waiting:
+        """End the iteration: flush every writer. One that fails is aborted and affects no other."""
+        while waiting := self._waiting:
             self._waiting = []
             for one in waiting:
-                one.flush()
+                try:
+                    one.flush()
+                except Exception:
+                    logger.exception("responses could not be sent; closing their connection; please report it")
+                    one.abort()

@@ -9,7 +9,7 @@ operations), KIP-518 and KIP-848 (filters of ListGroups), KIP-814 (skip assignme
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from twisted.internet.defer import Deferred, gatherResults
+from twisted.internet.defer import Deferred
 
 from odradek.coordinator import responses
 from odradek.coordinator.group_shard import GroupShard
@@ -23,6 +23,7 @@ from odradek.protocol.messages.leave_group import LeaveGroupRequest, LeaveGroupR
 from odradek.protocol.messages.list_groups import ListGroupsRequest, ListGroupsResponse
 from odradek.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 from odradek.server.authorized_operations import GROUP_OPERATIONS
+from odradek.server.waits import wait_for_all
 
 if TYPE_CHECKING:
     from odradek.server.request import RequestContext
@@ -144,7 +145,7 @@ def together(outcomes: list[Any], combine: Any) -> Any:
     if not any(isinstance(outcome, Deferred) for outcome in outcomes):
         return combine(outcomes)
     waiting = [outcome if isinstance(outcome, Deferred) else _done(outcome) for outcome in outcomes]
-    return gatherResults(waiting, consumeErrors=True).addCallback(combine)
+    return wait_for_all(waiting).addCallback(combine)
 
 
 def _done(response: Any) -> "Deferred[Any]":

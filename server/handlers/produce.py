@@ -11,7 +11,7 @@ disk.
 
 from typing import TYPE_CHECKING, Any, Final
 
-from twisted.internet.defer import Deferred, gatherResults
+from twisted.internet.defer import Deferred
 
 from odradek.log.log_append import AppendInfo
 from odradek.log.validation import RejectedRecordsError
@@ -29,6 +29,7 @@ from odradek.protocol.messages.produce import (
 )
 from odradek.server.purgatory import DelayedOperation
 from odradek.server.request import NO_RESPONSE, CloseConnection
+from odradek.server.waits import wait_for_all
 
 if TYPE_CHECKING:
     from odradek.log.partition_log import PartitionLog
@@ -295,7 +296,7 @@ def _when_done(
         waits.append(
             operation.wait(services.reactor, request.timeout_ms, dict.fromkeys(entry[0] for entry in unfinished))
         )
-    return gatherResults(waits, consumeErrors=True).addCallback(lambda _: response)
+    return wait_for_all(waits).addCallback(lambda _: response)
 
 
 def _flush(

@@ -6,8 +6,6 @@ From version 2 on it says by which version of transactions the producer worked, 
 
 from typing import TYPE_CHECKING, Any
 
-from twisted.internet.defer import Deferred
-
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages.write_txn_markers import (
     WriteTxnMarkersRequest,
@@ -17,6 +15,7 @@ from odradek.protocol.messages.write_txn_markers import (
     WriteTxnMarkersResponseWritableTxnMarkerTopicResult,
 )
 from odradek.server.marker_sender import Marker, TopicPartition
+from odradek.server.waits import Wait
 
 if TYPE_CHECKING:
     from odradek.server.request import RequestContext
@@ -33,7 +32,7 @@ def write_txn_markers(services: "Services", context: "RequestContext", request: 
     """
     errors: Errors = {}
     unfinished = 0
-    finished: Deferred[None] = Deferred()
+    finished: Wait[None] = Wait(lambda: f"{unfinished} markers to be written and replicated")
 
     def done(producer_id: int, name: TopicPartition, error: ErrorCode) -> None:
         nonlocal unfinished

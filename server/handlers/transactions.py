@@ -8,7 +8,7 @@ duration), KIP-1152 (by pattern).
 
 from typing import TYPE_CHECKING, Any, Final
 
-from twisted.internet.defer import Deferred, gatherResults
+from twisted.internet.defer import Deferred
 
 from odradek.coordinator.transaction_admin import describe_error, unknown_states
 from odradek.coordinator.transaction_responses import (
@@ -34,6 +34,7 @@ from odradek.protocol.messages.describe_transactions import (
 from odradek.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
 from odradek.protocol.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
 from odradek.replication.topic_names import GROUP_METADATA_TOPIC, is_internal
+from odradek.server.waits import wait_for_all
 
 if TYPE_CHECKING:
     from odradek.server.request import RequestContext
@@ -64,9 +65,7 @@ def _add_batched(services: "Services", context: "RequestContext", request: AddPa
     if not any(isinstance(result, Deferred) for result in results):
         return AddPartitionsToTxnResponse(results_by_transaction=results)
     waits = [result if isinstance(result, Deferred) else _succeeded(result) for result in results]
-    return gatherResults(waits, consumeErrors=True).addCallback(
-        lambda done: AddPartitionsToTxnResponse(results_by_transaction=done)
-    )
+    return wait_for_all(waits).addCallback(lambda done: AddPartitionsToTxnResponse(results_by_transaction=done))
 
 
 def _succeeded(result: Any) -> "Deferred[Any]":

@@ -21,11 +21,10 @@ class Writer:
 
     @property
     def is_idle(self):
-        return self.takes_all
+        return self.takes_all or not self.sent
 
     def send_one(self, data):
         self.sent.append(bytes(data))
-        return self.takes_all
 
 
 class Transport:

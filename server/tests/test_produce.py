@@ -89,7 +89,7 @@ def test_what_would_have_to_wait_for_replicas_fails_at_once(services, is_known):
     partition.followers[2].log_end_offset = 2
     BrokenDisk(partition)
     answers = []
-    waiting = memo.answer(frame) if is_known else produce(services, context(), request())
+    waiting = memo.answer(frame).response if is_known else produce(services, context(), request())
     waiting.addCallback(answers.append)
     [row] = answers[0].responses[0].partition_responses
     assert row.error_code == ErrorCode.KAFKA_STORAGE_ERROR

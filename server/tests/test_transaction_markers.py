@@ -480,7 +480,7 @@ def test_a_disk_that_fails_ends_the_coordinator(world):
 
 
 def test_a_reply_that_is_there_and_one_that_comes():
-    now, later = PendingReply(), PendingReply()
+    now, later = PendingReply(str), PendingReply(str)
     now.answer(1)
     assert now.outcome() == 1
     got = []

@@ -1,0 +1,496 @@
+"""One connection with a scripted kernel: every outcome of a system call, and the order of events, is chosen.
+
+`Edge` runs `KafkaTransport`, `SocketWriter` and `Connection` on Twisted's own TCP connection and `PlainEPollReactor`.
+How much a `send` takes, which event comes next, and when a handler's Deferred fires is taken from a `Script`. A script
+that has ended chooses 0 everywhere, which is the benign outcome: everything is read, sent and answered. The reactor
+runs until it would sleep for ever; then nothing may be left to do.
+"""
+
+import errno
+import select
+import struct
+from collections import deque
+from enum import Enum, unique
+from types import SimpleNamespace
+
+from twisted.internet.defer import Deferred
+from twisted.internet.tcp import Connection as TcpConnection
+
+from odradek.protocol import codec
+from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.protocol.framing import SIZE_BYTES
+from odradek.protocol.messages.fetch import (
+    FetchRequest,
+    FetchResponse,
+    FetchResponseFetchableTopicResponse,
+    FetchResponsePartitionData,
+)
+from odradek.server.apis import Api, Dispatch
+from odradek.server.connection import Connection
+from odradek.server.connections import ConnectionRegistry
+from odradek.server.handlers import api_versions as any_handler_module
+from odradek.server.produce_memo import PendingProduce
+from odradek.server.reactor import PlainEPollReactor
+from odradek.server.request import NO_RESPONSE, CloseConnection, RequestContext
+from odradek.server.tests.wire import request_frame
+from odradek.server.transport import KafkaTransport
+
+VERSION = 11
+FETCH_KEY = 1
+EDGE_FD, OTHER_FD = 1_000_000, 1_000_001
+MOST_POLLS = 2_000
+
+
+@unique
+class Kind(Enum):
+    """A handler's behaviour for one request."""
+
+    SMALL = "a response of one piece"
+    RECORDS = "a response with two file regions"
+    LATER = "a Deferred of a response of one piece"
+    RECORDS_LATER = "a Deferred of a response with two file regions"
+    AT_ONCE = "a Deferred that has fired"
+    NO_RESPONSE = "no response"
+    NO_RESPONSE_LATER = "a Deferred of no response"
+    ERROR = "a KafkaError"
+    ERROR_LATER = "a Deferred of a KafkaError"
+    DEFECT = "an unexpected exception"
+    DEFECT_LATER = "a Deferred of an unexpected exception"
+    CLOSE = "an instruction to close the connection"
+    CLOSE_LATER = "a Deferred of an instruction to close the connection"
+    BROKEN = "a response that cannot be encoded"
+    BROKEN_LATER = "a Deferred of a response that cannot be encoded"
+    UNANSWERABLE = "an error for which no response can be made"
+    UNANSWERABLE_LATER = "a Deferred of an error for which no response can be made"
+    REPEATED = "a response of the memo of produce requests"
+    REPEATED_LATER = "a Deferred of a response of that memo"
+    REPEATED_FAILS = "a failure of that memo"
+    MALFORMED = "no behaviour: the frame cannot be decoded"
+
+
+LATER = {
+    Kind.LATER: Kind.SMALL,
+    Kind.RECORDS_LATER: Kind.RECORDS,
+    Kind.NO_RESPONSE_LATER: Kind.NO_RESPONSE,
+    Kind.ERROR_LATER: Kind.ERROR,
+    Kind.DEFECT_LATER: Kind.DEFECT,
+    Kind.CLOSE_LATER: Kind.CLOSE,
+    Kind.BROKEN_LATER: Kind.BROKEN,
+    Kind.UNANSWERABLE_LATER: Kind.UNANSWERABLE,
+    Kind.REPEATED_LATER: Kind.REPEATED,
+}
+REPEATED = {Kind.REPEATED, Kind.REPEATED_LATER, Kind.REPEATED_FAILS}
+CLOSING = {
+    Kind.CLOSE, Kind.CLOSE_LATER, Kind.BROKEN, Kind.BROKEN_LATER, Kind.UNANSWERABLE, Kind.UNANSWERABLE_LATER,
+    Kind.MALFORMED,
+}  # fmt: skip
+SILENT = {Kind.NO_RESPONSE, Kind.NO_RESPONSE_LATER}
+WITH_RECORDS = {Kind.RECORDS, Kind.RECORDS_LATER}
+ERRORS = {
+    Kind.ERROR: ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
+    Kind.ERROR_LATER: ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
+    Kind.DEFECT: ErrorCode.UNKNOWN_SERVER_ERROR,
+    Kind.DEFECT_LATER: ErrorCode.UNKNOWN_SERVER_ERROR,
+    Kind.REPEATED_FAILS: ErrorCode.UNKNOWN_SERVER_ERROR,
+}
+
+
+class Script:
+    """Choices made in advance; `taken` notes each, with the number of options there were."""
+
+    def __init__(self, choices=()):
+        self._choices = choices
+        self.taken = []
+
+    def choose(self, options):
+        position = len(self.taken)
+        choice = self._choices[position] % options if position < len(self._choices) else 0
+        self.taken.append((choice, options))
+        return choice
+
+
+def run_all_scripts(run, depth):
+    """Call `run` with a script for each combination of the first `depth` choices; their number."""
+    choices, count = [], 0
+    while choices is not None:
+        script = Script(choices)
+        run(script)
+        count += 1
+        taken = script.taken[:depth]
+        while taken and taken[-1][0] + 1 == taken[-1][1]:
+            taken.pop()
+        choices = [choice for choice, _ in taken[:-1]] + [taken[-1][0] + 1] if taken else None
+    return count
+
+
+class Region:
+    """A file region; its bytes tell which request it answers."""
+
+    def __init__(self, content):
+        self.content = content
+        self.file = self
+        self.position = 0
+        self.size_bytes = len(content)
+
+
+def records(number):
+    """The bytes of the two regions of a response."""
+    return bytes([2 * number % 256]) * (3 + number), bytes([(2 * number + 1) % 256]) * 2
+
+
+class ScriptedSocket:
+    """What Twisted and `SocketWriter` use of a socket. `sent` is what the peer receives."""
+
+    def __init__(self, script, send_outcomes):
+        self._script = script
+        self._outcomes = send_outcomes
+        self.arrived = deque()
+        self.sent = bytearray()
+        self.has_failed = False
+        self.is_closed = False
+
+    def _take(self, size):
+        if self.is_closed:
+            raise OSError(errno.EBADF, "closed")
+        if self.has_failed:
+            raise BrokenPipeError(errno.EPIPE, "broken")
+        if not size:
+            return 0
+        taken = (size, size // 2, 0, 1, size - 1, -1)[self._script.choose(self._outcomes)]
+        if taken < 0:
+            self.has_failed = True
+            raise BrokenPipeError(errno.EPIPE, "broken")
+        if taken == 0:
+            raise BlockingIOError(errno.EAGAIN, "full")
+        return taken
+
+    def send(self, data, flags=0):
+        taken = self._take(len(data))
+        self.sent += memoryview(data)[:taken]
+        return taken
+
+    def send_file(self, file, position, size_bytes):
+        taken = self._take(size_bytes)
+        self.sent += file.content[position : position + taken]
+        return taken
+
+    def recv(self, size):
+        if not self.arrived:
+            raise BlockingIOError(errno.EAGAIN, "nothing there")
+        return self.arrived.popleft()
+
+    def fileno(self):
+        return -1 if self.is_closed else EDGE_FD
+
+    def close(self):
+        self.is_closed = True
+
+    def shutdown(self, how):
+        pass
+
+    def setblocking(self, flag):
+        pass
+
+    def setsockopt(self, *arguments):
+        pass
+
+
+class Other:
+    """Another connection: handling its request fires a Deferred that this one waits for."""
+
+    def __init__(self):
+        self.work = deque()
+
+    def fileno(self):
+        return OTHER_FD
+
+    def doRead(self):  # noqa: N802
+        self.work.popleft()()
+
+    def connectionLost(self, reason):  # noqa: N802
+        raise AssertionError(reason)
+
+    def logPrefix(self):  # noqa: N802
+        return "other"
+
+
+class ScriptedPoller:
+    """epoll as far as the reactor uses it; `wait` supplies the events."""
+
+    def __init__(self, wait):
+        self.masks = {}
+        self.poll = wait
+
+    def register(self, fd, mask):
+        self.masks[fd] = mask
+
+    modify = register
+
+    def unregister(self, fd):
+        del self.masks[fd]
+
+
+class Asleep(BaseException):
+    """The reactor sleeps, and nothing will wake it."""
+
+
+def make_reactor(wait, has_turn=True):
+    """A reactor whose poller is scripted, and whose clock stands still."""
+    reactor = PlainEPollReactor()
+    for reader in list(reactor._internalReaders):
+        reactor.removeReader(reader)
+        reader.connectionLost(None)
+    reactor._poller.close()
+    reactor._poller = ScriptedPoller(wait)
+    reactor.seconds = lambda: 0.0
+    reactor.running = True
+    if not has_turn:
+        reactor.turn = None
+    return reactor
+
+
+class Edge:
+    """A connection with its client and its handlers: `run` it, then `check` the result.
+
+    kinds: the handlers' behaviour, request by request
+    cuts: how many requests arrive at once, over and over; with a half more, the last of them arrives in two pieces
+    send_outcomes: 1: everything is taken; 3: also half, or nothing; 5: also one byte, all but one; 6: also EPIPE
+    may_leave: whether the client may close the connection at any time
+    """
+
+    def __init__(self, script, kinds, cuts=(1,), *, send_outcomes=5, may_leave=False):
+        self.script = script
+        self.kinds = list(kinds)
+        self.began = []
+        self.deferreds = {}
+        self.in_progress = None
+        self.has_left = False
+        self.cancelled = []
+        self._polls = 0
+        self._may_leave = may_leave
+        self.socket = ScriptedSocket(script, send_outcomes)
+        self._unread = deque(self._pieces(cuts))
+        self._other = Other()
+        self.reactor = make_reactor(self._wait)
+        dispatch = Dispatch(None, {FETCH_KEY: Api(FETCH_KEY, "Fetch", 4, VERSION, "api_versions:edge")})
+        any_handler_module.edge, any_handler_module.edge_error = self._handle, self._error_response
+        context = RequestContext("host", "PLAINTEXT")
+        self.protocol = KafkaTransport(
+            lambda transport: Connection(transport, dispatch, context),
+            1 << 20,
+            ConnectionRegistry(SimpleNamespace(reactor=self.reactor), -1),
+            lambda socket, file, position, size: socket.send_file(file, position, size),
+        )
+        self.tcp = TcpConnection(self.socket, self.protocol, self.reactor)
+        self.tcp.connected = 1
+        self.protocol.makeConnection(self.tcp)
+        if REPEATED & set(self.kinds):
+            self.protocol.connection._produce_memo = SimpleNamespace(answer=self._repeat)
+        self.tcp.startReading()
+        self.reactor.addReader(self._other)
+
+    # -- the client ------------------------------------------------------------------------------------------------
+
+    def _pieces(self, cuts):
+        frames = [request_frame(FetchRequest(session_id=n), VERSION, n) for n in range(len(self.kinds))]
+        for n, kind in enumerate(self.kinds):
+            if kind is Kind.MALFORMED:
+                frames[n] = frames[n][:12] + b"\xff" * (len(frames[n]) - 12)
+        start, number = 0, 0
+        while start < len(frames):
+            cut = cuts[number % len(cuts)]
+            number += 1
+            piece = b"".join(frames[start : start + int(cut)])
+            start += int(cut)
+            if cut != int(cut):
+                middle = len(piece) - len(frames[0]) // 2
+                yield piece[:middle]
+                piece = piece[middle:]
+            yield piece
+
+    @property
+    def answers(self):
+        """The whole responses that the client has: correlation id, session id, error code and records."""
+        found, position, data = [], 0, bytes(self.socket.sent)
+        while len(data) - position >= SIZE_BYTES:
+            (size,) = struct.unpack_from(">i", data, position)
+            assert 4 <= size < 1 << 20, "what was sent is no sequence of responses"
+            content = data[position + SIZE_BYTES : position + SIZE_BYTES + size]
+            if len(content) < size:
+                break
+            (correlation_id,) = struct.unpack_from(">i", content)
+            response = codec.decode(FetchResponse, VERSION, content, 4)
+            rows = [bytes(row.records) for topic in response.responses for row in topic.partitions]
+            found.append((correlation_id, response.session_id, response.error_code, b"".join(rows)))
+            position += SIZE_BYTES + size
+        return found
+
+    def _expected(self):
+        """The responses, up to the request that closes the connection."""
+        for n, kind in enumerate(self.kinds):
+            if kind in CLOSING:
+                return
+            if kind in ERRORS:
+                yield n, 0, int(ERRORS[kind]), b""
+            elif kind not in SILENT:
+                yield n, n, 0, b"".join(records(n)) if kind in WITH_RECORDS else b""
+
+    # -- the handlers ----------------------------------------------------------------------------------------------
+
+    def _handle(self, services, context, request):
+        n = request.session_id
+        kind = self.kinds[n]
+        self._begin(n)
+        if kind is Kind.AT_ONCE:
+            fired = Deferred()
+            fired.callback(self._outcome(n, Kind.SMALL))
+            return fired
+        if kind in LATER:
+            return self._promise(n)
+        outcome = self._outcome(n, kind)
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    def _repeat(self, frame):
+        """In place of `ProduceMemo.answer`."""
+        (n,) = struct.unpack_from(">i", frame, SIZE_BYTES + 4)
+        kind = self.kinds[n]
+        if kind is Kind.REPEATED_FAILS:
+            self.began.append(n)
+            raise ZeroDivisionError("a defect")
+        if kind not in REPEATED:
+            return None
+        self._begin(n)
+        if kind is Kind.REPEATED_LATER:
+            return PendingProduce(FetchRequest(session_id=n), self._promise(n))
+        return self._outcome(n, kind)
+
+    def _begin(self, n):
+        assert self.in_progress is None, f"request {n} begins while {self.in_progress} is in progress"
+        assert not self.socket.has_failed, f"request {n} begins although the connection has failed"
+        self.began.append(n)
+
+    def _promise(self, n):
+        self.in_progress = n
+        self.deferreds[n] = Deferred(lambda deferred: self._cancel(n))
+        return self.deferreds[n]
+
+    def _cancel(self, n):
+        del self.deferreds[n]
+        self.in_progress = None
+        self.cancelled.append(n)
+
+    @staticmethod
+    def _outcome(n, kind):
+        if kind is Kind.NO_RESPONSE:
+            return NO_RESPONSE
+        if kind is Kind.ERROR:
+            return KafkaError(ERRORS[kind])
+        if kind is Kind.DEFECT:
+            return ZeroDivisionError("a defect")
+        if kind is Kind.CLOSE:
+            return CloseConnection("as asked")
+        if kind is Kind.BROKEN:
+            return FetchResponse(session_id="not a number")
+        if kind is Kind.UNANSWERABLE:
+            return KafkaError(ErrorCode.NONE)
+        if kind is Kind.REPEATED:
+            content = struct.pack(">i", n) + codec.encode(FetchResponse(session_id=n), VERSION)
+            return bytearray(struct.pack(">i", len(content)) + content)
+        response = FetchResponse(session_id=n)
+        if kind is Kind.RECORDS:
+            rows = [FetchResponsePartitionData(records=Region(content)) for content in records(n)]
+            response.responses = [FetchResponseFetchableTopicResponse(topic="t", partitions=rows)]
+        return response
+
+    @staticmethod
+    def _error_response(request, version, error):
+        if error.code == ErrorCode.NONE:
+            raise ZeroDivisionError("a defect")
+        return FetchResponse(error_code=error.code)
+
+    def _fire(self, n):
+        """The Deferred of request `n` fires, unless it was cancelled meanwhile."""
+        deferred = self.deferreds.pop(n, None)
+        if deferred is not None:
+            self.in_progress = None
+            outcome = self._outcome(n, LATER[self.kinds[n]])
+            if isinstance(outcome, Exception):
+                deferred.errback(outcome)
+            else:
+                deferred.callback(outcome)
+
+    # -- the kernel ------------------------------------------------------------------------------------------------
+
+    def _wait(self, timeout, most):
+        """epoll_wait: one event or several, as chosen."""
+        self._polls += 1
+        assert self._polls < MOST_POLLS, "the reactor spins"
+        events, used = [], set()
+        while options := [option for option in self._options() if option[0] not in used]:
+            # The benign choice is one event a poll, and the first there is.
+            stops = int(bool(events))
+            choice = self.script.choose(len(options) + stops) - stops
+            if choice < 0:
+                break
+            subject, event = options[choice]
+            used.add(subject)
+            event(events)
+        if not events and timeout != 0:
+            raise Asleep
+        return events
+
+    def _options(self):
+        mask = self.reactor._poller.masks.get(EDGE_FD, 0)
+        reads = mask & select.EPOLLIN and (self._unread or self.has_left)
+        writes = mask & select.EPOLLOUT
+        if reads:
+            yield "edge", self._readable
+        if writes:
+            yield "edge", lambda events: events.append((EDGE_FD, select.EPOLLOUT))
+        if reads and writes:
+            yield "edge", lambda events: self._readable(events, select.EPOLLOUT)
+        if self.deferreds:
+            (n,) = self.deferreds
+            yield "other", lambda events: self._other_readable(events, self._fire, n)
+            yield "other", lambda events: self._other_readable(events, self.reactor.callLater, 0, self._fire, n)
+        if self._may_leave and not self.has_left:
+            yield "client", self._leave
+
+    def _readable(self, events, more=0):
+        self.socket.arrived.append(self._unread.popleft() if self._unread else b"")
+        events.append((EDGE_FD, select.EPOLLIN | more))
+
+    def _other_readable(self, events, work, *arguments):
+        self._other.work.append(lambda: work(*arguments))
+        events.append((OTHER_FD, select.EPOLLIN))
+
+    def _leave(self, events):
+        self.has_left = True
+
+    # -- a run -----------------------------------------------------------------------------------------------------
+
+    def run(self):
+        """Run the reactor until it would sleep."""
+        try:
+            while True:
+                self.reactor.runUntilCurrent()
+                self.reactor.doIteration(self.reactor.timeout())
+        except Asleep:
+            return self
+
+    def check(self):
+        """Every request is answered once and in order, or the connection is closed; nothing is left over."""
+        expected = list(self._expected())
+        assert self.began == list(range(len(self.began)))
+        assert not self.deferreds
+        assert not self.reactor.getDelayedCalls(), "the reactor sleeps although there is work to do"
+        if self.has_left or self.socket.has_failed or any(kind in CLOSING for kind in self.kinds):
+            assert self.answers == expected[: len(self.answers)]
+            assert self.socket.is_closed
+            assert not self.reactor._poller.masks.keys() - {OTHER_FD}
+        else:
+            assert self.answers == expected
+            assert self.reactor._poller.masks[EDGE_FD] == select.EPOLLIN
+        return self

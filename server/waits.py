@@ -1,0 +1,46 @@
+"""Deferreds that tell what they wait for, so that a request without a response can be explained."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from twisted.internet.defer import Deferred, FirstError, gatherResults
+from twisted.python.failure import Failure
+
+T = TypeVar("T")
+
+UNNAMED = "its handler"
+
+
+class Wait(Deferred[T]):
+    """A Deferred with a description, which is made only when it is asked for."""
+
+    def __init__(
+        self, describe: Callable[[], str], canceller: Callable[[Deferred[Any]], None] | None = None
+    ) -> None:
+        super().__init__(canceller)
+        self.describe = describe
+
+
+def describe_wait(deferred: Deferred[Any]) -> str:
+    """What `deferred` waits for now: its own description, or that of the Deferred that a callback returned."""
+    while isinstance(inner := getattr(deferred, "result", None), Deferred):
+        deferred = inner
+    return deferred.describe() if isinstance(deferred, Wait) else UNNAMED
+
+
+def wait_for_all(waits: Sequence[Deferred[T]]) -> Deferred[list[T]]:
+    """Fire with all results once the last has come, or with the first error at once."""
+    if len(waits) == 1:
+        return waits[0].addCallback(lambda result: [result])
+    gathered = gatherResults(waits, consumeErrors=True)
+
+    def describe() -> str:
+        return " and ".join(describe_wait(one) for one in waits if not one.called or one.paused)
+
+    def unwrapped(failure: Failure) -> Failure:
+        return failure.value.subFailure if isinstance(failure.value, FirstError) else failure
+
+    everything: Wait[list[T]] = Wait(describe, lambda _: gathered.cancel())
+    gathered.addErrback(unwrapped)
+    gathered.chainDeferred(everything)
+    return everything
