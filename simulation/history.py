@@ -19,6 +19,9 @@ Headers = tuple[tuple[str, bytes | None], ...]
 OFFSETS_TOPIC = "__consumer_offsets"
 TRANSACTIONS_TOPIC = "__transaction_state"
 
+EARLIEST, LARGEST = -2, -3
+"""Special positions of ListOffsets: the first offset, and that of the largest timestamp."""
+
 
 class Moment(NamedTuple):
     """A point of the history: its place in the order of everything, and the simulated time in ms."""
@@ -207,12 +210,15 @@ class Crash:
 @dataclass(slots=True)
 class Settings:
     """What was promised: `flush_before_acks` for all topics, `overrides` by topic; `log_append_time` names topics whose
-    timestamps are the broker's, `compacted` those of which compaction may remove records."""
+    timestamps are the broker's, `compacted` those of which compaction may remove records, `aged` those of which
+    retention may, if they have no timestamp or one more than `retention_ms` ago."""
 
     flush_before_acks: bool = False
     overrides: Mapping[str, bool] = field(default_factory=dict)
     log_append_time: frozenset[str] = frozenset()
     compacted: frozenset[str] = frozenset()
+    aged: frozenset[str] = frozenset()
+    retention_ms: int = 0
 
     def is_durable(self, topic: str) -> bool:
         """Whether what is acknowledged there survives a power loss."""
@@ -221,11 +227,25 @@ class Settings:
 
 @dataclass(slots=True)
 class FinalLog:
-    """All of one partition at the end, for one isolation level; `end_offset` is where the reader had to stop."""
+    """All of one partition at the end, for one isolation level; `end_offset` is where the reader had to stop.
+
+    `stamps` are offset and timestamp of every record, also of those that no application sees.
+    """
 
     records: tuple[ReadRecord, ...]
     end_offset: int
     high_watermark: int
+    start_offset: int = 0
+    stamps: tuple[tuple[int, int], ...] = ()
+
+
+class Lookup(NamedTuple):
+    """An answer of ListOffsets for a timestamp, or for a special position; -1 and -1 is none."""
+
+    partition: Partition
+    wanted: int
+    offset: int
+    timestamp: int
 
 
 @dataclass(slots=True)
@@ -234,6 +254,7 @@ class FinalState:
 
     logs: dict[tuple[Partition, Isolation], FinalLog] = field(default_factory=dict)
     offsets: dict[tuple[str, Partition], int] = field(default_factory=dict)
+    lookups: list[Lookup] = field(default_factory=list)
 
     def partitions(self) -> list[Partition]:
         """Those that were read."""
@@ -283,6 +304,11 @@ class History:
         self._now_ms = now_ms
         self._order = 0
         self._trace = trace
+
+    @property
+    def now_ms(self) -> int:
+        """The time of the last moment there may be."""
+        return self._now_ms()
 
     def moment(self) -> Moment:
         """Now; the next one is later."""

@@ -179,4 +179,6 @@ def _settings(drawn: Scenario) -> Settings:
         overrides={topic.name: topic.flush_before_acks for topic in drawn.topics},
         log_append_time=frozenset(topic.name for topic in drawn.topics if topic.has_append_time),
         compacted=frozenset(topic.name for topic in drawn.topics if topic.is_compacted),
+        aged=frozenset(topic.name for topic in drawn.topics if topic.is_aged),
+        retention_ms=scenario.RETENTION_MS,
     )

@@ -7,10 +7,12 @@ from odradek.simulation.network import NetworkHabits
 
 GROUP_PARTITIONS: Final = 2
 TRANSACTION_PARTITIONS: Final = 2
+RETENTION_MS: Final = 6 * 3_600_000
+"""Longer than any run, and shorter than the age of old records."""
 
 
 class Topic(NamedTuple):
-    """A topic as it is created; `configs` are its properties."""
+    """A topic as it is created; `configs` are its properties. An aged topic gets records that retention may delete."""
 
     name: str
     partitions: int
@@ -18,6 +20,12 @@ class Topic(NamedTuple):
     flush_before_acks: bool
     is_compacted: bool = False
     has_append_time: bool = False
+    is_aged: bool = False
+
+    @property
+    def keeps_all(self) -> bool:
+        """Whether retention deletes nothing, however old."""
+        return self.configs["retention.ms"] == "-1"
 
 
 class FaultPlan(NamedTuple):
@@ -64,7 +72,7 @@ def _properties(random: Random, flush_before_acks: bool) -> dict[str, str]:
         "group.min.session.timeout.ms": "100",
         "group.initial.rebalance.delay.ms": str(pick((0, 50, 500))),
         "transaction.abort.timed.out.transaction.cleanup.interval.ms": str(pick((100, 1_000))),
-        "log.retention.ms": "-1",
+        "log.retention.ms": str(pick((-1, RETENTION_MS))),
         "log.index.interval.bytes": str(pick((1, 100, 4096))),
         "log.index.size.max.bytes": str(pick((64, 1024, 10_485_760))),
         "log.segment.delete.delay.ms": str(pick((0, 500, 60_000))),
@@ -87,8 +95,11 @@ def _properties(random: Random, flush_before_acks: bool) -> dict[str, str]:
 
 def _topics(random: Random, flush_before_acks: bool) -> tuple[Topic, ...]:
     topics = []
+    retention_share = random.choice((0.0, 0.5))
     for name in ("one", "two", "three"):
-        configs = {"internal.segment.bytes": str(random.choice((700, 3_000, 20_000)))}
+        configs = {"internal.segment.bytes": str(random.choice((700, 3_000, 20_000))), "retention.ms": "-1"}
+        if random.random() < retention_share:
+            configs["retention.ms"] = str(RETENTION_MS)
         flush = flush_before_acks
         if random.random() < 0.15:
             flush = not flush
@@ -102,8 +113,12 @@ def _topics(random: Random, flush_before_acks: bool) -> tuple[Topic, ...]:
         "internal.segment.bytes": str(random.choice((700, 2_000))),
         "min.cleanable.dirty.ratio": "0.01",
         "delete.retention.ms": str(random.choice((100, 86_400_000))),
+        "retention.ms": "-1",
     }
     topics.append(Topic("compacted", 1, compacted, flush_before_acks, is_compacted=True))
+    if random.random() < 0.3:
+        aged = {"internal.segment.bytes": str(random.choice((700, 3_000))), "retention.ms": str(RETENTION_MS)}
+        topics.append(Topic("aged", 1, aged, flush_before_acks, is_aged=True))
     return tuple(topics)
 
 

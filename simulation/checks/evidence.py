@@ -50,6 +50,7 @@ class ViolationKind(Enum):
     COPY_MISSING = "input was not copied"
     COPY_DUPLICATE = "input was copied more than once"
     COPY_UNCOMMITTED = "input was copied but not committed"
+    WRONG_LOOKUP = "ListOffsets disagrees with the records"
     UNREADABLE = "partition cannot be read at the end"
     ODD_ANSWER = "answer that a broker must never give"
 
@@ -124,6 +125,13 @@ class Evidence:
             found = {record.value for offset, record in records.items() if offset >= log.end_offset}
             self._unreached[partition] = found
         return value in found
+
+    def may_have_expired(self, topic: str, timestamp: int) -> bool:
+        """Whether retention may have taken a record; one without a timestamp goes with the segment it is in."""
+        settings = self.history.settings
+        if topic not in settings.aged:
+            return False
+        return timestamp < 0 or self.history.now_ms - timestamp > settings.retention_ms
 
     def transaction_of(self, value: bytes | None) -> Transaction | None:
         """The transaction in which a value was sent."""

@@ -84,7 +84,7 @@ def _acknowledged(evidence: Evidence, partition: Partition, crashes: LossyCrashe
             found = final.get(offset)
             if found is not None and found.value == record.value:
                 kept.append((era, offset, send, number))
-            elif superseded.get(record.key, -1) > offset:
+            elif superseded.get(record.key, -1) > offset or evidence.may_have_expired(partition[0], record.timestamp):
                 continue
             elif era < crashes.last_era:
                 if send.base_offset >= 0 and superseded.get(record.key, -1) <= offset:
