@@ -300,6 +300,7 @@ class History:
         self.end_offsets: list[EndOffset] = []
         self.copies: list[Copy] = []
         self.crashes: list[Crash] = []
+        self.store_losses: list[Moment] = []
         self.odd: list[tuple[Moment, str, str]] = []
         self._now_ms = now_ms
         self._order = 0
@@ -319,6 +320,11 @@ class History:
         """The broker has gone down, at this moment."""
         self.crashes.append(Crash(kind, self.moment()))
         self._say("broker", f"crash {kind.value}")
+
+    def lose_store(self) -> None:
+        """The metadata store is gone, and with it all configuration."""
+        self.store_losses.append(self.moment())
+        self._say("broker", "the metadata store is lost")
 
     def begin_send(
         self,

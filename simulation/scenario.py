@@ -36,7 +36,10 @@ class FaultPlan(NamedTuple):
 
 
 class Scenario(NamedTuple):
-    """All that is decided before a run begins. `duration_s`: how long clients work, and faults come."""
+    """All that is decided before a run begins. `duration_s`: how long clients work, and faults come.
+
+    `store_delay_s` and `slow_thread_s`: how long the metadata store and work in a thread take at most.
+    """
 
     properties: dict[str, str]
     topics: tuple[Topic, ...]
@@ -44,18 +47,23 @@ class Scenario(NamedTuple):
     habits: NetworkHabits
     faults: FaultPlan
     duration_s: float
+    store_delay_s: float
+    slow_thread_s: float
 
 
 def draw(random: Random) -> Scenario:
     """A scenario of chance."""
     flush_before_acks = random.random() < 0.5
+    faults = _faults(random)
     return Scenario(
         properties=_properties(random, flush_before_acks),
-        topics=_topics(random, flush_before_acks),
+        topics=_topics(random, flush_before_acks, may_lose_store="lose_store" in faults.weights),
         transaction_version=random.choice((0, 1, 2, 2)),
         habits=_habits(random),
-        faults=_faults(random),
+        faults=faults,
         duration_s=random.uniform(2.0, 5.0),
+        store_delay_s=random.choice((0.0, 0.0, 0.0, 0.002, 0.1)),
+        slow_thread_s=random.choice((0.3, 0.3, 3.0)),
     )
 
 
@@ -93,7 +101,8 @@ def _properties(random: Random, flush_before_acks: bool) -> dict[str, str]:
     return properties
 
 
-def _topics(random: Random, flush_before_acks: bool) -> tuple[Topic, ...]:
+def _topics(random: Random, flush_before_acks: bool, *, may_lose_store: bool) -> tuple[Topic, ...]:
+    """With the store the configuration of topics is lost; what depends on it cannot be asked for then."""
     topics = []
     retention_share = random.choice((0.0, 0.5))
     for name in ("one", "two", "three"):
@@ -101,7 +110,7 @@ def _topics(random: Random, flush_before_acks: bool) -> tuple[Topic, ...]:
         if random.random() < retention_share:
             configs["retention.ms"] = str(RETENTION_MS)
         flush = flush_before_acks
-        if random.random() < 0.15:
+        if random.random() < 0.15 and not may_lose_store:
             flush = not flush
             configs["flush.before.acks"] = str(flush).lower()
         has_append_time = random.random() < 0.15
@@ -116,7 +125,7 @@ def _topics(random: Random, flush_before_acks: bool) -> tuple[Topic, ...]:
         "retention.ms": "-1",
     }
     topics.append(Topic("compacted", 1, compacted, flush_before_acks, is_compacted=True))
-    if random.random() < 0.3:
+    if random.random() < 0.3 and not may_lose_store:
         aged = {"internal.segment.bytes": str(random.choice((700, 3_000))), "retention.ms": str(RETENTION_MS)}
         topics.append(Topic("aged", 1, aged, flush_before_acks, is_aged=True))
     return tuple(topics)
@@ -139,10 +148,17 @@ _FAULTS: Final[tuple[str, ...]] = (
 )  # fmt: skip
 
 
+_RARER_FAULTS: Final[tuple[str, ...]] = (
+    "fail_store", "fail_store_after_commit", "reorder_directories", "put_directory_first", "add_foreign_directory",
+    "lose_store",
+)  # fmt: skip
+
+
 def _faults(random: Random) -> FaultPlan:
     """Some of the faults, each more or less often; a twentieth of all seeds has none."""
     if random.random() < 0.05:
         return FaultPlan({}, 1.0)
     chosen = random.sample(_FAULTS, random.randint(1, 6))
-    weights = {name: random.randint(1, 5) for name in _FAULTS if name in chosen}
+    chosen += [name for name in _RARER_FAULTS if random.random() < 0.12]
+    weights = {name: random.randint(1, 5) for name in (*_FAULTS, *_RARER_FAULTS) if name in chosen}
     return FaultPlan(weights, random.choice((0.5, 1.0, 2.5)))
