@@ -17,6 +17,7 @@ from odradek.simulation.checks.lookups import check_lookups
 from odradek.simulation.checks.offsets import check_offsets
 from odradek.simulation.checks.polls import check_polls
 from odradek.simulation.checks.producers import check_producers
+from odradek.simulation.checks.topics import check_topics
 from odradek.simulation.checks.transactions import check_transactions
 from odradek.simulation.history import FinalState, History
 
@@ -32,6 +33,7 @@ CHECKS: tuple[Callable[[Evidence], Iterator[Violation]], ...] = (
     check_offsets,
     check_groups,
     check_copies,
+    check_topics,
 )
 
 

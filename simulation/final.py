@@ -4,9 +4,19 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final
 
 from odradek.protocol.errors import ErrorCode
+from odradek.protocol.messages.metadata import MetadataRequest
 from odradek.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
 from odradek.simulation.api import ClientConnection, ConnectionLost
-from odradek.simulation.history import FinalLog, FinalState, Isolation, Lookup, Partition
+from odradek.simulation.history import (
+    OFFSETS_TOPIC,
+    TRANSACTIONS_TOPIC,
+    FinalLog,
+    FinalState,
+    History,
+    Isolation,
+    Lookup,
+    Partition,
+)
 from odradek.simulation.reading import EARLIEST, LARGEST, NotYetError, list_offset, read_log
 from odradek.simulation.scenario import Scenario
 
@@ -17,13 +27,24 @@ PATIENCE_S: Final = 60.0
 """How long open transactions may take to time out, and coordinators to load."""
 
 _CLIENT_ID: Final = "final"
+_METADATA_VERSION: Final = 12
 
 
-async def read_all(world: "World", scenario: Scenario, groups: Iterable[str]) -> FinalState:
+async def read_all(
+    world: "World", scenario: Scenario, history: History, groups: Iterable[str]
+) -> FinalState:
     """Read everything there is. A partition that cannot be read is missing from the result; the checker says so."""
     state = FinalState()
     deadline_s = world.clock.seconds() + PATIENCE_S
     connection: ClientConnection = await world.connect()
+    await _list_topics(connection, scenario, history)
+    for life in history.topics.lives:
+        state.logs.update(life.readings if life.deletion is not None else {})
+    for life in history.topics.living():
+        for index in range(life.partitions):
+            partition = life.topic, index
+            for log, isolation in await _patiently(world, deadline_s, _read_both, connection, partition) or ():
+                state.logs[life.partition(index), isolation] = log
     for topic in scenario.topics:
         for index in range(topic.partitions):
             read = _read_compacted if topic.is_compacted else _read_both
@@ -38,10 +59,20 @@ async def read_all(world: "World", scenario: Scenario, groups: Iterable[str]) ->
         if offsets is None:
             world.fail(f"the offsets of {group} cannot be read at the end")
             continue
-        for partition, offset in offsets.items():
-            state.offsets[group, partition] = offset
+        for (name, index), offset in offsets.items():
+            state.offsets[group, (history.topics.current_name(name), index)] = offset
     connection.close()
     return state
+
+
+async def _list_topics(connection: ClientConnection, scenario: Scenario, history: History) -> None:
+    """Note the topics that there are, but for those that exist from the beginning."""
+    expected = {topic.name for topic in scenario.topics} | {OFFSETS_TOPIC, TRANSACTIONS_TOPIC}
+    asked = history.moment()
+    answer = await connection.request(MetadataRequest(topics=None), _METADATA_VERSION, client_id=_CLIENT_ID)
+    for row in answer.topics:
+        if row.name not in expected:
+            history.topics.listed(_CLIENT_ID, asked, row.name, row.topic_id)
 
 
 async def _patiently(

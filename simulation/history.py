@@ -10,7 +10,10 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from odradek.simulation.lives import TopicHistory
 
 Partition = tuple[str, int]
 """Topic and partition index."""
@@ -222,7 +225,7 @@ class Settings:
 
     def is_durable(self, topic: str) -> bool:
         """Whether what is acknowledged there survives a power loss."""
-        return self.overrides.get(topic, self.flush_before_acks)
+        return self.overrides.get(topic.partition("#")[0], self.flush_before_acks)
 
 
 @dataclass(slots=True)
@@ -305,6 +308,7 @@ class History:
         self._now_ms = now_ms
         self._order = 0
         self._trace = trace
+        self.topics = _topic_history(self)
 
     @property
     def now_ms(self) -> int:
@@ -475,6 +479,12 @@ class History:
     def _say(self, client: str, text: str) -> None:
         if self._trace is not None:
             self._trace(f"{client}: {text}")
+
+
+def _topic_history(history: History) -> TopicHistory:
+    from odradek.simulation.lives import TopicHistory
+
+    return TopicHistory(history.moment, history.say)
 
 
 class LossyCrashes:

@@ -140,7 +140,7 @@ class _Run:
         if self._restarts_at_end and not self._restart():
             return
         groups = dict.fromkeys(commit.group for commit in self._history.commits)
-        state = self._finish(final.read_all(world, self._scenario, groups), "final")
+        state = self._finish(final.read_all(world, self._scenario, self._history, groups), "final")
         if state is None:
             return
         world.trace("all is read")
@@ -196,7 +196,7 @@ class _Run:
 def _settings(drawn: Scenario) -> Settings:
     return Settings(
         flush_before_acks=drawn.properties["flush.before.acks"] == "true",
-        overrides={topic.name: topic.flush_before_acks for topic in drawn.topics},
+        overrides={topic.name: topic.flush_before_acks for topic in (*drawn.topics, *drawn.owned)},
         log_append_time=frozenset(topic.name for topic in drawn.topics if topic.has_append_time),
         compacted=frozenset(topic.name for topic in drawn.topics if topic.is_compacted),
         aged=frozenset(topic.name for topic in drawn.topics if topic.is_aged),

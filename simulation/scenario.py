@@ -38,11 +38,13 @@ class FaultPlan(NamedTuple):
 class Scenario(NamedTuple):
     """All that is decided before a run begins. `duration_s`: how long clients work, and faults come.
 
-    `store_delay_s` and `slow_thread_s`: how long the metadata store and work in a thread take at most.
+    `owned` are topics that one client each creates and deletes. `store_delay_s` and `slow_thread_s`: how long the
+    metadata store and work in a thread take at most.
     """
 
     properties: dict[str, str]
     topics: tuple[Topic, ...]
+    owned: tuple[Topic, ...]
     transaction_version: int
     habits: NetworkHabits
     faults: FaultPlan
@@ -55,9 +57,11 @@ def draw(random: Random) -> Scenario:
     """A scenario of chance."""
     flush_before_acks = random.random() < 0.5
     faults = _faults(random)
+    may_lose_store = "lose_store" in faults.weights
     return Scenario(
         properties=_properties(random, flush_before_acks),
-        topics=_topics(random, flush_before_acks, may_lose_store="lose_store" in faults.weights),
+        topics=_topics(random, flush_before_acks, may_lose_store=may_lose_store),
+        owned=_owned(random, flush_before_acks, may_lose_store=may_lose_store),
         transaction_version=random.choice((0, 1, 2, 2)),
         habits=_habits(random),
         faults=faults,
@@ -128,6 +132,15 @@ def _topics(random: Random, flush_before_acks: bool, *, may_lose_store: bool) ->
     if random.random() < 0.3 and not may_lose_store:
         aged = {"internal.segment.bytes": str(random.choice((700, 3_000))), "retention.ms": str(RETENTION_MS)}
         topics.append(Topic("aged", 1, aged, flush_before_acks, is_aged=True))
+    return tuple(topics)
+
+
+def _owned(random: Random, flush_before_acks: bool, *, may_lose_store: bool) -> tuple[Topic, ...]:
+    """Topics that keep what was acknowledged even when power is lost, unless their configuration may be."""
+    topics = []
+    for name in ("mine", "yours")[: random.choice((0, 0, 1, 1, 2))]:
+        configs = {"internal.segment.bytes": str(random.choice((700, 3_000))), "flush.before.acks": "true"}
+        topics.append(Topic(name, 1, configs, flush_before_acks or not may_lose_store))
     return tuple(topics)
 
 

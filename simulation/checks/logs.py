@@ -32,7 +32,8 @@ def check_logs(evidence: Evidence) -> Iterator[Violation]:
     for partition in evidence.partitions:
         crashes = evidence.crashes(partition[0])
         if evidence.final_log(partition, Isolation.READ_UNCOMMITTED) is None:
-            yield Violation(ViolationKind.UNREADABLE, f"{name_of(partition)} was not read at the end")
+            if not evidence.is_deleted(partition[0]):
+                yield Violation(ViolationKind.UNREADABLE, f"{name_of(partition)} was not read at the end")
             continue
         yield from _conflicts(evidence, partition, crashes)
         yield from _acknowledged(evidence, partition, crashes)
@@ -84,7 +85,7 @@ def _acknowledged(evidence: Evidence, partition: Partition, crashes: LossyCrashe
             found = final.get(offset)
             if found is not None and found.value == record.value:
                 kept.append((era, offset, send, number))
-            elif superseded.get(record.key, -1) > offset or evidence.may_have_expired(partition[0], record.timestamp):
+            elif superseded.get(record.key, -1) > offset or evidence.may_be_gone(partition, offset, record.timestamp):
                 continue
             elif era < crashes.last_era:
                 if send.base_offset >= 0 and superseded.get(record.key, -1) <= offset:

@@ -120,8 +120,8 @@ class FinalOrder:
     def _extra(self, poll: Poll) -> Iterator[Violation]:
         records = self._records[poll.isolation]
         for record in poll.records:
-            if record.offset not in records and not self._evidence.may_have_expired(
-                poll.partition[0], record.timestamp
+            if record.offset not in records and not self._evidence.may_be_gone(
+                poll.partition, record.offset, record.timestamp
             ):
                 yield Violation(
                     ViolationKind.LOST_WRITE,

@@ -12,9 +12,11 @@ from odradek.simulation.clients.group_consumer import GroupConsumer
 from odradek.simulation.clients.hostile import HostileProducer
 from odradek.simulation.clients.idempotent import IdempotentProducer
 from odradek.simulation.clients.plain import PlainProducer
+from odradek.simulation.clients.topic_owner import TopicOwner
 from odradek.simulation.clients.transactional import TransactionalProducer
 from odradek.simulation.clients.transactions import Flow
 from odradek.simulation.history import Copy, History, Isolation, Partition
+from odradek.simulation.scenario import RETENTION_MS
 
 if TYPE_CHECKING:
     from odradek.simulation import api
@@ -50,10 +52,17 @@ class _Cast:
 
     def all(self) -> Iterator[Client]:
         """All of them."""
+        yield from self._owners()
         yield from self._producers()
         yield from self._consumers()
         yield from self._groups()
         yield from self._copiers()
+
+    def _owners(self) -> Iterator[Client]:
+        for topic in self._scenario.owned:
+            yield TopicOwner(
+                self._world, self._history, topic.name, self._chance(), topic.configs, RETENTION_MS
+            )
 
     def _producers(self) -> Iterator[Client]:
         world, history, random = self._world, self._history, self._random
