@@ -97,6 +97,8 @@ class SimulatedSurroundings(Surroundings):
     def run_in_thread(self, work: Callable[[], None], done: Done) -> None:
         self._world.threads.run(self.reactor, work, done)
 
+    run_compaction = run_in_thread
+
     def run_all(self, actions: Sequence[Callable[[], None]], thread_count: int) -> None:
         """Threads that run at the same time: one after the other, in any order."""
         shuffled = list(actions)

@@ -115,6 +115,11 @@ class Faults:
         self._world.disk.is_full = True
         self._repair_later()
 
+    def run_out_of_files(self) -> None:
+        """The file system has no room for new files for a while, but for what is written to old ones."""
+        self._world.disk.takes_no_files = True
+        self._repair_later()
+
     def break_directory(self) -> None:
         """A log directory fails until somebody changes the cable."""
         directories = self._world.broker.directories
@@ -170,7 +175,7 @@ class Faults:
     def _repair(self) -> None:
         """Mend the disk, and start the broker again if it has given a directory up."""
         world = self._world
-        world.disk.is_full = False
+        world.disk.is_full = world.disk.takes_no_files = False
         world.disk.broken.clear()
         world.disk.heal()
         world.metadata.repair()

@@ -17,7 +17,7 @@ from odradek.simulation.history import (
     Lookup,
     Partition,
 )
-from odradek.simulation.reading import EARLIEST, LARGEST, NotYetError, list_offset, read_log
+from odradek.simulation.reading import EARLIEST, LARGEST, LATEST, NotYetError, list_offset, read_log
 from odradek.simulation.scenario import Scenario
 
 if TYPE_CHECKING:
@@ -121,8 +121,10 @@ async def _look_up(
     wanted = dict.fromkeys((LARGEST, 0, *chosen, *(timestamp + 1 for timestamp in chosen)))
     lookups = [await list_offset(connection, _CLIENT_ID, partition, one) for one in wanted]
     earliest = await list_offset(connection, _CLIENT_ID, partition, EARLIEST)
-    # Retention may have moved it meanwhile.
-    return [*lookups, earliest] if earliest.offset == log.start_offset else []
+    latest = await list_offset(connection, _CLIENT_ID, partition, LATEST)
+    # Meanwhile retention may have moved the start, and the end of a transaction the end.
+    is_same = (earliest.offset, latest.offset) == (log.start_offset, log.end_offset)
+    return [*lookups, earliest] if is_same else []
 
 
 async def _read_offsets(connection: ClientConnection, group: str, *, is_last_try: bool) -> dict[Partition, int]:

@@ -22,8 +22,8 @@ Headers = tuple[tuple[str, bytes | None], ...]
 OFFSETS_TOPIC = "__consumer_offsets"
 TRANSACTIONS_TOPIC = "__transaction_state"
 
-EARLIEST, LARGEST = -2, -3
-"""Special positions of ListOffsets: the first offset, and that of the largest timestamp."""
+LATEST, EARLIEST, LARGEST = -1, -2, -3
+"""Special positions of ListOffsets: the end, the first offset, and that of the largest timestamp."""
 
 
 class Moment(NamedTuple):
@@ -153,7 +153,8 @@ class Poll(Operation):
 class OffsetCommit(Operation):
     """A group's position in one partition, committed alone or (with `transaction`) as a part of a transaction.
 
-    `lost` are attempts that were never answered: they may still take effect later.
+    `lost` are attempts that were never answered: they may still take effect later. `retention_ms` is how long the
+    position is kept, if the commit limits that.
     """
 
     group: str
@@ -162,6 +163,14 @@ class OffsetCommit(Operation):
     generation: int = -1
     transaction: Transaction | None = None
     lost: list[Moment] = field(default_factory=list)
+    retention_ms: int = -1
+
+
+@dataclass(slots=True, eq=False)
+class GroupDeletion(Operation):
+    """DeleteGroups of a group, which takes its positions."""
+
+    group: str
 
 
 @dataclass(slots=True, eq=False)
@@ -299,6 +308,7 @@ class History:
         self.transactions: list[Transaction] = []
         self.commits: list[OffsetCommit] = []
         self.fetches: list[OffsetFetch] = []
+        self.group_deletions: list[GroupDeletion] = []
         self.assignments: list[Assignment] = []
         self.end_offsets: list[EndOffset] = []
         self.copies: list[Copy] = []
@@ -408,9 +418,11 @@ class History:
         offset: int,
         generation: int = -1,
         transaction: Transaction | None = None,
+        retention_ms: int = -1,
     ) -> OffsetCommit:
         """A position is about to be committed."""
         commit = OffsetCommit(client, self.moment(), group, partition, offset, generation, transaction)
+        commit.retention_ms = retention_ms
         self.commits.append(commit)
         if transaction is not None:
             transaction.offsets.append(commit)
@@ -425,6 +437,18 @@ class History:
         """Whether the position was stored; within a transaction: stored to be decided with it."""
         self._end(commit, outcome, error)
         self._say(commit.client, f"committed {commit.group} {name_of(commit.partition)} {outcome.value} {error}")
+
+    def begin_group_deletion(self, client: str, group: str) -> GroupDeletion:
+        """A group is about to be deleted."""
+        deletion = GroupDeletion(client, self.moment(), group)
+        self.group_deletions.append(deletion)
+        self._say(client, f"delete group {group}")
+        return deletion
+
+    def end_group_deletion(self, deletion: GroupDeletion, outcome: Outcome, error: str) -> None:
+        """Whether the group was deleted."""
+        self._end(deletion, outcome, error)
+        self._say(deletion.client, f"deleted group {deletion.group} {outcome.value} {error}")
 
     def fetched(
         self, client: str, invoked: Moment, group: str, partition: Partition, offset: int, *, stable: bool
@@ -497,6 +521,10 @@ class LossyCrashes:
 
     def __len__(self) -> int:
         return len(self._orders)
+
+    def with_more(self, orders: Iterable[int]) -> LossyCrashes:
+        """These, and other ends of eras."""
+        return LossyCrashes(sorted([*self._orders, *orders]))
 
     @property
     def last_era(self) -> int:

@@ -21,13 +21,13 @@ from odradek.protocol.records import (
     read_header,
 )
 from odradek.simulation.api import ClientConnection
-from odradek.simulation.history import EARLIEST, LARGEST, FinalLog, Isolation, Lookup, Partition, ReadRecord
+from odradek.simulation.history import EARLIEST, LARGEST, LATEST, FinalLog, Isolation, Lookup, Partition, ReadRecord
 
 _FETCH_BYTES: Final = 1_000_000
 _FETCH_VERSION: Final = 11
 _LIST_OFFSETS_VERSION: Final = 7
 
-__all__ = ["EARLIEST", "LARGEST", "NotYetError", "list_offset", "read_log"]
+__all__ = ["EARLIEST", "LARGEST", "LATEST", "NotYetError", "list_offset", "read_log"]
 
 
 class NotYetError(Exception):

@@ -94,6 +94,7 @@ def _properties(random: Random, flush_before_acks: bool) -> dict[str, str]:
         "log.flush.offset.checkpoint.interval.ms": str(pick((200, 2_000, 60_000))),
         "log.flush.start.offset.checkpoint.interval.ms": str(pick((200, 60_000))),
         "replica.high.watermark.checkpoint.interval.ms": str(pick((200, 5_000))),
+        "offsets.retention.check.interval.ms": str(pick((500, 2_000, 600_000))),
         "log.retention.check.interval.ms": str(pick((500, 300_000))),
     }
     if random.random() < 0.3:
@@ -157,7 +158,7 @@ def _habits(random: Random) -> NetworkHabits:
 
 _FAULTS: Final[tuple[str, ...]] = (
     "kill", "kill_while_writing", "lose_power", "lose_power_while_writing", "stop", "break_connection",
-    "break_all_connections", "fail_once", "fill_disk", "break_directory",
+    "break_all_connections", "fail_once", "fill_disk", "break_directory", "run_out_of_files",
 )  # fmt: skip
 
 

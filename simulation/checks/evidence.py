@@ -93,6 +93,7 @@ class Evidence:
         self._crashes: dict[str, LossyCrashes] = {}
         self._final_by_offset: dict[tuple[Partition, Isolation], dict[int, ReadRecord]] = {}
         self._unreached: dict[Partition, set[bytes | None]] = {}
+        self._superseding: dict[Partition, dict[bytes | None, int]] = {}
         self._visible: dict[Partition, set[bytes]] = {}
 
     def crashes(self, topic: str) -> LossyCrashes:
@@ -133,6 +134,17 @@ class Evidence:
             found = {record.value for offset, record in records.items() if offset >= log.end_offset}
             self._unreached[partition] = found
         return value in found
+
+    def superseding(self, partition: Partition) -> dict[bytes | None, int]:
+        """For a compacted topic the last committed offset of each key: what lies before it may be gone."""
+        if partition[0] not in self.history.settings.compacted:
+            return {}
+        found = self._superseding.get(partition)
+        if found is None:
+            found = self._superseding[partition] = {}
+            for record in self.final_records(partition, Isolation.READ_COMMITTED).values():
+                found[record.key] = max(found.get(record.key, -1), record.offset)
+        return found
 
     def is_deleted(self, topic: str) -> bool:
         """Whether somebody asked for the topic's deletion."""

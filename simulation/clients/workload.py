@@ -7,7 +7,9 @@ from random import Random
 from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from odradek.simulation.clients.assigned import AssignedConsumer
+from odradek.simulation.clients.brief_offsets import BriefCommitter
 from odradek.simulation.clients.copier import Copier
+from odradek.simulation.clients.group_admin import GroupAdmin
 from odradek.simulation.clients.group_consumer import GroupConsumer
 from odradek.simulation.clients.hostile import HostileProducer
 from odradek.simulation.clients.idempotent import IdempotentProducer
@@ -56,6 +58,7 @@ class _Cast:
         yield from self._producers()
         yield from self._consumers()
         yield from self._groups()
+        yield from self._administrators()
         yield from self._copiers()
 
     def _owners(self) -> Iterator[Client]:
@@ -81,6 +84,10 @@ class _Cast:
         compacted = self._partitions(compacted=True)
         if compacted and random.random() < 0.5:
             yield IdempotentProducer(world, history, "keyed", self._chance(), compacted, are_keyed=True)
+        if compacted and random.random() < 0.5:
+            yield TransactionalProducer(
+                world, history, "ledger", self._chance(), compacted, self._flow(), are_keyed=True
+            )
         if compacted and random.random() < 0.3:
             yield PlainProducer(
                 world, history, "keys", self._chance(), compacted, are_keyed=True, times="any", pauses_s=_SELDOM_S
@@ -109,6 +116,13 @@ class _Cast:
             for number in range(random.choice((1, 2, 3))):
                 name = f"group{group}-{number}"
                 yield GroupConsumer(world, history, name, self._chance(), f"group{group}", plain, isolation)
+
+    def _administrators(self) -> Iterator[Client]:
+        world, history, random = self._world, self._history, self._random
+        if random.random() < 0.3:
+            yield BriefCommitter(world, history, "brief", self._chance(), random.choice(self._partitions()))
+        if random.random() < 0.3:
+            yield GroupAdmin(world, history, "group-admin", self._chance(), ("group0", "group1"))
 
     def _copiers(self) -> Iterator[Client]:
         random = self._random
