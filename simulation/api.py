@@ -66,6 +66,10 @@ class World(Protocol):
         """Fires after so many seconds of simulated time."""
         ...
 
+    def start(self, coroutine: Any, name: str) -> "Deferred[Any]":
+        """Run a coroutine beside the one that calls; an exception out of it is a failure of the run."""
+        ...
+
     def trace(self, text: str) -> None:
         """Note a line in the trace, with the time."""
         ...

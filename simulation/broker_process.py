@@ -13,9 +13,7 @@ from twisted.internet.defer import Deferred
 
 from odradek.log.background import Done
 from odradek.log.filesystem import File, SimulatedCrash
-from odradek.replication.memory_store import MemoryMetadataServer, MemoryMetadataStore
-from odradek.replication.metadata_store import MetadataStore, Operation, OperationResult
-from odradek.replication.znode_store import delete_ephemerals
+from odradek.replication.metadata_store import MetadataStore
 from odradek.server.broker import Broker, BrokerStartError
 from odradek.server.config import BrokerConfig
 from odradek.server.surroundings import Surroundings
@@ -130,48 +128,6 @@ class SimulatedSurroundings(Surroundings):
         return sent
 
 
-class SimulatedMetadata:
-    """The metadata store of the world; what was committed outlives every crash."""
-
-    def __init__(self, world: "World") -> None:
-        self._world = world
-        self._server = MemoryMetadataServer(world.now_ms)
-        self._last: MemoryMetadataStore | None = None
-        self._directory: str | None = None
-
-    def is_in(self, directory: str) -> bool:
-        """Whether the store was created in this log directory."""
-        return directory == self._directory
-
-    def open(self, directory: str, reactor: ProcessReactor) -> MetadataStore:
-        """A session for one life of a broker; those of earlier lives are over."""
-        assert self._directory in (None, directory), "a second store"
-        self._directory = directory
-        table, watches, now_ms = self._server.parts
-        if self._last is not None:
-            watches.drop_session(self._last.session_id)
-        delete_ephemerals(table, watches, None, now_ms())
-        self._server._last_session_id += 1
-        self._last = store = _Session(self._server, self._server._last_session_id)
-        store.world, store.reactor = self._world, reactor
-        return store
-
-
-class _Session(MemoryMetadataStore):
-    """A session in which the process may die before and after each commit."""
-
-    world: "World"
-    reactor: ProcessReactor
-
-    def _carry_out(self, operations: Sequence[Operation]) -> list[OperationResult]:
-        if not self.reactor.is_alive:
-            raise SimulatedCrash("metadata")
-        self.world.disk.before("commit", "metadata")
-        results = super()._carry_out(operations)
-        self.world.disk.before("committed", "metadata")
-        return results
-
-
 class BrokerProcess:
     """The machine with the one broker on it.
 
@@ -219,6 +175,7 @@ class BrokerProcess:
             if reactor.is_alive:
                 self.is_up = True
                 world.trace("broker is up")
+                world.on_broker_up()
                 world.audit(broker)
 
         def failed(failure: Any) -> None:

@@ -13,9 +13,11 @@ from odradek.simulation.checks.ends import check_ends
 from odradek.simulation.checks.evidence import Evidence, Violation, ViolationKind
 from odradek.simulation.checks.groups import check_groups
 from odradek.simulation.checks.logs import check_logs
+from odradek.simulation.checks.lookups import check_lookups
 from odradek.simulation.checks.offsets import check_offsets
 from odradek.simulation.checks.polls import check_polls
 from odradek.simulation.checks.producers import check_producers
+from odradek.simulation.checks.topics import check_topics
 from odradek.simulation.checks.transactions import check_transactions
 from odradek.simulation.history import FinalState, History
 
@@ -27,9 +29,11 @@ CHECKS: tuple[Callable[[Evidence], Iterator[Violation]], ...] = (
     check_transactions,
     check_polls,
     check_ends,
+    check_lookups,
     check_offsets,
     check_groups,
     check_copies,
+    check_topics,
 )
 
 

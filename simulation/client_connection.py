@@ -36,7 +36,10 @@ class _Pending:
 
 
 class SimulatedConnection:
-    """`api.ClientConnection`. A request that is not answered in `REQUEST_TIMEOUT_S` ends the connection."""
+    """`api.ClientConnection`. A request that is not answered in `REQUEST_TIMEOUT_S` ends the connection.
+
+    That is a failure of the run unless the connection had been broken off, which a client need not notice.
+    """
 
     def __init__(self, world: "World", stream: ByteStream) -> None:
         self._world = world
@@ -122,8 +125,17 @@ class SimulatedConnection:
             return
         left_s = self._pending[0].sent_s + REQUEST_TIMEOUT_S - self._world.clock.seconds()
         if left_s <= 0:
-            self._world.trace(f"{self._pending[0].client_id}: no answer in {REQUEST_TIMEOUT_S:.0f} s")
-            self.close()
+            self._give_up(self._pending[0])
         else:
             self._is_watched = True
             self._world.clock.callLater(left_s, self._look)
+
+    def _give_up(self, pending: _Pending) -> None:
+        """Close. On a connection to which nothing has happened every request is answered in that time."""
+        text = f"{pending.client_id}: no answer in {REQUEST_TIMEOUT_S:.0f} s"
+        if self._stream.is_intact:
+            api = response_class(pending.key).__name__.removesuffix("Response")
+            self._world.fail(f"{text} to {api} v{pending.version} over an intact connection")
+        else:
+            self._world.trace(text)
+        self.close()

@@ -47,6 +47,7 @@ class SimulatedDisk(MemoryFileSystem):
 
     is_down: nothing can be read or written, since the process that tries to is dead
     is_full: what would make a file larger gets ENOSPC
+    takes_no_files: what would make a new file gets ENOSPC, as when no inode is left
     broken: directories in which every operation gets EIO
     has_refused: whether an operation failed since a process began to use it
     """
@@ -55,6 +56,7 @@ class SimulatedDisk(MemoryFileSystem):
         super().__init__()
         self.is_down = False
         self.is_full = False
+        self.takes_no_files = False
         self.broken: dict[str, None] = {}
         self.has_refused = False
         self.written_bytes = 0
@@ -74,7 +76,7 @@ class SimulatedDisk(MemoryFileSystem):
 
     def repair(self) -> None:
         """From now on everything works."""
-        self.is_full = False
+        self.is_full = self.takes_no_files = False
         self.broken.clear()
         self.heal()
         self._crash_at = None
@@ -148,7 +150,7 @@ class SimulatedDisk(MemoryFileSystem):
             raise SimulatedCrash(f"{operation} {path}")
         if self.broken:
             self._check_broken(path)
-        if self.is_full and operation in ("write", "create"):
+        if (self.is_full and operation == "write") or ((self.is_full or self.takes_no_files) and operation == "create"):
             self.has_refused = True
             if half_done is not None:
                 half_done()

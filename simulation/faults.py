@@ -9,6 +9,7 @@ from collections.abc import Callable
 from random import Random
 from typing import TYPE_CHECKING, Final
 
+from odradek.simulation.directories import Directories
 from odradek.simulation.history import CrashKind, History
 from odradek.simulation.scenario import FaultPlan
 
@@ -27,9 +28,12 @@ class Faults:
         self._history = history
         self._plan = plan
         self._random = random
+        self._directories = Directories(world, history, random)
+        self._change: Callable[[], None] | None = None
         self._crash_is_power_loss = False
         self._failed_starts = 0
         self._is_over = False
+        world.on_broker_up = self._directories.started
         world.on_broker_end = self._broker_ended
         world.on_start_failure = self._start_failed
 
@@ -43,6 +47,7 @@ class Faults:
         self._is_over = True
         world = self._world
         world.disk.repair()
+        world.metadata.repair()
         world.network.habits = world.network.habits._replace(slow_share=0.0)
         world.trace("all faults are over")
         if world.broker.is_up and self._has_lost_directory():
@@ -110,11 +115,57 @@ class Faults:
         self._world.disk.is_full = True
         self._repair_later()
 
+    def run_out_of_files(self) -> None:
+        """The file system has no room for new files for a while, but for what is written to old ones."""
+        self._world.disk.takes_no_files = True
+        self._repair_later()
+
     def break_directory(self) -> None:
         """A log directory fails until somebody changes the cable."""
         directories = self._world.broker.directories
         self._world.disk.broken[self._random.choice(directories)] = None
         self._repair_later()
+
+    def fail_store(self) -> None:
+        """Some of the next transactions of the metadata store fail, and change nothing."""
+        self._fail_store(after_commit=False)
+
+    def fail_store_after_commit(self) -> None:
+        """Some of the next transactions of the metadata store fail, although they are carried out."""
+        self._fail_store(after_commit=True)
+
+    def _fail_store(self, *, after_commit: bool) -> None:
+        random = self._random
+        self._world.metadata.fail(random.choice((0, 1, 2)), random.choice((1, 1, 3, 20)), after_commit=after_commit)
+        self._repair_later()
+
+    def reorder_directories(self) -> None:
+        """The order of log.dirs changes."""
+        self._restart_after(self._directories.reorder)
+
+    def put_directory_first(self) -> None:
+        """A new directory is put first in log.dirs."""
+        self._restart_after(self._directories.put_first)
+
+    def add_foreign_directory(self) -> None:
+        """Something that is no partition is put into a log directory."""
+        self._restart_after(self._directories.add_foreign)
+
+    def lose_store(self) -> None:
+        """The metadata store is lost."""
+        self._restart_after(self._directories.lose_store)
+
+    def _restart_after(self, change: Callable[[], None]) -> None:
+        """Let something change while the broker is down, after a stop or a kill; nothing is broken meanwhile."""
+        broker = self._world.broker
+        if not broker.is_up or broker.is_stopping:
+            return
+        self._change = change
+        self._repair()
+        if self._random.random() < 0.5:
+            broker.stop()
+        else:
+            broker.kill()
 
     # The operator
 
@@ -124,9 +175,10 @@ class Faults:
     def _repair(self) -> None:
         """Mend the disk, and start the broker again if it has given a directory up."""
         world = self._world
-        world.disk.is_full = False
+        world.disk.is_full = world.disk.takes_no_files = False
         world.disk.broken.clear()
         world.disk.heal()
+        world.metadata.repair()
         if world.broker.is_up and self._has_lost_directory():
             if self._random.random() < 0.7:
                 world.broker.stop()
@@ -155,7 +207,14 @@ class Faults:
 
     def _start(self) -> None:
         if not self._world.broker.is_alive:
+            change, self._change = self._change, None
+            if change is not None:
+                change()
             self._world.broker.start()
+
+    def check(self) -> None:
+        """Look at what faults leave behind for the end."""
+        self._directories.check()
 
     def _start_failed(self, why: str) -> None:
         """A broker may refuse to start if the disk refused it something, and the operator mends that in the end."""
@@ -165,3 +224,4 @@ class Faults:
         self._failed_starts += 1
         if self._failed_starts > _MOST_FAILED_STARTS:
             disk.repair()
+            self._world.metadata.repair()

@@ -10,7 +10,10 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from odradek.simulation.lives import TopicHistory
 
 Partition = tuple[str, int]
 """Topic and partition index."""
@@ -18,6 +21,9 @@ Headers = tuple[tuple[str, bytes | None], ...]
 
 OFFSETS_TOPIC = "__consumer_offsets"
 TRANSACTIONS_TOPIC = "__transaction_state"
+
+LATEST, EARLIEST, LARGEST = -1, -2, -3
+"""Special positions of ListOffsets: the end, the first offset, and that of the largest timestamp."""
 
 
 class Moment(NamedTuple):
@@ -147,7 +153,8 @@ class Poll(Operation):
 class OffsetCommit(Operation):
     """A group's position in one partition, committed alone or (with `transaction`) as a part of a transaction.
 
-    `lost` are attempts that were never answered: they may still take effect later.
+    `lost` are attempts that were never answered: they may still take effect later. `retention_ms` is how long the
+    position is kept, if the commit limits that.
     """
 
     group: str
@@ -156,6 +163,14 @@ class OffsetCommit(Operation):
     generation: int = -1
     transaction: Transaction | None = None
     lost: list[Moment] = field(default_factory=list)
+    retention_ms: int = -1
+
+
+@dataclass(slots=True, eq=False)
+class GroupDeletion(Operation):
+    """DeleteGroups of a group, which takes its positions."""
+
+    group: str
 
 
 @dataclass(slots=True, eq=False)
@@ -207,25 +222,42 @@ class Crash:
 @dataclass(slots=True)
 class Settings:
     """What was promised: `flush_before_acks` for all topics, `overrides` by topic; `log_append_time` names topics whose
-    timestamps are the broker's, `compacted` those of which compaction may remove records."""
+    timestamps are the broker's, `compacted` those of which compaction may remove records, `aged` those of which
+    retention may, if they have no timestamp or one more than `retention_ms` ago."""
 
     flush_before_acks: bool = False
     overrides: Mapping[str, bool] = field(default_factory=dict)
     log_append_time: frozenset[str] = frozenset()
     compacted: frozenset[str] = frozenset()
+    aged: frozenset[str] = frozenset()
+    retention_ms: int = 0
 
     def is_durable(self, topic: str) -> bool:
         """Whether what is acknowledged there survives a power loss."""
-        return self.overrides.get(topic, self.flush_before_acks)
+        return self.overrides.get(topic.partition("#")[0], self.flush_before_acks)
 
 
 @dataclass(slots=True)
 class FinalLog:
-    """All of one partition at the end, for one isolation level; `end_offset` is where the reader had to stop."""
+    """All of one partition at the end, for one isolation level; `end_offset` is where the reader had to stop.
+
+    `stamps` are offset and timestamp of every record, also of those that no application sees.
+    """
 
     records: tuple[ReadRecord, ...]
     end_offset: int
     high_watermark: int
+    start_offset: int = 0
+    stamps: tuple[tuple[int, int], ...] = ()
+
+
+class Lookup(NamedTuple):
+    """An answer of ListOffsets for a timestamp, or for a special position; -1 and -1 is none."""
+
+    partition: Partition
+    wanted: int
+    offset: int
+    timestamp: int
 
 
 @dataclass(slots=True)
@@ -234,6 +266,7 @@ class FinalState:
 
     logs: dict[tuple[Partition, Isolation], FinalLog] = field(default_factory=dict)
     offsets: dict[tuple[str, Partition], int] = field(default_factory=dict)
+    lookups: list[Lookup] = field(default_factory=list)
 
     def partitions(self) -> list[Partition]:
         """Those that were read."""
@@ -275,14 +308,22 @@ class History:
         self.transactions: list[Transaction] = []
         self.commits: list[OffsetCommit] = []
         self.fetches: list[OffsetFetch] = []
+        self.group_deletions: list[GroupDeletion] = []
         self.assignments: list[Assignment] = []
         self.end_offsets: list[EndOffset] = []
         self.copies: list[Copy] = []
         self.crashes: list[Crash] = []
+        self.store_losses: list[Moment] = []
         self.odd: list[tuple[Moment, str, str]] = []
         self._now_ms = now_ms
         self._order = 0
         self._trace = trace
+        self.topics = _topic_history(self)
+
+    @property
+    def now_ms(self) -> int:
+        """The time of the last moment there may be."""
+        return self._now_ms()
 
     def moment(self) -> Moment:
         """Now; the next one is later."""
@@ -293,6 +334,11 @@ class History:
         """The broker has gone down, at this moment."""
         self.crashes.append(Crash(kind, self.moment()))
         self._say("broker", f"crash {kind.value}")
+
+    def lose_store(self) -> None:
+        """The metadata store is gone, and with it all configuration."""
+        self.store_losses.append(self.moment())
+        self._say("broker", "the metadata store is lost")
 
     def begin_send(
         self,
@@ -372,9 +418,11 @@ class History:
         offset: int,
         generation: int = -1,
         transaction: Transaction | None = None,
+        retention_ms: int = -1,
     ) -> OffsetCommit:
         """A position is about to be committed."""
         commit = OffsetCommit(client, self.moment(), group, partition, offset, generation, transaction)
+        commit.retention_ms = retention_ms
         self.commits.append(commit)
         if transaction is not None:
             transaction.offsets.append(commit)
@@ -389,6 +437,18 @@ class History:
         """Whether the position was stored; within a transaction: stored to be decided with it."""
         self._end(commit, outcome, error)
         self._say(commit.client, f"committed {commit.group} {name_of(commit.partition)} {outcome.value} {error}")
+
+    def begin_group_deletion(self, client: str, group: str) -> GroupDeletion:
+        """A group is about to be deleted."""
+        deletion = GroupDeletion(client, self.moment(), group)
+        self.group_deletions.append(deletion)
+        self._say(client, f"delete group {group}")
+        return deletion
+
+    def end_group_deletion(self, deletion: GroupDeletion, outcome: Outcome, error: str) -> None:
+        """Whether the group was deleted."""
+        self._end(deletion, outcome, error)
+        self._say(deletion.client, f"deleted group {deletion.group} {outcome.value} {error}")
 
     def fetched(
         self, client: str, invoked: Moment, group: str, partition: Partition, offset: int, *, stable: bool
@@ -445,6 +505,12 @@ class History:
             self._trace(f"{client}: {text}")
 
 
+def _topic_history(history: History) -> TopicHistory:
+    from odradek.simulation.lives import TopicHistory
+
+    return TopicHistory(history.moment, history.say)
+
+
 class LossyCrashes:
     """Divides a history into eras, between whose ends a log may legitimately lose its tail."""
 
@@ -455,6 +521,10 @@ class LossyCrashes:
 
     def __len__(self) -> int:
         return len(self._orders)
+
+    def with_more(self, orders: Iterable[int]) -> LossyCrashes:
+        """These, and other ends of eras."""
+        return LossyCrashes(sorted([*self._orders, *orders]))
 
     @property
     def last_era(self) -> int:

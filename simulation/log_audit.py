@@ -12,17 +12,18 @@ from odradek.protocol.record_batch import BatchHeader
 from odradek.protocol.records import ControlType, crc_is_valid, iter_records, parse_control_record
 
 
-def faults_of(log: PartitionLog) -> Iterator[str]:
-    """Says what is wrong with a log."""
-    for what in _Audit(log).faults():
+def faults_of(log: PartitionLog, *, has_gaps: bool) -> Iterator[str]:
+    """Yield what is wrong with a log; `has_gaps` if it has been compacted, whatever its configuration is now."""
+    for what in _Audit(log, has_gaps or log.config.compacts).faults():
         yield f"{log.directory}: {what}"
 
 
 class _Audit:
     """One reading of a log. `open` has the first offset of each producer's open transaction."""
 
-    def __init__(self, log: PartitionLog) -> None:
+    def __init__(self, log: PartitionLog, has_gaps: bool) -> None:
         self._log = log
+        self._has_gaps = has_gaps
         self._open: dict[int, int] = {}
         self._next_offset = -1
         self._epoch = -1
@@ -62,7 +63,7 @@ class _Audit:
                 yield f"time index of {segment.base_offset} has {timestamp} for {offset}, but {times[offset]} is there"
         written = [entry[:3] for entry in segment.transaction_index.entries()]
         # Compaction takes the records of aborted transactions, and leaves the entries.
-        if written != aborted and not self._log.config.compacts:
+        if written != aborted and not self._has_gaps:
             yield f"transaction index of {segment.base_offset} has {written}, the records say {aborted}"
 
     def _batch(self, header: BatchHeader, batch: memoryview) -> Iterator[str]:
@@ -71,7 +72,7 @@ class _Audit:
             yield f"{where} has a wrong checksum"
         if header.base_offset < self._next_offset:
             yield f"{where} comes after offset {self._next_offset - 1}"
-        elif header.base_offset > self._next_offset >= 0 and not self._log.config.compacts:
+        elif header.base_offset > self._next_offset >= 0 and not self._has_gaps:
             yield f"{where} follows a gap from {self._next_offset}"
         if header.partition_leader_epoch < self._epoch:
             yield f"{where} has leader epoch {header.partition_leader_epoch} after {self._epoch}"
@@ -93,7 +94,7 @@ class _Audit:
 
     def _stability(self) -> Iterator[str]:
         log = self._log
-        if log.config.compacts:
+        if self._has_gaps:
             return
         stable = min([*self._open.values(), log.high_watermark])
         # A marker above the high watermark has not ended its transaction yet.

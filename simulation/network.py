@@ -30,6 +30,7 @@ class NetworkHabits(NamedTuple):
     latency_s: the least and the usual delay; now and then (slow_share) it is up to slow_s
     small_piece_share: how often a delivery ends at any byte instead of taking all there is
     buffer_bytes: what a socket takes before it says that it is full
+    short_send_share: how often a socket takes a part of what it has room for, and has room again at once
     """
 
     latency_s: float = 0.0005
@@ -37,6 +38,7 @@ class NetworkHabits(NamedTuple):
     slow_s: float = 0.2
     small_piece_share: float = 0.05
     buffer_bytes: int = 65536
+    short_send_share: float = 0.0
 
 
 class Pipe:
@@ -142,25 +144,27 @@ class Link:
 class SimulatedSocket:
     """What `KafkaTransport` writes to: a non-blocking socket's `send`."""
 
-    def __init__(self, pipe: Pipe) -> None:
+    def __init__(self, network: "Network", pipe: Pipe) -> None:
+        self._network = network
         self._pipe = pipe
 
     def send(self, data: bytes | bytearray | memoryview, flags: int = 0) -> int:
         """How many of the bytes were taken. Raises BlockingIOError."""
-        size = min(len(data), self._pipe.room_bytes)
-        if not size:
-            raise BlockingIOError(errno.EAGAIN, "the buffer is full")
+        size = self._taken_bytes(len(data))
         self._pipe.write(bytes(memoryview(data)[:size]))
         return size
 
     def send_file(self, file: File, position: int, size_bytes: int) -> int:
         """`sendfile`: the bytes as they are now."""
-        size = min(size_bytes, self._pipe.room_bytes)
-        if not size:
-            raise BlockingIOError(errno.EAGAIN, "the buffer is full")
-        data = file.pread(position, size)
+        data = file.pread(position, self._taken_bytes(size_bytes))
         self._pipe.write(data)
         return len(data)
+
+    def _taken_bytes(self, size_bytes: int) -> int:
+        size_bytes = min(size_bytes, self._pipe.room_bytes)
+        if not size_bytes:
+            raise BlockingIOError(errno.EAGAIN, "the buffer is full")
+        return self._network.taken_bytes(size_bytes)
 
 
 class Peer(NamedTuple):
@@ -178,7 +182,7 @@ class BrokerTransport:
         self.protocol: Any = None
         self._link = link
         self._peer = peer
-        self._socket = SimulatedSocket(link.to_client)
+        self._socket = SimulatedSocket(link.network, link.to_client)
         self._producer: Any = None
         self._is_waiting_for_room = False
         self._is_closing = False
@@ -318,6 +322,11 @@ class ByteStream:
         self.is_lost = False
         self._link = link
 
+    @property
+    def is_intact(self) -> bool:
+        """Whether nothing has happened to the connection: whatever was sent arrives, in both directions."""
+        return self._link in self._link.network.links
+
     def write(self, data: bytes) -> None:
         """Send."""
         self._link.to_broker.write(data)
@@ -423,3 +432,10 @@ class Network:
         if available > 1 and self.random.random() < self.habits.small_piece_share:
             return self.random.randint(1, available - 1)
         return available
+
+    def taken_bytes(self, offered: int) -> int:
+        """How much a socket takes of what it has room for."""
+        share = self.habits.short_send_share
+        if share and offered > 1 and self.random.random() < share:
+            return self.random.randint(1, offered - 1)
+        return offered

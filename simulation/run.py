@@ -2,6 +2,7 @@
 
 import gc
 import logging
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -61,7 +62,7 @@ def run_seed(
     try:
         _Run(world, make_clients).run()
         world.disk.is_down = True
-        gc.collect()
+        _collect()
     except Exception as error:
         world.fail("the simulation itself failed", error)
     finally:
@@ -73,6 +74,21 @@ def run_seed(
         if gc_was_enabled:
             gc.enable()
     return Report(seed, world.failures, world.trace_hash, world.clock.seconds(), world.clock.steps)
+
+
+def _collect() -> None:
+    """Free what the run has left, silently: coroutines that end now find that their process has crashed."""
+    old_hook = sys.unraisablehook
+
+    def hook(unraisable: Any) -> None:
+        if not isinstance(unraisable.exc_value, SimulatedCrash):
+            old_hook(unraisable)
+
+    sys.unraisablehook = hook
+    try:
+        gc.collect()
+    finally:
+        sys.unraisablehook = old_hook
 
 
 def _observer(world: World) -> Callable[[Any], None]:
@@ -94,7 +110,10 @@ class _Run:
         self._make_clients = make_clients
         self._scenario = scenario.draw(world.new_random())
         world.broker.properties.update(self._scenario.properties)
+        world.compacted = frozenset(topic.name for topic in self._scenario.topics if topic.is_compacted)
         world.network.habits = self._scenario.habits
+        world.metadata.delay_s = self._scenario.store_delay_s
+        world.threads.slow_s = self._scenario.slow_thread_s
         self._history = History(world.now_ms, _settings(self._scenario), world.trace)
         self._faults = Faults(world, self._history, self._scenario.faults, world.new_random())
         chance = world.new_random()
@@ -121,7 +140,7 @@ class _Run:
         if self._restarts_at_end and not self._restart():
             return
         groups = dict.fromkeys(commit.group for commit in self._history.commits)
-        state = self._finish(final.read_all(world, self._scenario, groups), "final")
+        state = self._finish(final.read_all(world, self._scenario, self._history, groups), "final")
         if state is None:
             return
         world.trace("all is read")
@@ -129,6 +148,7 @@ class _Run:
         if world.broker.broker is not None:
             world.audit(world.broker.broker)
             world.check_rest(world.broker.broker)
+        self._faults.check()
         for violation in checker.check(self._history, state):
             world.fail(str(violation))
 
@@ -176,7 +196,9 @@ class _Run:
 def _settings(drawn: Scenario) -> Settings:
     return Settings(
         flush_before_acks=drawn.properties["flush.before.acks"] == "true",
-        overrides={topic.name: topic.flush_before_acks for topic in drawn.topics},
+        overrides={topic.name: topic.flush_before_acks for topic in (*drawn.topics, *drawn.owned)},
         log_append_time=frozenset(topic.name for topic in drawn.topics if topic.has_append_time),
         compacted=frozenset(topic.name for topic in drawn.topics if topic.is_compacted),
+        aged=frozenset(topic.name for topic in drawn.topics if topic.is_aged),
+        retention_ms=scenario.RETENTION_MS,
     )

@@ -7,10 +7,12 @@ from odradek.simulation.network import NetworkHabits
 
 GROUP_PARTITIONS: Final = 2
 TRANSACTION_PARTITIONS: Final = 2
+RETENTION_MS: Final = 6 * 3_600_000
+"""Longer than any run, and shorter than the age of old records."""
 
 
 class Topic(NamedTuple):
-    """A topic as it is created; `configs` are its properties."""
+    """A topic as it is created; `configs` are its properties. An aged topic gets records that retention may delete."""
 
     name: str
     partitions: int
@@ -18,6 +20,12 @@ class Topic(NamedTuple):
     flush_before_acks: bool
     is_compacted: bool = False
     has_append_time: bool = False
+    is_aged: bool = False
+
+    @property
+    def keeps_all(self) -> bool:
+        """Whether retention deletes nothing, however old."""
+        return self.configs["retention.ms"] == "-1"
 
 
 class FaultPlan(NamedTuple):
@@ -28,26 +36,38 @@ class FaultPlan(NamedTuple):
 
 
 class Scenario(NamedTuple):
-    """All that is decided before a run begins. `duration_s`: how long clients work, and faults come."""
+    """All that is decided before a run begins. `duration_s`: how long clients work, and faults come.
+
+    `owned` are topics that one client each creates and deletes. `store_delay_s` and `slow_thread_s`: how long the
+    metadata store and work in a thread take at most.
+    """
 
     properties: dict[str, str]
     topics: tuple[Topic, ...]
+    owned: tuple[Topic, ...]
     transaction_version: int
     habits: NetworkHabits
     faults: FaultPlan
     duration_s: float
+    store_delay_s: float
+    slow_thread_s: float
 
 
 def draw(random: Random) -> Scenario:
     """A scenario of chance."""
     flush_before_acks = random.random() < 0.5
+    faults = _faults(random)
+    may_lose_store = "lose_store" in faults.weights
     return Scenario(
         properties=_properties(random, flush_before_acks),
-        topics=_topics(random, flush_before_acks),
+        topics=_topics(random, flush_before_acks, may_lose_store=may_lose_store),
+        owned=_owned(random, flush_before_acks, may_lose_store=may_lose_store),
         transaction_version=random.choice((0, 1, 2, 2)),
         habits=_habits(random),
-        faults=_faults(random),
+        faults=faults,
         duration_s=random.uniform(2.0, 5.0),
+        store_delay_s=random.choice((0.0, 0.0, 0.0, 0.002, 0.1)),
+        slow_thread_s=random.choice((0.3, 0.3, 3.0)),
     )
 
 
@@ -64,7 +84,7 @@ def _properties(random: Random, flush_before_acks: bool) -> dict[str, str]:
         "group.min.session.timeout.ms": "100",
         "group.initial.rebalance.delay.ms": str(pick((0, 50, 500))),
         "transaction.abort.timed.out.transaction.cleanup.interval.ms": str(pick((100, 1_000))),
-        "log.retention.ms": "-1",
+        "log.retention.ms": str(pick((-1, RETENTION_MS))),
         "log.index.interval.bytes": str(pick((1, 100, 4096))),
         "log.index.size.max.bytes": str(pick((64, 1024, 10_485_760))),
         "log.segment.delete.delay.ms": str(pick((0, 500, 60_000))),
@@ -74,6 +94,7 @@ def _properties(random: Random, flush_before_acks: bool) -> dict[str, str]:
         "log.flush.offset.checkpoint.interval.ms": str(pick((200, 2_000, 60_000))),
         "log.flush.start.offset.checkpoint.interval.ms": str(pick((200, 60_000))),
         "replica.high.watermark.checkpoint.interval.ms": str(pick((200, 5_000))),
+        "offsets.retention.check.interval.ms": str(pick((500, 2_000, 600_000))),
         "log.retention.check.interval.ms": str(pick((500, 300_000))),
     }
     if random.random() < 0.3:
@@ -85,12 +106,16 @@ def _properties(random: Random, flush_before_acks: bool) -> dict[str, str]:
     return properties
 
 
-def _topics(random: Random, flush_before_acks: bool) -> tuple[Topic, ...]:
+def _topics(random: Random, flush_before_acks: bool, *, may_lose_store: bool) -> tuple[Topic, ...]:
+    """With the store the configuration of topics is lost; what depends on it cannot be asked for then."""
     topics = []
+    retention_share = random.choice((0.0, 0.5))
     for name in ("one", "two", "three"):
-        configs = {"internal.segment.bytes": str(random.choice((700, 3_000, 20_000)))}
+        configs = {"internal.segment.bytes": str(random.choice((700, 3_000, 20_000))), "retention.ms": "-1"}
+        if random.random() < retention_share:
+            configs["retention.ms"] = str(RETENTION_MS)
         flush = flush_before_acks
-        if random.random() < 0.15:
+        if random.random() < 0.15 and not may_lose_store:
             flush = not flush
             configs["flush.before.acks"] = str(flush).lower()
         has_append_time = random.random() < 0.15
@@ -102,8 +127,21 @@ def _topics(random: Random, flush_before_acks: bool) -> tuple[Topic, ...]:
         "internal.segment.bytes": str(random.choice((700, 2_000))),
         "min.cleanable.dirty.ratio": "0.01",
         "delete.retention.ms": str(random.choice((100, 86_400_000))),
+        "retention.ms": "-1",
     }
     topics.append(Topic("compacted", 1, compacted, flush_before_acks, is_compacted=True))
+    if random.random() < 0.3 and not may_lose_store:
+        aged = {"internal.segment.bytes": str(random.choice((700, 3_000))), "retention.ms": str(RETENTION_MS)}
+        topics.append(Topic("aged", 1, aged, flush_before_acks, is_aged=True))
+    return tuple(topics)
+
+
+def _owned(random: Random, flush_before_acks: bool, *, may_lose_store: bool) -> tuple[Topic, ...]:
+    """Topics that keep what was acknowledged even when power is lost, unless their configuration may be."""
+    topics = []
+    for name in ("mine", "yours")[: random.choice((0, 0, 1, 1, 2))]:
+        configs = {"internal.segment.bytes": str(random.choice((700, 3_000))), "flush.before.acks": "true"}
+        topics.append(Topic(name, 1, configs, flush_before_acks or not may_lose_store))
     return tuple(topics)
 
 
@@ -114,12 +152,19 @@ def _habits(random: Random) -> NetworkHabits:
         slow_s=random.choice((0.05, 0.5)),
         small_piece_share=random.choice((0.0, 0.02, 0.2)),
         buffer_bytes=random.choice((1_000, 20_000, 65_536)),
+        short_send_share=random.choice((0.0, 0.01, 0.1)),
     )
 
 
 _FAULTS: Final[tuple[str, ...]] = (
     "kill", "kill_while_writing", "lose_power", "lose_power_while_writing", "stop", "break_connection",
-    "break_all_connections", "fail_once", "fill_disk", "break_directory",
+    "break_all_connections", "fail_once", "fill_disk", "break_directory", "run_out_of_files",
+)  # fmt: skip
+
+
+_RARER_FAULTS: Final[tuple[str, ...]] = (
+    "fail_store", "fail_store_after_commit", "reorder_directories", "put_directory_first", "add_foreign_directory",
+    "lose_store",
 )  # fmt: skip
 
 
@@ -128,5 +173,6 @@ def _faults(random: Random) -> FaultPlan:
     if random.random() < 0.05:
         return FaultPlan({}, 1.0)
     chosen = random.sample(_FAULTS, random.randint(1, 6))
-    weights = {name: random.randint(1, 5) for name in _FAULTS if name in chosen}
+    chosen += [name for name in _RARER_FAULTS if random.random() < 0.12]
+    weights = {name: random.randint(1, 5) for name in (*_FAULTS, *_RARER_FAULTS) if name in chosen}
     return FaultPlan(weights, random.choice((0.5, 1.0, 2.5)))

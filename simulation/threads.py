@@ -20,9 +20,9 @@ class SimulatedThreads:
 
     def __init__(self, clock: "SimulatedClock", random: Random, usual_s: float = 0.002, slow_s: float = 0.3) -> None:
         self.random = random
+        self.usual_s = usual_s
+        self.slow_s = slow_s
         self._clock = clock
-        self._usual_s = usual_s
-        self._slow_s = slow_s
 
     def run(self, reactor: "ProcessReactor", work: Callable[[], None], done: Done) -> None:
         """What dies with the process is dropped: work not begun, and the news of work that is done."""
@@ -43,5 +43,5 @@ class SimulatedThreads:
         self._clock.callLater(self._delay_s(), do)
 
     def _delay_s(self) -> float:
-        longest_s = self._slow_s if self.random.random() < 0.05 else self._usual_s
+        longest_s = self.slow_s if self.random.random() < 0.05 else self.usual_s
         return self.random.random() * longest_s

@@ -50,6 +50,10 @@ class ViolationKind(Enum):
     COPY_MISSING = "input was not copied"
     COPY_DUPLICATE = "input was copied more than once"
     COPY_UNCOMMITTED = "input was copied but not committed"
+    WRONG_LOOKUP = "ListOffsets disagrees with the records"
+    RESURRECTED = "deleted topic is back"
+    FOREIGN_TOPIC = "topic that nobody created"
+    DELETION_UNDONE = "deleted records are back"
     UNREADABLE = "partition cannot be read at the end"
     ODD_ANSWER = "answer that a broker must never give"
 
@@ -81,9 +85,15 @@ class Evidence:
         for poll in history.polls:
             self.polls[poll.partition].append(poll)
         self.partitions = list(dict.fromkeys([*self.sends, *self.polls, *final.partitions()]))
+        self._deleted_before: dict[Partition, int] = {}
+        for deletion in history.topics.record_deletions:
+            before = self._deleted_before.get(deletion.partition, 0)
+            self._deleted_before[deletion.partition] = max(before, deletion.offset)
+        self._gone = {life.name for life in history.topics.lives if life.deletion is not None}
         self._crashes: dict[str, LossyCrashes] = {}
         self._final_by_offset: dict[tuple[Partition, Isolation], dict[int, ReadRecord]] = {}
         self._unreached: dict[Partition, set[bytes | None]] = {}
+        self._superseding: dict[Partition, dict[bytes | None, int]] = {}
         self._visible: dict[Partition, set[bytes]] = {}
 
     def crashes(self, topic: str) -> LossyCrashes:
@@ -124,6 +134,33 @@ class Evidence:
             found = {record.value for offset, record in records.items() if offset >= log.end_offset}
             self._unreached[partition] = found
         return value in found
+
+    def superseding(self, partition: Partition) -> dict[bytes | None, int]:
+        """For a compacted topic the last committed offset of each key: what lies before it may be gone."""
+        if partition[0] not in self.history.settings.compacted:
+            return {}
+        found = self._superseding.get(partition)
+        if found is None:
+            found = self._superseding[partition] = {}
+            for record in self.final_records(partition, Isolation.READ_COMMITTED).values():
+                found[record.key] = max(found.get(record.key, -1), record.offset)
+        return found
+
+    def is_deleted(self, topic: str) -> bool:
+        """Whether somebody asked for the topic's deletion."""
+        return topic in self._gone
+
+    def may_be_gone(self, partition: Partition, offset: int, timestamp: int) -> bool:
+        """Whether somebody asked for the deletion of a record, or retention may have taken it.
+
+        One without a timestamp goes with the segment that it is in.
+        """
+        if offset < self._deleted_before.get(partition, 0):
+            return True
+        settings = self.history.settings
+        if partition[0] not in settings.aged:
+            return False
+        return timestamp < 0 or self.history.now_ms - timestamp > settings.retention_ms
 
     def transaction_of(self, value: bytes | None) -> Transaction | None:
         """The transaction in which a value was sent."""

@@ -5,21 +5,35 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from odradek.simulation.checks.evidence import Evidence, Violation, ViolationKind
-from odradek.simulation.history import Partition, name_of
+from odradek.simulation.history import Assignment, Outcome, Partition, name_of
 
 
 def check_groups(evidence: Evidence) -> Iterator[Violation]:
     """All assignments that members learnt."""
-    owners: dict[tuple[str, int, int, Partition], str] = {}
+    owners: dict[tuple[str, int, int, Partition], Assignment] = {}
     crashes = evidence.crashes("__consumer_offsets")
     for assignment in evidence.history.assignments:
         for partition in assignment.partitions:
             era = crashes.era(assignment.invoked)
             key = assignment.group, era, assignment.generation, partition
-            owner = owners.setdefault(key, assignment.member)
-            if owner != assignment.member:
+            first = owners.setdefault(key, assignment)
+            if first.member != assignment.member and not _is_deleted(evidence, first, assignment):
                 yield Violation(
                     ViolationKind.TWO_OWNERS,
                     f"group {assignment.group} generation {assignment.generation}: {name_of(partition)} belongs to "
-                    f"{owner} and to {assignment.member}",
+                    f"{first.member} and to {assignment.member}",
                 )
+
+
+def _is_deleted(evidence: Evidence, first: Assignment, second: Assignment) -> bool:
+    """Whether the group may have been deleted between two assignments, so that its generations begin again."""
+    return any(
+        deletion.invoked.order < second.invoked.order
+        and (
+            deletion.outcome is not Outcome.OK
+            or deletion.finished is None
+            or deletion.finished.order > first.invoked.order
+        )
+        for deletion in evidence.history.group_deletions
+        if deletion.group == first.group and deletion.outcome is not Outcome.FAILED
+    )

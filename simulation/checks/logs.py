@@ -32,7 +32,8 @@ def check_logs(evidence: Evidence) -> Iterator[Violation]:
     for partition in evidence.partitions:
         crashes = evidence.crashes(partition[0])
         if evidence.final_log(partition, Isolation.READ_UNCOMMITTED) is None:
-            yield Violation(ViolationKind.UNREADABLE, f"{name_of(partition)} was not read at the end")
+            if not evidence.is_deleted(partition[0]):
+                yield Violation(ViolationKind.UNREADABLE, f"{name_of(partition)} was not read at the end")
             continue
         yield from _conflicts(evidence, partition, crashes)
         yield from _acknowledged(evidence, partition, crashes)
@@ -72,11 +73,15 @@ def _acknowledged(evidence: Evidence, partition: Partition, crashes: LossyCrashe
     """Acknowledged records lie at the end where they were said to; what a crash may take is the tail only."""
     final = evidence.final_records(partition, Isolation.READ_UNCOMMITTED)
     places: dict[bytes | None, int] = {record.value: offset for offset, record in final.items()}
-    superseded = _superseding(evidence, partition)
+    superseded = evidence.superseding(partition)
+    is_compacted = partition[0] in evidence.history.settings.compacted
     kept: list[tuple[int, int, Send, int]] = []
     lost: list[tuple[int, int]] = []
     for send in evidence.sends.get(partition, ()):
         if send.outcome is not Outcome.OK or not evidence.is_trusted(send):
+            continue
+        if is_compacted and send.transaction is not None:
+            # Compaction takes what was aborted; what was committed is looked for with its transaction.
             continue
         era = crashes.era(send.attempts[-1])
         for number, record in enumerate(send.records):
@@ -84,7 +89,7 @@ def _acknowledged(evidence: Evidence, partition: Partition, crashes: LossyCrashe
             found = final.get(offset)
             if found is not None and found.value == record.value:
                 kept.append((era, offset, send, number))
-            elif superseded.get(record.key, -1) > offset:
+            elif superseded.get(record.key, -1) > offset or evidence.may_be_gone(partition, offset, record.timestamp):
                 continue
             elif era < crashes.last_era:
                 if send.base_offset >= 0 and superseded.get(record.key, -1) <= offset:
@@ -101,19 +106,9 @@ def _acknowledged(evidence: Evidence, partition: Partition, crashes: LossyCrashe
                     f"{name_of(partition)} {label_text(record.value)} of {send.client}, acknowledged at {offset} with "
                     f"acks={send.acks}, is gone; there now: {label_text(found.value) if found else 'nothing'}",
                 )
-    if partition[0] not in evidence.history.settings.compacted:
+    if not is_compacted:
         # In a compacted log nobody can tell the hole that a loss of power left from one that compaction made.
         yield from _holes(partition, crashes, kept, lost)
-
-
-def _superseding(evidence: Evidence, partition: Partition) -> dict[bytes | None, int]:
-    """For a compacted topic the last offset of each key: what lies before it may be gone."""
-    if partition[0] not in evidence.history.settings.compacted:
-        return {}
-    last: dict[bytes | None, int] = {}
-    for record in evidence.final_records(partition, Isolation.READ_UNCOMMITTED).values():
-        last[record.key] = max(last.get(record.key, -1), record.offset)
-    return last
 
 
 def _holes(

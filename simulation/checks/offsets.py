@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from itertools import accumulate
 
+from odradek.simulation.checks.brief_offsets import check_brief
 from odradek.simulation.checks.evidence import Evidence, Violation, ViolationKind, effective_outcome
 from odradek.simulation.checks.transactions import is_committed
 from odradek.simulation.history import (
@@ -35,7 +36,12 @@ def check_offsets(evidence: Evidence) -> Iterator[Violation]:
     fetches: dict[GroupPartition, list[OffsetFetch]] = defaultdict(list)
     for fetch in history.fetches:
         fetches[fetch.group, fetch.partition].append(fetch)
+    for key in [key for key, found in commits.items() if found[0].retention_ms >= 0]:
+        yield from check_brief(evidence, commits.pop(key), fetches.pop(key, []))
+    brief = {commit.group for commit in history.commits if commit.retention_ms >= 0}
     for (group, partition), offset in evidence.final.offsets.items():
+        if group in brief:
+            continue
         final = OffsetFetch("the final read", _END, group, partition, offset, True)
         final.finished = _END
         fetches[group, partition].append(final)
@@ -50,14 +56,19 @@ class _Positions:
 
     def __init__(self, evidence: Evidence, key: GroupPartition, commits: list[OffsetCommit]) -> None:
         self._evidence = evidence
-        self._crashes = _lossy(evidence, key[1][0])
+        self._deletions = [
+            deletion
+            for deletion in evidence.history.group_deletions
+            if deletion.group == key[0] and deletion.outcome is not Outcome.FAILED
+        ]
+        self._crashes = _lossy(evidence, key[1][0]).with_more(deletion.invoked.order for deletion in self._deletions)
         self._polled = _polled_to(evidence, key)
         self._where = f"group {key[0]} {name_of(key[1])}"
         self._commits = commits
         acknowledged: dict[int, list[tuple[int, int]]] = defaultdict(list)
         for commit in commits:
             moment = self._acknowledged(commit)
-            if moment is not None and not self._may_lie_beyond_the_end(commit):
+            if moment is not None and not self._may_lie_beyond_the_end(commit) and not self._may_be_deleted(commit):
                 era = self._crashes.era(commit.invoked)
                 acknowledged[era].append((moment.order, commit.offset))
         self._orders: dict[int, list[int]] = {}
@@ -109,6 +120,16 @@ class _Positions:
         orders, reached = self._polled.get(era, ([], []))
         before = bisect_left(orders, commit.invoked.order)
         return before == 0 or commit.offset > reached[before - 1]
+
+    def _may_be_deleted(self, commit: OffsetCommit) -> bool:
+        """Whether a deletion of the group, asked for before the commit was stored, may have come after it."""
+        return any(
+            deletion.outcome is not Outcome.OK
+            or deletion.finished is None
+            or deletion.finished.order > commit.invoked.order
+            for deletion in self._deletions
+            if commit.finished is None or deletion.invoked.order < commit.finished.order
+        )
 
     def _acknowledged(self, commit: OffsetCommit) -> Moment | None:
         """When it was certainly stored for good."""

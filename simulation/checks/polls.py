@@ -120,7 +120,9 @@ class FinalOrder:
     def _extra(self, poll: Poll) -> Iterator[Violation]:
         records = self._records[poll.isolation]
         for record in poll.records:
-            if record.offset not in records:
+            if record.offset not in records and not self._evidence.may_be_gone(
+                poll.partition, record.offset, record.timestamp
+            ):
                 yield Violation(
                     ViolationKind.LOST_WRITE,
                     f"{_where(poll)} gave {label_text(record.value)} at {record.offset}, which the final "

@@ -45,10 +45,12 @@ def _check(evidence: Evidence, transaction: Transaction) -> Iterator[Violation]:
     for send in transaction.sends:
         if evidence.final_log(send.partition, Isolation.READ_COMMITTED) is None:
             return
-        for record in send.records:
+        for number, record in enumerate(send.records):
             place = f"{name_of(send.partition)} {label_text(record.value)}"
             if evidence.is_visible(send.partition, record.value):
                 visible.append(place)
+            elif evidence.superseding(send.partition).get(record.key, -1) > send.base_offset + number:
+                continue
             elif send.outcome is Outcome.OK and not evidence.is_out_of_reach(send.partition, record.value):
                 hidden.append(place)
     who = f"transaction of {transaction.transactional_id} by {transaction.client} at {transaction.invoked.time_ms}"

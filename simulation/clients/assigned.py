@@ -71,8 +71,8 @@ class AssignedConsumer:
         self._fetcher.assign(positions)
 
     def _out_of_range(self, partition: Partition) -> None:
-        """Only a crash that took the tail of the log can be the cause."""
-        if not len(self._history.lossy_crashes(partition[0])):
+        """Only a crash that took the tail of the log can be the cause, or retention."""
+        if not len(self._history.lossy_crashes(partition[0])) and partition[0] not in self._history.settings.aged:
             position = self._fetcher.positions[partition]
             self._history.note_odd(self.name, f"position {position} of {partition} is out of range")
         self._fetcher.high_watermarks = {}

@@ -17,11 +17,11 @@ from twisted.internet.defer import Deferred
 
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.messages.init_producer_id import InitProducerIdRequest
-from odradek.protocol.records import Codec
 from odradek.simulation.api import ConnectionLost, World
+from odradek.simulation.clients.batches import batch_of, draw_packing
 from odradek.simulation.clients.link import NEEDS_IDS, RETRIABLE, ClientDied, GaveUp, Link, Versions
 from odradek.simulation.clients.produce import NOT_WRITTEN, Produced, produce_request, produced_by
-from odradek.simulation.clients.values import CODECS, Values, batch_of
+from odradek.simulation.clients.values import Values
 from odradek.simulation.history import Guarantee, History, Outcome, Partition, Send
 
 MOST_IN_FLIGHT: Final = 5
@@ -96,7 +96,7 @@ class _Instance:
         self._partitions = partitions
         self._values = values
         self._link = Link(world, history, name, random, Versions(random, NEEDS_IDS | {0: (7, 13)}))
-        self._codec = random.choice(CODECS)
+        self._packing = draw_packing(random)
         self._pause_s = random.choice((0.0, 0.0, 0.02, 0.1))
         self._dies_after = random.choice((20, 100, 1 << 30))
         self._producer_id = self._epoch = -1
@@ -163,13 +163,13 @@ class _Instance:
         for batch in self._queue:
             if batch.answer is None:
                 identity = batch.producer_id, batch.epoch, batch.sequence
-                data = batch_of(batch.send.records, self._codec, identity)
+                data = batch_of(batch.send.records, self._packing, identity)
                 request = await produce_request(self._link, {batch.send.partition: data}, -1)
                 connection = await self._link.connection()
                 if any(other.answer is not None and other.answer.called for other in self._queue):
                     # Something has been answered, perhaps by the end of the connection: that is looked at first.
                     return
-                self._history.attempt_send(batch.send, f"identity {identity} {Codec(self._codec).name}")
+                self._history.attempt_send(batch.send, f"identity {identity} {self._packing}")
                 batch.answer = self._link.send(request, connection)
                 batch.answer.addErrback(lambda failure: failure.value)
 

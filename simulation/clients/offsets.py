@@ -24,10 +24,8 @@ from odradek.protocol.messages.offset_fetch import (
 )
 from odradek.simulation.api import ConnectionLost
 from odradek.simulation.clients.link import RETRIABLE, Link
-from odradek.simulation.history import Isolation, OffsetCommit, Outcome, Partition
+from odradek.simulation.history import LATEST, Isolation, OffsetCommit, Outcome, Partition
 
-LATEST: Final = -1
-EARLIEST: Final = -2
 _OFFSET_FETCH: Final = 9
 _FIRST_STABLE: Final = 7
 _FIRST_WITH_ISOLATION: Final = 2

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from random import Random
 
 from odradek.protocol.errors import ErrorCode
-from odradek.protocol.records import Codec
 from odradek.simulation.api import ConnectionLost, World
+from odradek.simulation.clients.batches import batch_of, draw_packing
 from odradek.simulation.clients.link import NEEDS_IDS, RETRIABLE, Link, Versions
 from odradek.simulation.clients.produce import NOT_WRITTEN, Produced, produce_request, produced_by
-from odradek.simulation.clients.values import CODECS, Values, batch_of
+from odradek.simulation.clients.values import Values
 from odradek.simulation.history import Guarantee, History, Outcome, Partition, Send
 
 
@@ -26,17 +26,19 @@ class PlainProducer:
         partitions: Sequence[Partition],
         *,
         are_keyed: bool = False,
+        times: str = "fresh",
+        pauses_s: Sequence[float] = (0.0, 0.01, 0.1),
     ) -> None:
         self.name = name
         self._world = world
         self._history = history
         self._random = random
         self._partitions = partitions
-        self._values = Values(world, random, name, are_keyed=are_keyed)
+        self._values = Values(world, random, name, are_keyed=are_keyed, times=times)
         self._link = Link(world, history, name, random, Versions(random, NEEDS_IDS | {0: (7, 13)}))
         self._most_attempts = random.choice((1, 3, 8))
-        self._codec = random.choice(CODECS)
-        self._pause_s = random.choice((0.0, 0.01, 0.1))
+        self._packing = draw_packing(random)
+        self._pause_s = random.choice(pauses_s)
 
     async def run(self) -> None:
         """Work until the world ends."""
@@ -75,11 +77,11 @@ class PlainProducer:
             self._history.end_send(send, Outcome.FAILED if is_failed else Outcome.UNKNOWN)
 
     async def _attempt(self, sends: dict[Partition, Send], acks: int) -> dict[Partition, Produced]:
-        batches = {partition: batch_of(send.records, self._codec) for partition, send in sends.items()}
+        batches = {partition: batch_of(send.records, self._packing) for partition, send in sends.items()}
         request = await produce_request(self._link, batches, acks)
         connection = await self._link.connection()
         for send in sends.values():
-            self._history.attempt_send(send, f"acks {acks} {Codec(self._codec).name}")
+            self._history.attempt_send(send, f"acks {acks} {self._packing}")
         if acks == 0:
             version = self._link.versions.of(request)
             connection.send_without_answer(request, version, client_id=self.name)

@@ -26,11 +26,10 @@ from odradek.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitRequestPartition,
     TxnOffsetCommitRequestTopic,
 )
-from odradek.protocol.records import Codec
 from odradek.simulation.api import ConnectionLost, World
+from odradek.simulation.clients.batches import batch_of, draw_packing
 from odradek.simulation.clients.link import NEEDS_IDS, RETRIABLE, TRANSACTION, GaveUp, Link, Versions
 from odradek.simulation.clients.produce import NOT_WRITTEN, Produced, produce_request, produced_by
-from odradek.simulation.clients.values import CODECS, batch_of
 from odradek.simulation.history import (
     Guarantee,
     History,
@@ -115,7 +114,7 @@ class TransactionalSession:
         self.transaction: Transaction | None = None
         self._history = history
         self._random = random
-        self._codec = random.choice(CODECS)
+        self._packing = draw_packing(random)
         self._producer_id = self._epoch = -1
         self._sequences: dict[Partition, int] = {}
         self._added: set[Partition | str] = set()
@@ -194,14 +193,14 @@ class TransactionalSession:
     ) -> dict[Partition, Produced]:
         batches = {
             partition: batch_of(
-                send.records, self._codec, (self._producer_id, self._epoch, sequences[partition]), transactional=True
+                send.records, self._packing, (self._producer_id, self._epoch, sequences[partition]), transactional=True
             )
             for partition, send in sends.items()
         }
         request = await produce_request(self.link, batches, -1, self.transactional_id)
         for partition, send in sends.items():
             identity = self._producer_id, self._epoch, sequences[partition]
-            self._history.attempt_send(send, f"identity {identity} {Codec(self._codec).name}")
+            self._history.attempt_send(send, f"identity {identity} {self._packing}")
         return await produced_by(self.link, await self.link.ask(request))
 
     def _settle(

@@ -1,23 +1,38 @@
-"""Unique values, and batches of them."""
+"""Records with unique values, and with the timestamps that clients give them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from itertools import count
 from random import Random
+from typing import Final
 
-from odradek.protocol.records import Codec, build_batch
+from odradek.protocol.record_batch import NO_TIMESTAMP
 from odradek.simulation.api import World
 from odradek.simulation.history import Headers, SentRecord
 
-CODECS = (Codec.NONE, Codec.NONE, Codec.NONE, Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD)
+YEARS_MS: Final = 3 * 365 * 86_400_000
+_MANY: Final = 60
+_KINDS: Final[dict[str, tuple[str, ...]]] = {
+    "now": ("now",),
+    "fresh": ("now", "now", "none"),
+    "any": ("now", "none", "old", "mixed"),
+}
+"""The kinds of timestamps that a producer may choose from."""
 
 
 class Values:
-    """Makes records whose values nobody else makes, in the name of one client."""
+    """Makes records whose values nobody else makes, in the name of one client.
 
-    def __init__(self, world: World, random: Random, name: str, *, are_keyed: bool = False) -> None:
+    `times` are its timestamps: of "now" only, "fresh" ones (also -1, as of a client that gives none), or "any", which
+    may be years old or each of another kind. A partition drops the state of a producer whose last batch is older than
+    producer.id.expiration.ms by its own timestamps, as Kafka does; so idempotent producers give those of now.
+    """
+
+    def __init__(
+        self, world: World, random: Random, name: str, *, are_keyed: bool = False, times: str = "now"
+    ) -> None:
         self._are_keyed = are_keyed
+        self._time = random.choice(_KINDS[times])
         self._world = world
         self._random = random
         self._name = name
@@ -28,8 +43,11 @@ class Values:
         return b"%s.%d" % (self._name.encode(), next(self._numbers))
 
     def records(self, most: int = 8) -> tuple[SentRecord, ...]:
-        """One to `most` new records."""
-        return tuple(self.record() for _ in range(self._random.choice((1, 2, self._random.randint(1, most)))))
+        """One to `most` new records, and now and then many."""
+        number = self._random.choice((1, 2, self._random.randint(1, most)))
+        if self._random.random() < 0.01:
+            number = _MANY
+        return tuple(self.record() for _ in range(number))
 
     def record(self, value: bytes | None = None) -> SentRecord:
         """A new record, of a given value or of a new one."""
@@ -42,22 +60,11 @@ class Values:
         headers: Headers = ()
         if random.random() < 0.2:
             headers = (("name", value[:5]), ("name", None))
-        return SentRecord(value, key, headers, self._world.now_ms() + random.randrange(3))
+        return SentRecord(value, key, headers, self._timestamp())
 
-
-def batch_of(
-    records: Sequence[SentRecord],
-    codec: Codec = Codec.NONE,
-    producer: tuple[int, int, int] = (-1, -1, -1),
-    transactional: bool = False,
-) -> bytes:
-    """The records as a producer sends them; `producer` is its id, epoch and the sequence of the first."""
-    producer_id, epoch, sequence = producer
-    return build_batch(
-        ((record.timestamp, record.key, record.value, record.headers) for record in records),
-        codec=codec,
-        producer_id=producer_id,
-        producer_epoch=epoch,
-        base_sequence=sequence,
-        transactional=transactional,
-    )
+    def _timestamp(self) -> int:
+        now_ms = self._world.now_ms() + self._random.randrange(3)
+        kind = self._random.choice(_KINDS["any"]) if self._time == "mixed" else self._time
+        if kind == "none":
+            return NO_TIMESTAMP
+        return now_ms - YEARS_MS if kind in ("old", "mixed") else now_ms

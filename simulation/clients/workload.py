@@ -4,21 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from random import Random
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from odradek.simulation.clients.assigned import AssignedConsumer
+from odradek.simulation.clients.brief_offsets import BriefCommitter
 from odradek.simulation.clients.copier import Copier
+from odradek.simulation.clients.group_admin import GroupAdmin
 from odradek.simulation.clients.group_consumer import GroupConsumer
+from odradek.simulation.clients.hostile import HostileProducer
 from odradek.simulation.clients.idempotent import IdempotentProducer
 from odradek.simulation.clients.plain import PlainProducer
+from odradek.simulation.clients.topic_owner import TopicOwner
 from odradek.simulation.clients.transactional import TransactionalProducer
 from odradek.simulation.clients.transactions import Flow
 from odradek.simulation.history import Copy, History, Isolation, Partition
+from odradek.simulation.scenario import RETENTION_MS
 
 if TYPE_CHECKING:
     from odradek.simulation import api
     from odradek.simulation.scenario import Scenario
     from odradek.simulation.world import World
+
+_SELDOM_S: Final = (0.05, 0.2)
 
 
 class Client(Protocol):
@@ -47,27 +54,51 @@ class _Cast:
 
     def all(self) -> Iterator[Client]:
         """All of them."""
+        yield from self._owners()
         yield from self._producers()
         yield from self._consumers()
         yield from self._groups()
+        yield from self._administrators()
         yield from self._copiers()
+
+    def _owners(self) -> Iterator[Client]:
+        for topic in self._scenario.owned:
+            yield TopicOwner(
+                self._world, self._history, topic.name, self._chance(), topic.configs, RETENTION_MS
+            )
 
     def _producers(self) -> Iterator[Client]:
         world, history, random = self._world, self._history, self._random
-        plain = self._partitions(compacted=False)
+        plain = self._partitions()
+        keeps_all = all(topic.keeps_all for topic in self._scenario.topics if (topic.name, 0) in plain)
+        times = "any" if keeps_all else "fresh"
         for number in range(random.choice((0, 1, 2))):
-            yield PlainProducer(world, history, f"plain{number}", self._chance(), plain)
+            yield PlainProducer(world, history, f"plain{number}", self._chance(), plain, times=times)
         for number in range(random.choice((0, 1, 2))):
             yield IdempotentProducer(world, history, f"idem{number}", self._chance(), plain)
         for number in range(random.choice((0, 1, 2, 3))):
             yield TransactionalProducer(world, history, f"txn{number}", self._chance(), plain, self._flow())
+        by_client = [(topic.name, 0) for topic in self._scenario.topics if not topic.has_append_time]
+        if random.random() < 0.4:
+            yield HostileProducer(world, history, "hostile", self._chance(), by_client)
         compacted = self._partitions(compacted=True)
         if compacted and random.random() < 0.5:
             yield IdempotentProducer(world, history, "keyed", self._chance(), compacted, are_keyed=True)
+        if compacted and random.random() < 0.5:
+            yield TransactionalProducer(
+                world, history, "ledger", self._chance(), compacted, self._flow(), are_keyed=True
+            )
+        if compacted and random.random() < 0.3:
+            yield PlainProducer(
+                world, history, "keys", self._chance(), compacted, are_keyed=True, times="any", pauses_s=_SELDOM_S
+            )
+        aged = self._partitions(aged=True)
+        if aged:
+            yield PlainProducer(world, history, "aged", self._chance(), aged, times="any", pauses_s=_SELDOM_S)
 
     def _consumers(self) -> Iterator[Client]:
         world, history, random = self._world, self._history, self._random
-        everything = [*self._partitions(compacted=False), *self._partitions(compacted=True)]
+        everything = [*self._partitions(), *self._partitions(compacted=True), *self._partitions(aged=True)]
         for number in range(random.choice((0, 1, 1, 2))):
             yield AssignedConsumer(
                 world, history, f"reader{number}", self._chance(), everything, Isolation.READ_UNCOMMITTED
@@ -79,16 +110,23 @@ class _Cast:
 
     def _groups(self) -> Iterator[Client]:
         world, history, random = self._world, self._history, self._random
-        plain = self._partitions(compacted=False)
+        plain = self._partitions()
         for group in range(random.choice((0, 1, 1, 2))):
             isolation = random.choice(list(Isolation))
             for number in range(random.choice((1, 2, 3))):
                 name = f"group{group}-{number}"
                 yield GroupConsumer(world, history, name, self._chance(), f"group{group}", plain, isolation)
 
+    def _administrators(self) -> Iterator[Client]:
+        world, history, random = self._world, self._history, self._random
+        if random.random() < 0.3:
+            yield BriefCommitter(world, history, "brief", self._chance(), random.choice(self._partitions()))
+        if random.random() < 0.3:
+            yield GroupAdmin(world, history, "group-admin", self._chance(), ("group0", "group1"))
+
     def _copiers(self) -> Iterator[Client]:
         random = self._random
-        partitions = self._partitions(compacted=False)
+        partitions = self._partitions()
         target = partitions[-1][0]
         inputs = tuple(partition for partition in partitions if partition[0] != target)
         outputs = tuple(partition for partition in partitions if partition[0] == target)
@@ -106,10 +144,10 @@ class _Cast:
         """A source of chance for one client, so that what one draws does not change what the others do."""
         return Random(self._random.getrandbits(64))
 
-    def _partitions(self, *, compacted: bool) -> list[Partition]:
+    def _partitions(self, *, compacted: bool = False, aged: bool = False) -> list[Partition]:
         return [
             (topic.name, index)
             for topic in self._scenario.topics
-            if topic.is_compacted == compacted
+            if topic.is_compacted == compacted and topic.is_aged == aged
             for index in range(topic.partitions)
         ]

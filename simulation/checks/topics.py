@@ -1,0 +1,72 @@
+"""Topics that are deleted and created again, and records that are deleted: what is gone stays gone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from odradek.simulation.checks.evidence import Evidence, Violation, ViolationKind
+from odradek.simulation.history import CrashKind, Isolation, Moment, Outcome, Partition, name_of
+from odradek.simulation.lives import RecordDeletion
+
+_END = Moment(1 << 62, 0)
+
+
+def check_topics(evidence: Evidence) -> Iterator[Violation]:
+    """Check listings of topics, and the starts of logs."""
+    yield from _listings(evidence)
+    for deletion in evidence.history.topics.record_deletions:
+        if deletion.outcome is Outcome.OK:
+            yield from _undone(evidence, deletion)
+
+
+def _listings(evidence: Evidence) -> Iterator[Violation]:
+    topics = evidence.history.topics
+    by_id = {life.topic_id: life for life in topics.lives}
+    for listing in topics.listings:
+        if listing.topic_id is None:
+            continue
+        life = by_id.get(listing.topic_id)
+        if life is None:
+            text = f"{listing.client} was given {listing.topic}, which nobody had created"
+            yield Violation(ViolationKind.FOREIGN_TOPIC, text)
+        elif life.deleted is not None and _is_certain(evidence, life.deleted, listing.invoked):
+            text = f"{listing.client} was given {life.name}, which had been deleted"
+            yield Violation(ViolationKind.RESURRECTED, text)
+
+
+def _is_certain(evidence: Evidence, deleted: Moment, listed: Moment) -> bool:
+    """Whether a deletion was before a listing. A store that is lost may take the memory of deletions with it."""
+    losses = evidence.history.store_losses
+    return deleted.order < listed.order and not any(loss.order > deleted.order for loss in losses)
+
+
+def _undone(evidence: Evidence, deletion: RecordDeletion) -> Iterator[Violation]:
+    """Find a read, asked for after the deletion was acknowledged, that begins before it."""
+    partition = deletion.partition
+    done = deletion.finished
+    assert done is not None
+    starts = [(poll.invoked, poll.fetch_offset, poll.client) for poll in evidence.polls.get(partition, ())]
+    starts += _final_start(evidence, partition)
+    for invoked, start, client in starts:
+        is_later = invoked.order > done.order and not _machine_crashed(evidence, done, invoked)
+        if is_later and start < deletion.low_watermark:
+            yield Violation(
+                ViolationKind.DELETION_UNDONE,
+                f"{name_of(partition)} begins at {start} for {client}, after the records before "
+                f"{deletion.low_watermark} had been deleted",
+            )
+            return
+
+
+def _final_start(evidence: Evidence, partition: Partition) -> list[tuple[Moment, int, str]]:
+    log = evidence.final_log(partition, Isolation.READ_UNCOMMITTED)
+    is_alive = any(life.name == partition[0] for life in evidence.history.topics.living())
+    return [(_END, log.start_offset, "the final read")] if log is not None and is_alive else []
+
+
+def _machine_crashed(evidence: Evidence, since: Moment, until: Moment) -> bool:
+    """Whether more than the process was lost in between."""
+    return any(
+        crash.kind is not CrashKind.PROCESS_KILL and since.order < crash.moment.order < until.order
+        for crash in evidence.history.crashes
+    )

@@ -1,0 +1,64 @@
+"""Batches as clients build them: every codec, and headers whose largest timestamp is not that of the records.
+
+librdkafka with `timestamp=-1` sends base timestamp -1 under a largest timestamp of 0. Other clients send a header that
+is stale or ahead. A broker computes the largest timestamp from the records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from random import Random
+from typing import Final, NamedTuple
+
+from odradek.protocol.record_batch import ATTRIBUTES_POSITION
+from odradek.protocol.records import Codec, build_batch, stamp_timestamps
+from odradek.simulation.history import SentRecord
+
+CODECS: Final = (Codec.NONE, Codec.NONE, Codec.NONE, Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD)
+_AHEAD_MS: Final = 600_000
+
+_LARGEST: Final[dict[str, Callable[[Sequence[int]], int]]] = {
+    "exact": max,
+    "zero": lambda timestamps: 0,
+    "understated": lambda timestamps: max(-1, min(timestamps) - 1),
+    "overstated": lambda timestamps: max(timestamps) + _AHEAD_MS,
+}
+
+
+class Packing(NamedTuple):
+    """Codec and kind of header of one producer's batches; `header` is a key of `_LARGEST`."""
+
+    codec: Codec = Codec.NONE
+    header: str = "exact"
+
+    def __str__(self) -> str:
+        return self.codec.name if self.header == "exact" else f"{self.codec.name}/{self.header}"
+
+
+def draw_packing(random: Random) -> Packing:
+    """Choose how a producer packs its batches."""
+    return Packing(random.choice(CODECS), random.choice(("exact", "exact", "exact", *_LARGEST)))
+
+
+def batch_of(
+    records: Sequence[SentRecord],
+    packing: Packing = Packing(),  # noqa: B008 - immutable
+    producer: tuple[int, int, int] = (-1, -1, -1),
+    transactional: bool = False,
+) -> bytes:
+    """Build the batch that a producer sends; `producer` is its id, epoch and the sequence of the first record."""
+    producer_id, epoch, sequence = producer
+    batch = build_batch(
+        ((record.timestamp, record.key, record.value, record.headers) for record in records),
+        codec=packing.codec,
+        producer_id=producer_id,
+        producer_epoch=epoch,
+        base_sequence=sequence,
+        transactional=transactional,
+    )
+    if packing.header == "exact":
+        return batch
+    largest = _LARGEST[packing.header]([record.timestamp for record in records])
+    patched = bytearray(batch)
+    stamp_timestamps(patched, patched[ATTRIBUTES_POSITION + 1], largest)
+    return bytes(patched)

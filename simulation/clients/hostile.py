@@ -1,0 +1,143 @@
+"""A producer of batches that a broker must refuse, one of each kind that broken or hostile clients send.
+
+Whatever the answer, or without one, nothing of them may ever be read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from random import Random
+from struct import Struct
+from typing import Final
+
+from odradek.protocol.crc import crc32c
+from odradek.protocol.errors import ErrorCode
+from odradek.protocol.record_batch import ATTRIBUTES_POSITION, CRC_POSITION, MAX_TIMESTAMP_POSITION
+from odradek.protocol.records import Codec
+from odradek.simulation.api import ConnectionLost, World
+from odradek.simulation.clients.batches import Packing, batch_of
+from odradek.simulation.clients.link import NEEDS_IDS, Link, Versions
+from odradek.simulation.clients.produce import produce_request
+from odradek.simulation.clients.values import Values
+from odradek.simulation.history import Guarantee, History, Outcome, Partition, SentRecord
+
+_BASE_OFFSET, _LENGTH, _MAGIC = 0, 8, 16
+_LAST_DELTA, _PRODUCER_ID, _SEQUENCE, _COUNT = 23, 43, 53, 57
+_RECORDS: Final = 61
+_CONTROL, _LOG_APPEND_TIME, _UNKNOWN_CODEC = 0x20, 0x08, 0x07
+_DAYS_MS: Final = 3 * 86_400_000
+_NOBODY: Final = 1 << 40
+"""A producer id that no broker gives out."""
+
+Records = Sequence[SentRecord]
+Spoil = Callable[[Records, Random], bytes]
+
+
+def _patched(records: Records, *patches: tuple[int, str, int], packing: Packing | None = None) -> bytes:
+    """The batch with fields overwritten, each by position and format, under a checksum that is right again."""
+    batch = bytearray(batch_of(records, packing or Packing()))
+    for position, layout, value in patches:
+        Struct(">" + layout).pack_into(batch, position, value)
+    Struct(">I").pack_into(batch, CRC_POSITION, crc32c(bytes(batch[ATTRIBUTES_POSITION:])))
+    return bytes(batch)
+
+
+def _resized(batch: bytes) -> bytes:
+    """The batch under the length that it has."""
+    out = bytearray(batch)
+    Struct(">i").pack_into(out, _LENGTH, len(out) - _LENGTH - 4)
+    Struct(">I").pack_into(out, CRC_POSITION, crc32c(bytes(out[ATTRIBUTES_POSITION:])))
+    return bytes(out)
+
+
+def _in_future(records: Records) -> list[SentRecord]:
+    return [record._replace(timestamp=record.timestamp + _DAYS_MS) for record in records]
+
+
+def _compressed_garbage(records: Records, random: Random) -> bytes:
+    batch = _patched(records, packing=Packing(random.choice((Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD))))
+    return _resized(batch[:_RECORDS] + random.randbytes(40))
+
+
+KINDS: Final[dict[str, Spoil]] = {
+    "no records": lambda records, random: _resized(
+        _patched(records, (_COUNT, "i", 0), (_LAST_DELTA, "i", -1))[:_RECORDS]
+    ),
+    "no records at an offset": lambda records, random: _resized(
+        _patched(records, (_COUNT, "i", 0), (_LAST_DELTA, "i", 0))[:_RECORDS]
+    ),
+    "fewer records than counted": lambda records, random: _patched(
+        records, (_COUNT, "i", len(records) + 1), (_LAST_DELTA, "i", len(records))
+    ),
+    "more records than counted": lambda records, random: _patched(
+        [*records, *records], (_COUNT, "i", len(records)), (_LAST_DELTA, "i", len(records) - 1)
+    ),
+    "compressed and miscounted": lambda records, random: _patched(
+        records, (_COUNT, "i", len(records) + 1), (_LAST_DELTA, "i", len(records)), packing=Packing(Codec.LZ4)
+    ),
+    "wrong last delta": lambda records, random: _patched(records, (_LAST_DELTA, "i", len(records) + 6)),
+    "wrong base offset": lambda records, random: _patched(records, (_BASE_OFFSET, "q", 7)),
+    "control batch": lambda records, random: _patched(records, (ATTRIBUTES_POSITION, "h", _CONTROL)),
+    "old magic": lambda records, random: _patched(records, (_MAGIC, "b", random.choice((0, 1)))),
+    "unknown codec": lambda records, random: _patched(records, (ATTRIBUTES_POSITION, "h", _UNKNOWN_CODEC)),
+    "wrong checksum": lambda records, random: _patched(records)[:-1] + b"\xfe",
+    "cut off": lambda records, random: _patched(records)[: random.randint(1, 60)],
+    "two batches": lambda records, random: _patched(records) + _patched(records),
+    "compressed garbage": _compressed_garbage,
+    "records overlap": lambda records, random: _resized(_patched(records)[:_RECORDS] + b"\x80\x01" + bytes(20)),
+    "negative sequence": lambda records, random: _patched(records, (_PRODUCER_ID, "q", _NOBODY), (_SEQUENCE, "i", -1)),
+    "the broker's time, which it lacks": lambda records, random: _patched(
+        records, (ATTRIBUTES_POSITION, "h", _LOG_APPEND_TIME), (MAX_TIMESTAMP_POSITION, "q", -1)
+    ),
+    "days ahead": lambda records, random: _patched(_in_future(records)),
+    "days ahead under an older header": lambda records, random: _patched(
+        _in_future(records), (MAX_TIMESTAMP_POSITION, "q", records[0].timestamp)
+    ),
+    "compressed and days ahead under an older header": lambda records, random: _patched(
+        _in_future(records), (MAX_TIMESTAMP_POSITION, "q", records[0].timestamp), packing=Packing(Codec.GZIP)
+    ),
+}
+"""What is wrong, and what makes it of sound records. The topic has CreateTime."""
+
+
+class HostileProducer:
+    """Sends a bad batch now and then, until the world ends."""
+
+    def __init__(
+        self, world: World, history: History, name: str, random: Random, partitions: Sequence[Partition]
+    ) -> None:
+        self.name = name
+        self._world = world
+        self._history = history
+        self._random = random
+        self._partitions = partitions
+        self._values = Values(world, random, name)
+        self._link = Link(world, history, name, random, Versions(random, NEEDS_IDS | {0: (7, 13)}))
+
+    async def run(self) -> None:
+        """Work until the world ends."""
+        while not self._world.is_ending:
+            try:
+                await self._send(self._random.choice(list(KINDS)))
+            except ConnectionLost:
+                await self._link.back_off(1)
+            await self._link.nap(self._random.choice((0.05, 0.3)))
+        self._link.close()
+
+    async def _send(self, kind: str) -> None:
+        random, history = self._random, self._history
+        partition = random.choice(self._partitions)
+        records = [self._values.record() for _ in range(random.choice((1, 3, 12)))]
+        batch = KINDS[kind](records, random)
+        request = await produce_request(self._link, {partition: batch}, -1)
+        send = history.begin_send(self.name, partition, self.name, Guarantee.PLAIN, records)
+        history.attempt_send(send, kind)
+        error = "no answer"
+        try:
+            answer = await self._link.ask(request)
+            code = answer.responses[0].partition_responses[0].error_code
+            error = ErrorCode(code).name
+            if code == ErrorCode.NONE:
+                history.note_odd(self.name, f"a batch with {kind} was accepted")
+        finally:
+            history.end_send(send, Outcome.FAILED, error=f"{kind}: {error}")

@@ -1,0 +1,367 @@
+"""The only client of a topic: it creates the topic, uses it, deletes it and creates it again under the same name.
+
+It writes, reads, deletes records, commits offsets, adds partitions and changes the configuration, one after the other,
+so that its history determines what must be in the topic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from random import Random
+from typing import Any, Final
+
+from odradek.protocol.errors import ErrorCode
+from odradek.protocol.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
+from odradek.protocol.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopics,
+)
+from odradek.protocol.messages.produce import (
+    ProduceRequest,
+    ProduceRequestPartitionProduceData,
+    ProduceRequestTopicProduceData,
+)
+from odradek.simulation.api import ConnectionLost, World
+from odradek.simulation.clients import topic_admin
+from odradek.simulation.clients.batches import batch_of, draw_packing
+from odradek.simulation.clients.link import GROUP, RETRIABLE, GaveUp, Link, Versions
+from odradek.simulation.clients.produce import NEVER_EXPECTED, NOT_WRITTEN
+from odradek.simulation.clients.values import Values
+from odradek.simulation.history import (
+    OFFSETS_TOPIC,
+    TRANSACTIONS_TOPIC,
+    Guarantee,
+    History,
+    Isolation,
+    Moment,
+    Outcome,
+    Partition,
+    Poll,
+)
+from odradek.simulation.lives import TopicLife
+from odradek.simulation.reading import NotYetError, read_log
+
+_MOST_PARTITIONS: Final = 3
+_INTERNAL_COUNT: Final = 7
+_PATIENCE_S: Final = 40.0
+"""How long it goes on trying when the faults are over."""
+_LATE_S: Final = 3.0
+"""Longer than a request on a connection that broke may be under way."""
+
+
+class _Retries:
+    """Retries without end while there are faults, then for as long as a client is patient."""
+
+    def __init__(self, world: World, link: Link, history: History) -> None:
+        self.problem = "no answer"
+        self._world = world
+        self._link = link
+        self._history = history
+        self._healthy_since_s: float | None = None
+        self._attempts = 0
+
+    async def wait(self) -> None:
+        """Wait before the next attempt. Raises GaveUp, which it notes with the problem."""
+        await self._link.back_off(self._attempts)
+        self._attempts += 1
+        now_s = self._world.clock.seconds()
+        if self._healthy_since_s is None and self._world.is_ending:
+            self._healthy_since_s = now_s
+        if self._healthy_since_s is not None and now_s > self._healthy_since_s + _PATIENCE_S:
+            self._history.note_odd(self._link.name, self.problem)
+            raise GaveUp(self._link.name)
+
+
+class TopicOwner:
+    """`configs` are those with which the topic is created each time."""
+
+    def __init__(
+        self, world: World, history: History, topic: str, random: Random, configs: dict[str, str], retention_ms: int
+    ) -> None:
+        self.name = f"owner-{topic}"
+        self._world = world
+        self._history = history
+        self._topics = history.topics
+        self._topic = topic
+        self._random = random
+        self._configs = configs
+        self._retention_ms = retention_ms
+        self._group = f"{self.name}-group"
+        self._link = Link(world, history, self.name, random, Versions(random, topic_admin.VERSIONS))
+        self._values = Values(world, random, self.name, times="fresh")
+        self._packing = draw_packing(random)
+        self._creations_in_doubt = 0
+        self._committed = 0
+        self._readings = 0
+        self._starts: dict[Partition, int] = {}
+        self._ends: dict[Partition, int] = {}
+        self._steps: list[Callable[[TopicLife], Awaitable[None]]] = random.choices(
+            (
+                self._write, self._write, self._write, self._read, self._delete_records, self._commit,
+                self._fetch_offset, self._grow, self._alter,
+            ),
+            k=24,
+        )  # fmt: skip
+        self._grows_internal_topics = random.random() < 0.1
+
+    async def run(self) -> None:
+        """Work until the world ends, then leave the topic there or, at times, deleted."""
+        random = self._random
+        try:
+            while not self._world.is_ending:
+                await self._live(await self._create(), random.choice((2, 6, 15)))
+            for life in self._topics.living():
+                if life.topic == self._topic:
+                    await self._delete(life)
+            if random.random() < 0.7:
+                await self._live(await self._create(), 4, to_the_end=True)
+        except GaveUp:
+            pass
+        self._link.close()
+
+    async def _live(self, life: TopicLife, steps: int, *, to_the_end: bool = False) -> None:
+        """Use a topic, and delete it, unless the world ends before."""
+        for _ in range(steps):
+            if self._world.is_ending and not to_the_end:
+                return
+            await self._attempt(self._random.choice(self._steps), life)
+            await self._link.nap(self._random.choice((0.0, 0.01, 0.1)))
+        if self._grows_internal_topics:
+            await self._attempt(self._grow_internal, life)
+        if to_the_end or self._world.is_ending:
+            return
+        if self._random.random() < 0.6:
+            await self._attempt(self._read, life)
+        await self._delete(life)
+
+    async def _attempt(self, step: Callable[[TopicLife], Awaitable[None]], life: TopicLife) -> None:
+        try:
+            await step(life)
+        except ConnectionLost:
+            await self._link.back_off(1)
+
+    # The topic
+
+    async def _create(self) -> TopicLife:
+        """Create the topic, whatever it takes. Raises GaveUp."""
+        count = self._random.randint(1, 2)
+        retries = _Retries(self._world, self._link, self._history)
+        while True:
+            try:
+                row = await topic_admin.create_topic(self._link, self._topic, count, self._configs)
+                code = ErrorCode(row.error_code)
+                retries.problem = f"could not create {self._topic}: {code.name} {row.error_message}"
+                if code == ErrorCode.NONE:
+                    return self._begin(row.topic_id, count)
+                if code == ErrorCode.TOPIC_ALREADY_EXISTS:
+                    found = await self._find()
+                    if found is not None:
+                        return found
+                elif code in RETRIABLE:
+                    self._creations_in_doubt += 1
+                else:
+                    self._history.note_odd(self.name, retries.problem)
+            except ConnectionLost:
+                self._creations_in_doubt += 1
+            await retries.wait()
+
+    def _begin(self, topic_id: bytes, count: int) -> TopicLife:
+        life = self._topics.begin(self.name, self._topic, topic_id, count)
+        self._starts = {}
+        self._ends = {}
+        return life
+
+    async def _find(self) -> TopicLife | None:
+        """The topic that is there, if a request that was not answered can have created it.
+
+        Any other is noted, and deleted. Raises ConnectionLost.
+        """
+        asked = self._history.moment()
+        row = await topic_admin.describe_topic(self._link, self._topic)
+        if row.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            self._topics.listed(self.name, asked, self._topic, None)
+            return None
+        is_known = any(life.topic_id == row.topic_id for life in self._topics.lives)
+        if self._creations_in_doubt and not is_known:
+            self._creations_in_doubt -= 1
+            return self._begin(row.topic_id, len(row.partitions))
+        self._topics.listed(self.name, asked, self._topic, row.topic_id)
+        await topic_admin.delete_topic(self._link, row.topic_id)
+        return None
+
+    async def _delete(self, life: TopicLife) -> None:
+        """Delete the topic, whatever it takes. Raises GaveUp."""
+        is_doubtful = False
+        retries = _Retries(self._world, self._link, self._history)
+        while True:
+            self._topics.ask_for_deletion(self.name, life)
+            try:
+                code = await topic_admin.delete_topic(self._link, life.topic_id)
+                retries.problem = f"could not delete {life.name}: {code.name}"
+                if code == ErrorCode.NONE or (code == ErrorCode.UNKNOWN_TOPIC_ID and is_doubtful):
+                    self._topics.end(self.name, life)
+                    return
+                if code == ErrorCode.UNKNOWN_TOPIC_ID or code not in RETRIABLE:
+                    self._history.note_odd(self.name, retries.problem)
+            except ConnectionLost:
+                pass
+            is_doubtful = True
+            await retries.wait()
+
+    async def _grow(self, life: TopicLife) -> None:
+        if life.partitions >= _MOST_PARTITIONS:
+            return
+        code = await topic_admin.grow_topic(self._link, self._topic, life.partitions + 1)
+        if code in (ErrorCode.NONE, ErrorCode.INVALID_PARTITIONS):
+            # Invalid if an attempt that was not answered has added it before.
+            life.partitions += 1
+        elif code not in RETRIABLE:
+            self._history.note_odd(self.name, f"CreatePartitions: {code.name}")
+
+    async def _grow_internal(self, life: TopicLife) -> None:
+        topic = self._random.choice((OFFSETS_TOPIC, TRANSACTIONS_TOPIC))
+        code = await topic_admin.grow_topic(self._link, topic, _INTERNAL_COUNT)
+        if code == ErrorCode.NONE:
+            self._history.note_odd(self.name, f"partitions could be added to {topic}")
+
+    async def _alter(self, life: TopicLife) -> None:
+        configs = {"retention.ms": str(self._random.choice((-1, self._retention_ms)))}
+        if self._random.random() < 0.5:
+            configs["segment.bytes"] = str(self._random.choice((1_048_576, 2_097_152)))
+        code = await topic_admin.alter_topic(self._link, self._topic, configs)
+        if code not in RETRIABLE and code != ErrorCode.NONE:
+            self._history.note_odd(self.name, f"IncrementalAlterConfigs: {code.name}")
+
+    # Its records
+
+    def _some_partition(self, life: TopicLife) -> Partition:
+        return life.partition(self._random.randrange(life.partitions))
+
+    async def _write(self, life: TopicLife) -> None:
+        """One batch, sent up to three times."""
+        history, partition = self._history, self._some_partition(life)
+        life.readings.clear()
+        records = self._values.records()
+        send = history.begin_send(self.name, partition, self.name, Guarantee.PLAIN, records)
+        data = ProduceRequestPartitionProduceData(index=partition[1], records=batch_of(records, self._packing))
+        topic_data = ProduceRequestTopicProduceData(name=self._topic, topic_id=life.topic_id, partition_data=[data])
+        request = ProduceRequest(acks=-1, timeout_ms=1500, topic_data=[topic_data])
+        is_doubtful = False
+        error = ""
+        for attempt in range(3):
+            try:
+                await self._link.connection()
+                history.attempt_send(send, str(self._packing))
+                answer = await self._link.ask(request)
+            except ConnectionLost:
+                is_doubtful = is_doubtful or bool(send.attempts)
+                await self._link.back_off(attempt)
+                continue
+            row = answer.responses[0].partition_responses[0]
+            code = ErrorCode(row.error_code)
+            if code == ErrorCode.NONE:
+                history.end_send(send, Outcome.OK, row.base_offset, row.log_append_time_ms)
+                self._ends[partition] = row.base_offset + len(records)
+                return
+            error = code.name
+            if code in NEVER_EXPECTED:
+                history.note_odd(self.name, f"produce to {partition}: {error}")
+            is_doubtful |= code not in NOT_WRITTEN
+            if code not in RETRIABLE:
+                break
+            await self._link.back_off(attempt)
+        history.end_send(send, Outcome.UNKNOWN if is_doubtful else Outcome.FAILED, error=error)
+
+    async def _read(self, life: TopicLife) -> None:
+        """All of every partition."""
+        for index in range(life.partitions):
+            for isolation in Isolation:
+                connection = await self._link.connection()
+                asked = self._history.moment()
+                try:
+                    log = await read_log(
+                        connection, self.name, (self._topic, index), isolation, is_last_try=False
+                    )
+                except NotYetError:
+                    return
+                except ValueError as error:
+                    self._history.note_odd(self.name, f"cannot read {life.name}-{index}: {error}")
+                    return
+                self._readings += 1
+                life.readings[life.partition(index), isolation] = log
+                self._history.polled(self._poll_of(asked, life.partition(index), isolation, log))
+
+    def _poll_of(self, asked: Moment, partition: Partition, isolation: Isolation, log: Any) -> Poll:
+        return Poll(
+            self.name,
+            asked,
+            partition,
+            isolation,
+            f"{self.name}/{self._readings}",
+            log.start_offset,
+            log.end_offset,
+            log.records,
+            log.high_watermark,
+            log.high_watermark,
+        )
+
+    async def _delete_records(self, life: TopicLife) -> None:
+        partition = self._some_partition(life)
+        start, end = self._starts.get(partition, 0), self._ends.get(partition, 0)
+        if start >= end:
+            return
+        life.readings.clear()
+        offset = self._random.choice((end, self._random.randint(start, end)))
+        deletion = self._topics.begin_deletion(self.name, partition, offset)
+        self._starts[partition] = offset
+        try:
+            row = await topic_admin.delete_records(self._link, (self._topic, partition[1]), offset)
+        except ConnectionLost:
+            # It is asked for by name, and must not come so late that it hits the next topic of that name.
+            await self._link.nap(_LATE_S)
+            raise
+        code = ErrorCode(row.error_code)
+        if code == ErrorCode.NONE:
+            self._topics.end_deletion(deletion, row.low_watermark)
+        elif code not in RETRIABLE:
+            self._history.note_odd(self.name, f"DeleteRecords of {life.name} before {offset}: {code.name}")
+
+    # The offsets of a group
+
+    async def _commit(self, life: TopicLife) -> None:
+        await self._link.find_coordinator(self._group, GROUP)
+        partition = self._some_partition(life)
+        self._committed += 1
+        commit = self._history.begin_commit(self.name, self._group, partition, self._committed)
+        row = OffsetCommitRequestPartition(
+            partition_index=partition[1], committed_offset=self._committed, committed_metadata=""
+        )
+        topic = OffsetCommitRequestTopic(name=self._topic, topic_id=life.topic_id, partitions=[row])
+        try:
+            answer = await self._link.ask(OffsetCommitRequest(group_id=self._group, topics=[topic]))
+        except ConnectionLost:
+            self._history.lose_commit(commit)
+            self._history.end_commit(commit, Outcome.UNKNOWN)
+            raise
+        code = ErrorCode(answer.topics[0].partitions[0].error_code)
+        outcome = Outcome.OK if code == ErrorCode.NONE else Outcome.UNKNOWN
+        if code in NEVER_EXPECTED:
+            self._history.note_odd(self.name, f"OffsetCommit of {life.name}: {code.name}")
+        self._history.end_commit(commit, outcome, error=code.name)
+
+    async def _fetch_offset(self, life: TopicLife) -> None:
+        await self._link.find_coordinator(self._group, GROUP)
+        partition = self._some_partition(life)
+        topic = OffsetFetchRequestTopics(name=self._topic, topic_id=life.topic_id, partition_indexes=[partition[1]])
+        group = OffsetFetchRequestGroup(group_id=self._group, topics=[topic])
+        await self._link.connection()
+        asked = self._history.moment()
+        answer = (await self._link.ask(OffsetFetchRequest(groups=[group], require_stable=True))).groups[0]
+        row = answer.topics[0].partitions[0] if answer.topics else None
+        if answer.error_code == ErrorCode.NONE and row is not None and row.error_code == ErrorCode.NONE:
+            self._history.fetched(self.name, asked, self._group, partition, row.committed_offset, stable=True)

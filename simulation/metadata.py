@@ -1,0 +1,153 @@
+"""The metadata stores of the simulated machine, one in each log directory where a broker has opened one.
+
+What was committed outlives every crash. A transaction may fail before it is carried out, or after: then it is in the
+store, and the broker got an error. A store may also answer later, as one in the network does.
+"""
+
+from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
+from random import Random
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from twisted.internet.defer import Deferred
+
+from odradek.log.filesystem import SimulatedCrash
+from odradek.replication.memory_store import MemoryMetadataServer, MemoryMetadataStore
+from odradek.replication.metadata_store import (
+    ANY_VERSION,
+    MetadataStore,
+    Node,
+    NodeStat,
+    Operation,
+    OperationResult,
+    StoreUnavailableError,
+    Watcher,
+)
+from odradek.replication.znode_store import delete_ephemerals
+
+if TYPE_CHECKING:
+    from odradek.simulation.broker_process import ProcessReactor
+    from odradek.simulation.world import World
+
+T = TypeVar("T")
+
+
+class SimulatedMetadata:
+    """All stores. `delay_s` is how long one takes to answer at most; with 0 no method suspends."""
+
+    def __init__(self, world: "World", random: Random) -> None:
+        self.delay_s = 0.0
+        self._world = world
+        self._random = random
+        self._servers: dict[str, MemoryMetadataServer] = {}
+        self._sessions: dict[str, MemoryMetadataStore] = {}
+        self._failures: list[bool] = []
+        self._is_after_commit = False
+
+    def is_in(self, directory: str) -> bool:
+        """Whether a store was created in this log directory."""
+        return directory in self._servers
+
+    def open(self, directory: str, reactor: "ProcessReactor") -> MetadataStore:
+        """A session for one life of a broker; those of earlier lives are over."""
+        server = self._servers.get(directory)
+        if server is None:
+            server = self._servers[directory] = MemoryMetadataServer(self._world.now_ms)
+        table, watches, now_ms = server.parts
+        last = self._sessions.get(directory)
+        if last is not None:
+            watches.drop_session(last.session_id)
+        delete_ephemerals(table, watches, None, now_ms())
+        server._last_session_id += 1
+        store = _Session(server, server._last_session_id)
+        store.metadata, store.world, store.reactor = self, self._world, reactor
+        self._sessions[directory] = store
+        return store
+
+    def lose(self) -> None:
+        """All stores are gone: somebody has deleted them."""
+        self._servers.clear()
+        self._sessions.clear()
+
+    def fail(self, passes: int, failures: int, *, after_commit: bool) -> None:
+        """Let some of the transactions to come pass, then let some fail, each before its commit or after it."""
+        self._failures = [False] * passes + [True] * failures
+        self._is_after_commit = after_commit
+
+    def repair(self) -> None:
+        """From now on every transaction succeeds."""
+        self._failures.clear()
+
+    def carry_out(self, transaction: Callable[[], list[OperationResult]]) -> list[OperationResult]:
+        """Carry out a transaction, unless it is to fail. Raises StoreUnavailableError."""
+        fails = bool(self._failures) and self._failures.pop(0)
+        if fails and not self._is_after_commit:
+            raise self._failure("before its commit")
+        results = transaction()
+        if fails:
+            raise self._failure("after its commit")
+        return results
+
+    def _failure(self, when: str) -> StoreUnavailableError:
+        self._world.disk.has_refused = True
+        self._world.trace(f"a transaction of the metadata store fails {when}")
+        return StoreUnavailableError("simulated failure of the metadata store")
+
+    def part_of_delay_s(self) -> float:
+        """How long a request or an answer is under way."""
+        return self._random.random() * self.delay_s
+
+
+class _Session(MemoryMetadataStore):
+    """A session in which the process may die before and after each commit."""
+
+    metadata: SimulatedMetadata
+    world: "World"
+    reactor: "ProcessReactor"
+
+    async def create(
+        self, path: str, data: bytes | None = None, *, ephemeral: bool = False, sequential: bool = False
+    ) -> str:
+        return await self._answer(partial(super().create, path, data, ephemeral=ephemeral, sequential=sequential))
+
+    async def get(self, path: str, watch: Watcher | None = None) -> Node:
+        return await self._answer(partial(super().get, path, watch))
+
+    async def set(self, path: str, data: bytes | None, version: int = ANY_VERSION) -> NodeStat:
+        return await self._answer(partial(super().set, path, data, version))
+
+    async def delete(self, path: str, version: int = ANY_VERSION) -> None:
+        await self._answer(partial(super().delete, path, version))
+
+    async def exists(self, path: str, watch: Watcher | None = None) -> NodeStat | None:
+        return await self._answer(partial(super().exists, path, watch))
+
+    async def get_children(self, path: str, watch: Watcher | None = None) -> list[str]:
+        return await self._answer(partial(super().get_children, path, watch))
+
+    async def transaction(self, operations: Sequence[Operation]) -> list[OperationResult]:
+        return await self._answer(partial(super().transaction, operations))
+
+    async def _answer(self, method: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Run a method of the store, when the request has arrived, and return when the answer has."""
+        if not self.metadata.delay_s:
+            return await method()
+        await self._pause()
+        try:
+            return await method()
+        finally:
+            await self._pause()
+
+    async def _pause(self) -> None:
+        done: Deferred[None] = Deferred()
+        self.reactor.callLater(self.metadata.part_of_delay_s(), done.callback, None)
+        await done
+
+    def _carry_out(self, operations: Sequence[Operation]) -> list[OperationResult]:
+        if not self.reactor.is_alive:
+            raise SimulatedCrash("metadata")
+        self.world.disk.before("commit", "metadata")
+        carry_out = super()._carry_out
+        results = self.metadata.carry_out(lambda: carry_out(operations))
+        self.world.disk.before("committed", "metadata")
+        return results
