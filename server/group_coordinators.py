@@ -51,16 +51,23 @@ class GroupCoordinatorRuntime(CoordinatorRuntime[GroupShard]):
 
     def topics_deleted(self, deleted: DeletedTopics) -> None:
         """Delete the offsets of deleted topics, given by name and id; in shards that are loading, once they serve."""
-        for index, led in list(self._led.items()):
-            if led.shard.phase is Phase.ACTIVE:
-                self._carry_out(led, led.shard.topics_deleted(deleted, self._now_ms()))
-            else:
-                self._deleted_before_loaded.setdefault(index, []).extend(deleted)
+        for index in list(self._led):
+            self._delete_offsets(index, deleted)
+
+    def _delete_offsets(self, index: int, deleted: DeletedTopics) -> None:
+        led = self._led[index]
+        if led.shard.phase is Phase.ACTIVE:
+            self._carry_out(led, led.shard.topics_deleted(deleted, self._now_ms()))
+        # A write that failed halfway has the shard loaded anew.
+        current = self._led.get(index)
+        if current is not None and current.shard.phase is not Phase.ACTIVE:
+            self._deleted_before_loaded.setdefault(index, []).extend(deleted)
 
     def _loaded(self, led: Led[GroupShard]) -> None:
-        deleted = self._deleted_before_loaded.pop(led.partition.index, None)
-        if deleted:
-            self._carry_out(led, led.shard.topics_deleted(deleted, self._now_ms()))
+        index = led.partition.index
+        deleted = self._deleted_before_loaded.pop(index, None)
+        if deleted and index in self._led:
+            self._delete_offsets(index, deleted)
 
     def resign(self, index: int) -> None:
         self._deleted_before_loaded.pop(index, None)

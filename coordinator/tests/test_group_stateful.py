@@ -16,9 +16,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from odradek.coordinator.group import COMPLETING_REBALANCE, EMPTY, PREPARING_REBALANCE, STABLE
 from odradek.coordinator.group_shard import GroupShard
+from odradek.coordinator.record_types import OffsetCommitKey, read_key
 from odradek.coordinator.settings import GroupSettings
 from odradek.coordinator.shard_state import TOPIC_DELETION_KIND, RequestContext
-from odradek.coordinator.tests.driver import Driver, subscription
+from odradek.coordinator.tests.driver import Driver, Marker, subscription
 from odradek.coordinator.topic_deletion import RETRY_PAUSE_MS
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.messages.heartbeat import HeartbeatRequest
@@ -45,6 +46,7 @@ from odradek.protocol.messages.txn_offset_commit import (
 CLIENTS = st.integers(0, 4)
 PARTITIONS = range(3)
 TOPIC_ID = b"t" * 16
+RETENTION_MS = 100_000
 CONTEXT = RequestContext(api_version=9)
 WRITE_ERRORS = st.sampled_from(
     [ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.MESSAGE_TOO_LARGE]
@@ -70,7 +72,7 @@ class GroupMachine(RuleBasedStateMachine):
             GroupSettings(
                 max_group_size=max_size,
                 initial_rebalance_delay_ms=delay_ms,
-                offsets_retention_ms=100_000,
+                offsets_retention_ms=RETENTION_MS,
                 offsets_retention_check_interval_ms=50_000,
             )
         )
@@ -181,7 +183,11 @@ class GroupMachine(RuleBasedStateMachine):
 
     @rule(number=st.sampled_from([3, 4]), duration_ms=st.sampled_from([0, 9_999, 20_000]))
     def return_during_long_write(self, number, duration_ms):
-        """A static client restarts, and the record of its return takes long to be replicated."""
+        """A static client, alone in its group, restarts, and the record of its return takes long to be replicated."""
+        for other in set(range(5)) - {number}:
+            self.leave(other)
+        self.release()
+        self.settle({number}, ("range",), True)
         self.driver.is_holding = True
         self.crash(number)
         self.join(number, ("range",), 9, 20_000)
@@ -290,13 +296,22 @@ class GroupMachine(RuleBasedStateMachine):
 
     @rule(duration_ms=st.sampled_from([0, 1, 2_999, 3_000, 9_999, 20_000, 60_000, 300_000]))
     def wait(self, duration_ms):
-        self.driver.wait(duration_ms)
+        driver = self.driver
+        start, before = len(driver.log), self.loaded()._state
+        driver.wait(duration_ms)
+        if "g" not in before.groups or before.groups["g"].protocol_type is not None:
+            return
+        for entry in driver.log[start:]:
+            key = None if isinstance(entry, Marker) or entry.value is not None else read_key(entry.key)
+            if isinstance(key, OffsetCommitKey):
+                expired = before.offsets.visible.get(key.group, key.topic, key.partition)
+                age_ms = driver.now_ms - expired.value.commit_timestamp
+                assert age_ms >= RETENTION_MS, "an offset was deleted before its time"
 
     @rule()
     def hold(self):
         self.driver.is_holding = True
 
-    @precondition(lambda self: self.driver.held)
     @rule()
     def release(self):
         self.driver.is_holding = False

@@ -45,6 +45,7 @@ from odradek.protocol.messages.txn_offset_commit import (
 )
 from odradek.replication.cluster_metadata import BrokerMetadata, ClusterMetadata, PartitionMetadata, TopicMetadata
 from odradek.replication.partition import Partition
+from odradek.server import coordinator_runtime
 from odradek.server.group_coordinators import GroupCoordinatorRuntime
 from odradek.server.handlers import group_offsets, groups, transaction_offsets
 from odradek.server.marker_sender import Marker, MarkerSender
@@ -407,6 +408,28 @@ def test_a_topic_whose_offsets_cannot_be_deleted_at_once(world, monkeypatch):
     world.wait(2_000)
     world.follow()
     assert world.fetch() == -1
+
+
+def test_a_topic_whose_offsets_are_deleted_in_part(world, monkeypatch):
+    """The disk is full after the first of two batches: the shard is loaded anew, and deletes the rest."""
+    for group in ("g", "h"):
+        world.commit(1, group)
+    world.follow()
+    monkeypatch.setattr(coordinator_runtime, "_RECORDS_PER_BATCH", 1)
+    append, appended = world.offsets._leader_log.append_as_leader, []
+
+    def append_once(*args, **how):
+        if appended:
+            raise DiskFullError("/d", "no room")
+        appended.append(append(*args, **how))
+        return appended[0]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(world.offsets._leader_log, "append_as_leader", append_once)
+        world.recreate_topic()
+    world.clock.advance(0)
+    world.follow()
+    assert (world.fetch("g"), world.fetch("h")) == (-1, -1)
 
 
 @pytest.mark.parametrize("is_recreated", [True, False])
