@@ -231,6 +231,7 @@ class Settings:
     compacted: frozenset[str] = frozenset()
     aged: frozenset[str] = frozenset()
     retention_ms: int = 0
+    groups_expire: bool = False
 
     def is_durable(self, topic: str) -> bool:
         """Whether what is acknowledged there survives a power loss."""

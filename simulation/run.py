@@ -201,4 +201,5 @@ def _settings(drawn: Scenario) -> Settings:
         compacted=frozenset(topic.name for topic in drawn.topics if topic.is_compacted),
         aged=frozenset(topic.name for topic in drawn.topics if topic.is_aged),
         retention_ms=scenario.RETENTION_MS,
+        groups_expire=drawn.groups_expire,
     )

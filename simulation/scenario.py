@@ -9,6 +9,7 @@ GROUP_PARTITIONS: Final = 2
 TRANSACTION_PARTITIONS: Final = 2
 RETENTION_MS: Final = 6 * 3_600_000
 """Longer than any run, and shorter than the age of old records."""
+_NEVER_MS: Final = 600_000
 
 
 class Topic(NamedTuple):
@@ -52,6 +53,11 @@ class Scenario(NamedTuple):
     store_delay_s: float
     slow_thread_s: float
 
+    @property
+    def groups_expire(self) -> bool:
+        """Whether the broker looks for expired offsets while clients are at work."""
+        return int(self.properties["offsets.retention.check.interval.ms"]) < _NEVER_MS
+
 
 def draw(random: Random) -> Scenario:
     """A scenario of chance."""
@@ -94,7 +100,7 @@ def _properties(random: Random, flush_before_acks: bool) -> dict[str, str]:
         "log.flush.offset.checkpoint.interval.ms": str(pick((200, 2_000, 60_000))),
         "log.flush.start.offset.checkpoint.interval.ms": str(pick((200, 60_000))),
         "replica.high.watermark.checkpoint.interval.ms": str(pick((200, 5_000))),
-        "offsets.retention.check.interval.ms": str(pick((500, 2_000, 600_000))),
+        "offsets.retention.check.interval.ms": str(pick((500, 2_000, _NEVER_MS, _NEVER_MS))),
         "log.retention.check.interval.ms": str(pick((500, 300_000))),
     }
     if random.random() < 0.3:

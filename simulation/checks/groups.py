@@ -9,7 +9,9 @@ from odradek.simulation.history import Assignment, Outcome, Partition, name_of
 
 
 def check_groups(evidence: Evidence) -> Iterator[Violation]:
-    """All assignments that members learnt."""
+    """All assignments that members learnt, unless groups without offsets expire: their generations begin again."""
+    if evidence.history.settings.groups_expire:
+        return
     owners: dict[tuple[str, int, int, Partition], Assignment] = {}
     crashes = evidence.crashes("__consumer_offsets")
     for assignment in evidence.history.assignments:

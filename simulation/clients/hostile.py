@@ -86,15 +86,17 @@ KINDS: Final[dict[str, Spoil]] = {
     "compressed garbage": _compressed_garbage,
     "records overlap": lambda records, random: _resized(_patched(records)[:_RECORDS] + b"\x80\x01" + bytes(20)),
     "negative sequence": lambda records, random: _patched(records, (_PRODUCER_ID, "q", _NOBODY), (_SEQUENCE, "i", -1)),
-    "the broker's time, which it lacks": lambda records, random: _patched(
-        records, (ATTRIBUTES_POSITION, "h", _LOG_APPEND_TIME), (MAX_TIMESTAMP_POSITION, "q", -1)
-    ),
     "days ahead": lambda records, random: _patched(_in_future(records)),
     "days ahead under an older header": lambda records, random: _patched(
         _in_future(records), (MAX_TIMESTAMP_POSITION, "q", records[0].timestamp)
     ),
     "compressed and days ahead under an older header": lambda records, random: _patched(
         _in_future(records), (MAX_TIMESTAMP_POSITION, "q", records[0].timestamp), packing=Packing(Codec.GZIP)
+    ),
+    "days ahead under the broker's time": lambda records, random: _patched(
+        _in_future(records),
+        (ATTRIBUTES_POSITION, "h", _LOG_APPEND_TIME),
+        (MAX_TIMESTAMP_POSITION, "q", records[0].timestamp),
     ),
 }
 """What is wrong, and what makes it of sound records. The topic has CreateTime."""
