@@ -4,11 +4,13 @@ Both brokers store the largest timestamp of the records, so that retention, roll
 """
 
 import gzip
+import os
 import struct
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
+import confluent_kafka
 import crc32c
 import pytest
 from kafka.protocol.consumer import FetchRequest, FetchResponse, ListOffsetsRequest, ListOffsetsResponse
@@ -20,7 +22,9 @@ from compat_tests.test_bad_input import wait_for_topics
 pytestmark = [pytest.mark.side_by_side, pytest.mark.timeout(60)]
 
 HOUR_MS = 3_600_000
+DAY_MS = 24 * HOUR_MS
 LATEST = -1
+EARLIEST = -2
 LATEST_RECORD = -3
 GZIP = 1
 INVALID_TIMESTAMP = 32
@@ -227,3 +231,44 @@ def test_log_append_time(connection, make_topic, compress):
     for stored in fetch_batches(connection, topic):
         assert stored.attributes == compress | LOG_APPEND_TIME
         assert before <= stored.max_timestamp <= int(time.time() * 1000)
+
+
+def test_retention_goes_by_the_file_where_records_have_no_timestamp(start_broker, unique):
+    """librdkafka with timestamp -1 states 1970 in the header. Two segments, one of them active."""
+    quick = {"log.retention.check.interval.ms": "100", "log.initial.task.delay.ms": "100"}
+    broker = start_broker({**quick, "log.retention.ms": str(DAY_MS), "log.roll.ms": str(7 * DAY_MS)})
+    with load("kafka_python").Admin(broker.bootstrap_servers) as admin:
+        for name in (unique, f"{unique}-old"):
+            admin.create_topic(name, configs={"segment.bytes": str(1 << 20)})
+    producer = confluent_kafka.Producer({"bootstrap.servers": broker.bootstrap_servers, "linger.ms": 20})
+    for _ in range(1500):
+        producer.produce(unique, b"v" * 1000, partition=0, timestamp=-1)
+    assert producer.flush(20) == 0
+    (log_directory,) = broker.data_dir.rglob(f"{unique}-0")
+    log_files = sorted(log_directory.glob("*.log"))
+    assert len(log_files) > 1
+    with Connection(broker.port) as connection:
+        assert len(fetch_batches(connection, unique)) < 1500, "librdkafka sends batches"
+        assert {stored.max_timestamp for stored in fetch_batches(connection, unique)} == {-1}
+        for _ in range(2):
+            # Once both of these are gone, a whole check has begun and ended.
+            two_days_ago = int(time.time() * 1000) - 2 * DAY_MS
+            assert (
+                produce(connection, f"{unique}-old", timed_batch([0], base=two_days_ago, stated=two_days_ago))[0] == OK
+            )
+            wait_until(lambda: is_empty(connection, f"{unique}-old"))
+        assert list_offset(connection, unique, EARLIEST) == (OK, 0, -1)
+        for file in log_files:
+            os.utime(file, (time.time() - 2 * DAY_MS / 1000,) * 2)
+        wait_until(lambda: is_empty(connection, unique))
+
+
+def is_empty(connection: Connection, topic: str) -> bool:
+    return list_offset(connection, topic, EARLIEST) == list_offset(connection, topic, LATEST)
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    give_up_at = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < give_up_at
+        time.sleep(0.05)
