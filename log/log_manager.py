@@ -37,6 +37,7 @@ from odradek.log.log_directory import (
 from odradek.log.log_upkeep import DirectoryDescription, Key, LogManagerSettings, LogSize, LogUpkeep
 from odradek.log.partition_log import PartitionLog
 from odradek.log.recovery import DamagedLogError, RecoveryReport, open_partition_log
+from odradek.log.removal import InPlaceRemoval
 from odradek.log.segment import DeletedSegment
 from odradek.protocol.errors import ErrorCode, KafkaError
 
@@ -123,6 +124,7 @@ class LogManager(LogUpkeep):
         self._monotonic = monotonic
         self._topic_ids: dict[Key, bytes] = {}
         self._untidy: set[str] = set()
+        self._in_place = InPlaceRemoval(fs, self._run)
 
     # Open
 
@@ -276,9 +278,13 @@ class LogManager(LogUpkeep):
         directory = self.directories[loaded.path.rpartition("/")[0]]
         if loaded.log is None and loaded.failure is None:
             if directory.failure is None:
-                # What cannot be set aside takes its directory offline.
+                # What cannot be set aside takes its directory offline, or its partition if there is no room.
                 with suppress(LogDirFailure):
-                    self._rename(loaded.path, loaded.key, STRAY_SUFFIX)
+                    try:
+                        self._rename(loaded.path, loaded.key, STRAY_SUFFIX)
+                    except DiskFullError as error:
+                        logger.error("partition is not served log=%s why=%s", loaded.path, error)
+                        self._offline[loaded.key] = loaded.path
             return
         if isinstance(loaded.failure, DamagedLogError | MalformedFileError):
             logger.error("partition is not served log=%s why=%s", loaded.path, loaded.failure)
@@ -374,6 +380,7 @@ class LogManager(LogUpkeep):
         for file_name in ALL_CHECKPOINTS if directory.has_checkpoint_of(key) else ():
             directory.write_checkpoint(file_name, self._offsets(file_name, directory.path))
         path = f"{directory.path}/{partition_name(*key)}"
+        self._in_place.check_free(path)
         if self.fs.exists(path):
             self._rename(path, key, STRAY_SUFFIX)
         try:
@@ -427,7 +434,8 @@ class LogManager(LogUpkeep):
         """Take the log out; its renamed directory goes after file.delete.delay.ms. Raises LogDirFailure.
 
         A log that is not served, since its files are damaged, goes as well. One in a directory that is offline is only
-        forgotten; the start that finds it again tells it by its topic id.
+        forgotten; the start that finds it again tells it by its topic id. Where the disk has no room for another name,
+        the directory is removed at once.
         """
         log = self._logs.get((topic, partition))
         config = self.default_config if log is None else log.config
@@ -435,7 +443,10 @@ class LogManager(LogUpkeep):
             self._remove_tree_later(path, now_ms + config.file_delete_delay_ms)
 
     def mark_stray(self, topic: str, partition: int) -> None:
-        """Take out a log that no topic of the cluster has; its renamed directory is kept. Raises LogDirFailure."""
+        """Take out a log that no topic of the cluster has; its renamed directory is kept.
+
+        Raises LogDirFailure; DiskFullError, in which case nothing has changed.
+        """
         self._take_out(topic, partition, STRAY_SUFFIX)
 
     def _take_out(self, topic: str, partition: int, suffix: str) -> list[str]:
@@ -446,25 +457,50 @@ class LogManager(LogUpkeep):
         renamed = []
         try:
             if log is not None:
-                renamed.append(self._rename(log.directory, key, suffix))
-                log.move(renamed[0])
+                renamed += self._rename_or_remove(log.directory, key, suffix)
+                if renamed:
+                    log.move(renamed[0])
                 del self._logs[key]
             if refused is not None and self.directories[refused.rpartition("/")[0]].failure is None:
-                renamed.append(self._rename(refused, key, suffix))
-        finally:
-            # What lies in a directory that is offline, perhaps since now, is no matter of the next topic of that name.
-            self._offline.pop(key, None)
-            self._topic_ids.pop(key, None)
-            self.cleaner.forget(key)
+                renamed += self._rename_or_remove(refused, key, suffix)
+        except DiskFullError:
+            raise
+        except BaseException:
+            self._forget(key)
+            raise
+        self._forget(key)
         return renamed
 
+    def _forget(self, key: Key) -> None:
+        """What lies in a directory that is offline, perhaps since now, is no matter of the next topic of that name."""
+        self._offline.pop(key, None)
+        self._topic_ids.pop(key, None)
+        self.cleaner.forget(key)
+
+    def _rename_or_remove(self, path: str, key: Key, suffix: str) -> list[str]:
+        """The new name, none if a deleted log is being removed instead, for lack of room. Raises as `_rename`."""
+        try:
+            return [self._rename(path, key, suffix)]
+        except DiskFullError as error:
+            if suffix != DELETE_SUFFIX:
+                raise
+            logger.warning("removing a deleted log at once, since it cannot be renamed: %s", error)
+        self._in_place.start(path)
+        self._tidy_later(self.directories[path.rpartition("/")[0]])
+        return []
+
     def _rename(self, path: str, key: Key, suffix: str) -> str:
-        """Let a partition's directory have a name that is not served. Raises LogDirFailure, with it offline."""
+        """Let a partition's directory have a name that is not served.
+
+        Raises LogDirFailure, with the log directory offline; DiskFullError, in which case nothing has changed.
+        """
         parent = path.rpartition("/")[0]
         target = f"{parent}/{marked_name(*key, self._random_bytes(16), suffix)}"
         try:
             self.fs.rename(path, target)
         except OSError as error:
+            if is_disk_full(error):
+                raise DiskFullError(parent, f"no room to rename {path}: {error}") from error
             failure = LogDirFailure(parent, f"renaming {path} failed: {error}")
             self.fail_directory(parent, failure)
             raise failure from error
