@@ -198,6 +198,9 @@ def test_a_directory_that_apache_kafka_wrote_is_served(
     with CLIENT.Producer(bootstrap, ProducerOptions()) as producer:
         assert producer.produce("segments", [Message(b"next")])[0].offset == LARGE
         assert producer.produce("codecs", [Message(b"next", partition=4)])[0].offset == 302
+    # Partition 0 knows producer 0 of Apache Kafka: its id is not given out again.
+    with CLIENT.Producer(bootstrap, ProducerOptions(idempotent=True)) as producer:
+        assert producer.produce("codecs", [Message(b"next", partition=0)])[0].offset == 302
 
 
 def topic_ids(bootstrap: str) -> dict[str, Any]:

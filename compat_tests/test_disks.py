@@ -155,6 +155,87 @@ def test_a_broker_killed_on_a_full_disk_starts_again(
     assert not (complaints := promises_broken(broker, 2, [writers[0].ledger])), shown(complaints)
 
 
+BIG = "big"
+DOOMED = 60
+
+
+def fill_with_topics(broker: OdradekBroker) -> None:
+    """A topic of several segments, and so many small ones that their new names need room in their directory."""
+    with load("confluent").Admin(broker.bootstrap_servers) as admin:
+        admin.create_topic(BIG, 1)
+        for number in range(DOOMED):
+            admin.create_topic(f"doomed-{number}-with-a-name-of-some-length", 1)
+    wait_until(lambda: error_of_a_write(broker, BIG, 0) == 0)
+    for _ in range(10):
+        assert error_of_a_write(broker, BIG, 0, 700_000) == 0
+    for number in range(0, DOOMED, 2):
+        assert error_of_a_write(broker, f"doomed-{number}-with-a-name-of-some-length", 0) == 0
+
+
+def refused(broker: OdradekBroker) -> bool:
+    return error_of_a_write(broker, BIG, 0, 100_000) == KAFKA_STORAGE_ERROR
+
+
+def make_room_by_administration(broker: OdradekBroker, disk: Disk) -> None:
+    """Delete topics and lower retention, with no byte free but those that this frees; then writes are taken."""
+    path = disk.path / "data"
+    with load("confluent").Admin(broker.bootstrap_servers) as admin:
+        for number in range(DOOMED):
+            admin.delete_topic(f"doomed-{number}-with-a-name-of-some-length")
+            if number % 10 == 0:
+                disk.fill_to_the_last_byte()
+        assert not any(name.startswith("doomed") for name in admin.topics())
+        disk.fill_to_the_last_byte()
+        assert refused(broker)
+        admin.alter_config(BIG, "retention.bytes", "SET", "1")
+        assert admin.describe_configs(BIG)["retention.bytes"].value == "1"
+    wait_until(lambda: error_of_a_write(broker, BIG, 0, 100_000) == 0, what="writes to be taken again")
+    wait_until(lambda: not list(path.glob("doomed*")), what="the deleted topics' files to go")
+    assert "is offline" not in broker.log_text()
+    assert "Traceback" not in broker.log_text()
+
+
+ADMINISTRATION = {
+    "log_retention_check_interval_ms": "500",
+    "log_initial_task_delay_ms": "0",
+    "log_segment_delete_delay_ms": "2000",
+}
+
+
+@pytest.mark.parametrize("kind", [memory_disk, image_disk])
+def test_topics_are_deleted_and_retention_is_lowered_with_no_byte_free(
+    kind: Callable[..., Any], mounted: Callable[..., Disk], broker_on: Callable[..., OdradekBroker]
+) -> None:
+    """The store has room of its own, and whatever else is needed is found; the changes outlive the broker."""
+    disk = mounted(kind, "disk", 64 * MEBIBYTE)
+    broker = broker_on(disk, **ADMINISTRATION)
+    fill_with_topics(broker)
+    disk.fill_to_the_last_byte()
+    assert refused(broker)
+    make_room_by_administration(broker, disk)
+    broker.restart(clean=False)
+    with load("confluent").Admin(broker.bootstrap_servers) as admin:
+        assert BIG in admin.topics()
+        assert not any(name.startswith("doomed") for name in admin.topics())
+        assert admin.describe_configs(BIG)["retention.bytes"].value == "1"
+
+
+@pytest.mark.parametrize("kind", [memory_disk, image_disk])
+def test_a_start_with_no_byte_free_lets_room_be_made(
+    kind: Callable[..., Any], mounted: Callable[..., Disk], broker_on: Callable[..., OdradekBroker]
+) -> None:
+    """Somebody else fills the disk while the broker is stopped; the room of its store is still its own."""
+    disk = mounted(kind, "disk", 64 * MEBIBYTE)
+    broker = broker_on(disk, **ADMINISTRATION)
+    fill_with_topics(broker)
+    broker.stop()
+    disk.fill_to_the_last_byte()
+    broker.start()
+    disk.fill_to_the_last_byte()
+    assert refused(broker)
+    make_room_by_administration(broker, disk)
+
+
 def partitions_by_disk(disks: list[Disk], topic: str) -> dict[Path, list[int]]:
     """Which partitions of a topic lie where."""
     return {

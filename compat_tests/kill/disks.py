@@ -37,6 +37,16 @@ class Disk:
         with open(self.path / BALLAST, "ab") as file:
             os.posix_fallocate(file.fileno(), file.tell(), max(self.free_bytes() - leave_bytes, 1))
 
+    def fill_to_the_last_byte(self) -> None:
+        """Take up all room by writing: `fill` leaves what a file system needs to say where the room is."""
+        with open(self.path / BALLAST, "ab", buffering=0) as file:
+            for size_bytes in (1 << 20, 1 << 12, 1):
+                with contextlib.suppress(OSError):
+                    while True:
+                        file.write(bytes(size_bytes))
+            with contextlib.suppress(OSError):
+                os.fsync(file.fileno())
+
     def make_room(self) -> None:
         """Gives back what fill() took."""
         (self.path / BALLAST).unlink()

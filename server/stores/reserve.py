@@ -19,7 +19,7 @@ import sqlite3
 from contextlib import suppress
 from pathlib import Path
 
-from odradek.log.filesystem import is_disk_full
+from odradek.log.filesystem import OsFileSystem, is_disk_full
 
 logger = logging.getLogger(__name__)
 
@@ -61,6 +61,8 @@ class Reserve:
     def closed(self) -> None:
         """The file was closed, and its write-ahead log with it: allocate that of the next start."""
         with suppress(OSError):
+            # A journaling file system gives out again what was freed once its journal is written.
+            OsFileSystem().sync_directory(str(self._path.parent))
             self._allocate_log(self._path.stat().st_size // self._page_bytes, is_urgent=True)
 
     def _allocate_log(self, pages: int, *, is_urgent: bool = False) -> int:

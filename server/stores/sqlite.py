@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from odradek.log.filesystem import OsFileSystem
 from odradek.replication.metadata_store import (
     MetadataStoreError,
     Operation,
@@ -30,7 +31,6 @@ from odradek.server.stores.sqlite_file import (
     connect,
     damaged,
     open_file,
-    sync_directory,
     translated,
 )
 
@@ -150,7 +150,7 @@ class SqliteNodeTable(NodeTable):
                 raise StoreUnavailableError("its write-ahead log cannot be copied")
             self._reserve.opened(connection)
             [last] = connection.execute("SELECT value FROM meta WHERE name = 'last_id'").fetchone()
-            sync_directory(self._path.parent)
+            OsFileSystem().sync_directory(str(self._path.parent))
         except (sqlite3.Error, MetadataStoreError, OSError) as error:
             raise UnknownOutcomeError(
                 f"metadata store {self._path}: a change failed, and whether it was made cannot be read: {error}"

@@ -5,11 +5,11 @@ file. No temporary file is used: there may be no room for one.
 """
 
 import logging
-import os
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 
+from odradek.log.filesystem import OsFileSystem
 from odradek.replication.metadata_store import MetadataStoreError, StoreDamagedError, StoreUnavailableError
 from odradek.server.stores import reserve
 
@@ -78,7 +78,7 @@ def open_file(path: Path, connect: Connect) -> sqlite3.Connection:
         _lay_out(connection, path)
         _check(connection, path)
         if is_new:
-            sync_directory(path.parent)
+            OsFileSystem().sync_directory(str(path.parent))
     except BaseException as error:
         connection.close()
         if isinstance(error, sqlite3.Error):
@@ -155,11 +155,3 @@ def translated(error: sqlite3.Error, path: Path) -> MetadataStoreError:
     logger.error("metadata store cannot be used now path=%s error=%s", path, error)
     return StoreUnavailableError(f"metadata store {path}: {error}")
 
-
-def sync_directory(directory: Path) -> None:
-    """Make the entries of new and removed files durable. Raises OSError."""
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
