@@ -36,6 +36,7 @@ def test_what_is_left_after_a_crash_has_the_topic_id() -> None:
         if manager.online_directories:
             break
         fs._held.clear()
+        fs.heal()
         left = fs.list_names(PATH)
         again = opened(fs, (DIRECTORY,), ids={"t": NEW_ID})
         if left:
