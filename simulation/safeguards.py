@@ -137,12 +137,20 @@ def _synced_at_once(old: Any) -> Any:
 
 def _first_offset_wins(old: Any) -> Any:
     def replay(
-        self: OffsetStore, group_id: str, topic: str, partition: int, value: Any, offset: int, producer_id: int
+        self: OffsetStore,
+        group_id: str,
+        topic: str,
+        partition: int,
+        value: Any,
+        offset: int,
+        producer_id: int,
+        *,
+        is_replicated: bool = True,
     ) -> None:
         current = self.visible.get(group_id, topic, partition)
         if isinstance(current, CommittedOffset) and value is not None and producer_id < 0:
             return
-        old(self, group_id, topic, partition, value, offset, producer_id)
+        old(self, group_id, topic, partition, value, offset, producer_id, is_replicated=is_replicated)
 
     return replay
 
@@ -263,7 +271,7 @@ SAFEGUARDS: Final = (
         "A sync that failed takes the directory offline.",
         ((FlushTask, "run", _failed_syncs_count),),
         (_K.LOST_WRITE, _K.LOST_TRANSACTION, _K.OFFSET_BACK, _K.TWO_VALUES),
-        35,
+        79,
     ),
     Safeguard(
         "write-errors",
