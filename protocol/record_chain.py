@@ -123,6 +123,9 @@ class _LargestDelta:
 
     def consider_run(self, records: bytes | memoryview, at: int, count: int, stride_bytes: int) -> None:
         """Take in the deltas of records of the same length, the first of which is at `at`."""
+        if count == 1:
+            self.consider(records, at)
+            return
         column = _column(records, at + self.ahead, count, stride_bytes)
         if len(column) == count and not column.translate(None, _BELOW[self.threshold]):
             return
@@ -191,8 +194,10 @@ def check_record_chain(
         elif 0 < second < 128 and (second << 6) + (first >> 1) - 1 == len(batch) and not batch[64]:
             return None if expected_delta else 0
     data = batch if isinstance(batch, bytes) else memoryview(batch)
-    largest = _LargestDelta(expected_delta)
     end = len(data)
+    if 0 < count <= _FEW and _follow_few(data, RECORD_BATCH_OVERHEAD, count, expected_delta << 1) == end:
+        return expected_delta
+    largest = _LargestDelta(expected_delta)
     _check_count(count, end - RECORD_BATCH_OVERHEAD)
     position = _follow(data, RECORD_BATCH_OVERHEAD, count, largest)
     if position != end:
@@ -219,6 +224,31 @@ def _check_count(count: int, size_bytes: int) -> None:
         raise InvalidRecordError(f"{count} records in {size_bytes} bytes")
 
 
+def _follow_few(data: bytes | memoryview, position: int, count: int, expected: int) -> int:
+    """The position after `count` records, of which `expected` (zigzag-encoded) is the largest delta, in a single byte.
+
+    -1 if it is not, or if a record has to be looked at with care.
+    """
+    one_byte, low, high = _ONE_BYTE, _LOW, _HIGH
+    threshold = expected
+    try:
+        for _ in repeat(None, count):
+            byte = data[position]
+            if byte < 128:
+                delta = data[position + 2]
+                position += one_byte[byte]  # type: ignore[operator]
+            else:
+                delta = data[position + 3]
+                position += low[byte] + high[data[position + 1]]  # type: ignore[operator]
+            if delta >= threshold:
+                if delta > expected or delta > 127:
+                    return -1
+                threshold = expected + 1
+    except (IndexError, TypeError):
+        return -1
+    return position if threshold > expected else -1
+
+
 def _follow(data: bytes | memoryview, position: int, count: int, largest: _LargestDelta) -> int:
     """The position after `count` records."""
     if count <= _FEW:
@@ -230,7 +260,11 @@ def _follow(data: bytes | memoryview, position: int, count: int, largest: _Large
         run, stride_bytes = _follow_run(data, position, remaining, largest)
         position += run * stride_bytes
         remaining -= run
-        hops = _HOPS_FIRST if run >= _RUN_FIRST else min(hops * 4, _HOPS_MOST)
+        if run >= _RUN_FIRST:
+            # The next run often begins where this one ends: a length grows by a byte with the offset delta.
+            hops = _HOPS_FIRST
+            continue
+        hops = min(hops * 4, _HOPS_MOST)
         step = min(remaining, hops)
         position = _hop(data, position, step, stride_bytes, largest)
         remaining -= step
