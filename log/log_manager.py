@@ -128,6 +128,8 @@ class LogManager(LogUpkeep):
         self._monotonic = monotonic
         self._topic_ids: dict[Key, bytes] = {}
         self._untidy: set[str] = set()
+        self.has_found_strays = False
+        """Whether `open` found partitions that the cluster does not have."""
 
     # Open
 
@@ -228,6 +230,7 @@ class LogManager(LogUpkeep):
             report.add(result.report)
         for path, key in strays:
             self._set_aside(path, key)
+        self.has_found_strays = bool(strays)
         logger.info("loaded logs count=%d clean=%s", len(self._logs), is_clean)
         if report.segments:
             logger.info(

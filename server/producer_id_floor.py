@@ -8,6 +8,7 @@ producer's batch passes for one of the first that is sent again, is acknowledged
 |---|---|
 | producer state of all loaded logs, in memory | at every start |
 | the broker epoch of the last clean stop, which a store that is not behind exceeds | at every start |
+| stray partitions: topics that a store that is behind does not have yet | at every start |
 | values in `__transaction_state` | while shards load; at the start already if the store is behind |
 | headers of all batches | once, when the store has never reserved a block |
 
@@ -56,9 +57,9 @@ async def settle_producer_ids(
     if stored is None:
         if logs.all_logs() or len(logs.online_directories) < len(logs.directories):
             least_id = max(least_id, _largest_id_in_logs(logs, run_all) + 1, now_ms)
-    elif known > stored or is_older:
+    elif known > stored or is_older or logs.has_found_strays:
         logger.warning(
-            "the metadata store is older than the logs; producer ids begin above those in use stored=%d found=%d",
+            "the metadata store may be older than the logs; producer ids begin above those in use stored=%d found=%d",
             stored,
             known,
         )

@@ -39,7 +39,7 @@ from odradek.server.flusher import Flusher
 from odradek.server.group_coordinators import GroupCoordinatorRuntime
 from odradek.server.handlers.group_offsets import offset_commit, offset_fetch
 from odradek.server.handlers.produce import produce
-from odradek.server.produce_memo import ProduceMemo
+from odradek.server.produce_memo import PendingProduce, ProduceMemo
 from odradek.server.request import RequestContext
 
 OFFSETS = "__consumer_offsets"
@@ -116,6 +116,8 @@ class Broker:
         body = head + codec.encode(request, VERSION)
         frame = struct.pack(">i", len(body)) + body
         outcome = self.memo.answer(frame)
+        if isinstance(outcome, PendingProduce):
+            outcome = outcome.response
         if outcome is None:
             response = self.answer(produce(self.services, self.context, request))
             self.memo.remember(frame, self.context, request, response)

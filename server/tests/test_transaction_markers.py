@@ -72,6 +72,7 @@ class World:
             reactor=self.clock,
             now_ms=self.now_ms,
             take_producer_id=lambda: ID,
+            begin_producer_ids_at=lambda least_id: None,
             partition_count=lambda: 1,
             load_buffer_bytes=1 << 20,
             markers=self.markers,
