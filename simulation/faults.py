@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from odradek.simulation.world import World
 
 _MOST_FAILED_STARTS: Final = 5
+_NEW_DIRECTORY: Final = "/data0"
+_NEW_DIRECTORY_SHARE: Final = 0.1
 _OPERATIONS: Final = ("write", "write", "sync", "sync", "create", "rename", "remove", "truncate", "sync_directory")
 
 
@@ -30,6 +32,8 @@ class Faults:
         self._crash_is_power_loss = False
         self._failed_starts = 0
         self._is_over = False
+        # A source of its own: what the operator decides about disks changes nothing else of a seed.
+        self._adds_directory = Random(f"log.dirs of {world.seed}").random() < _NEW_DIRECTORY_SHARE
         world.on_broker_end = self._broker_ended
         world.on_start_failure = self._start_failed
 
@@ -154,8 +158,18 @@ class Faults:
         world.clock.callLater(0.05 if self._is_over else random.choice((0.01, 0.1, 1.0)), self._start)
 
     def _start(self) -> None:
-        if not self._world.broker.is_alive:
-            self._world.broker.start()
+        if self._world.broker.is_alive:
+            return
+        if self._adds_directory:
+            self._adds_directory = False
+            self._put_directory_first()
+        self._world.broker.start()
+
+    def _put_directory_first(self) -> None:
+        """The operator adds a disk, and names it before the others."""
+        properties = self._world.broker.properties
+        properties["log.dirs"] = f"{_NEW_DIRECTORY},{properties['log.dirs']}"
+        self._world.trace(f"log.dirs is {properties['log.dirs']}")
 
     def _start_failed(self, why: str) -> None:
         """A broker may refuse to start if the disk refused it something, and the operator mends that in the end."""
