@@ -348,12 +348,10 @@ def test_apache_kafka_serves_what_we_compacted(start_broker: Callable[..., Any],
             producer.produce("t", [Message(b"first", b"first", (), 0)])
         kafka.stop()
     clock = Clock(0)
-    broker = start_broker(QUICK, directory=tmp_path)
+    broker = start_broker({**QUICK, "log.dirs.adopt": "true"}, directory=tmp_path)
     bootstrap = broker.bootstrap_servers
     with load("kafka_python").Admin(bootstrap) as admin:
         wait_until(lambda: "t" in admin.topics(), what="the topic")
-        for name, value in COMPACT.items():
-            admin.set_config("t", name, value)
     with CLIENT.Producer(bootstrap, ProducerOptions(idempotent=True)) as producer:
         for number in range(10):
             write(producer, "t", clock, [(b"%d" % (number % 4), b"%d" % number), (b"gone", None), (b"first", b"x")])

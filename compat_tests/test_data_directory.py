@@ -187,7 +187,7 @@ def test_a_directory_that_apache_kafka_wrote_is_served(
         before = everything(writer.bootstrap_servers)
         ids = topic_ids(writer.bootstrap_servers)
         writer.stop() if clean else writer.kill()
-    broker = start_broker(directory=tmp_path)
+    broker = start_broker({"log.dirs.adopt": "true"}, directory=tmp_path)
     bootstrap = broker.bootstrap_servers
     with load("kafka_python").Admin(bootstrap) as admin:
         wait_until(lambda: set(ids) <= admin.topics(), what=f"topics {sorted(ids)}")

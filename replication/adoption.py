@@ -104,14 +104,15 @@ class Adoption:
         refused = await controller.create_topics(topics)
         for name, reason in refused.items():
             raise StartError(f"topic {name}, found in log.dirs, cannot be adopted: {reason.message}; start again")
-        logger.info("adopted topics found in log.dirs count=%d: %s", len(topics), shown(t.topic.name for t in topics))
+        names = sorted(new.topic.name for new in topics)
+        logger.info("adopted topics found in log.dirs count=%d: %s", len(names), shown(names))
         if suspended:
             logger.warning(
-                "retention and compaction of adopted topics are suspended, since their configuration is unknown "
-                "count=%d: %s; set retention.ms, retention.bytes and cleanup.policy of each topic, or delete these "
-                "configurations to have the broker's defaults",
+                "retention and compaction of adopted topics are suspended, since what was configured for them is "
+                "unknown count=%d: %s; set retention.ms, retention.bytes and cleanup.policy of each topic, or delete "
+                "these configurations to have the broker's defaults",
                 len(suspended),
-                shown(suspended),
+                shown(sorted(suspended)),
             )
 
     async def finish(self) -> None:

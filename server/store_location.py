@@ -42,6 +42,7 @@ async def open_store(surroundings: Surroundings, directories: list[str], *, adop
     opened: dict[str, MetadataStore] = {}
     try:
         for directory in candidates:
+            _check_writable(surroundings, directory)
             store = opened[directory] = surroundings.open_metadata_store(directory)
             if await store.exists(znodes.CLUSTER_ID) is None:
                 # A crash came before the first commit.
@@ -52,8 +53,7 @@ async def open_store(surroundings: Surroundings, directories: list[str], *, adop
                 "is up to date out of log.dirs"
             )
         if opened:
-            [(directory, store)] = opened.items()
-            _check_writable(surroundings, directory)
+            [store] = opened.values()
             return OpenedStore(store, await is_in_progress(store))
     except BaseException:
         for store in opened.values():

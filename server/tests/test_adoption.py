@@ -5,6 +5,7 @@ import time
 
 import pytest
 
+from odradek.log.filesystem import OsFileSystem
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsRequestDeleteTopicState
 from odradek.protocol.messages.describe_configs import (
@@ -12,6 +13,7 @@ from odradek.protocol.messages.describe_configs import (
     DescribeConfigsRequestDescribeConfigsResource,
 )
 from odradek.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from odradek.replication.tests import kraft
 from odradek.server.tests.wire import EARLIEST, LATEST, Wire, until
 from odradek.testing import BrokerFailedError, OdradekBroker
 
@@ -215,3 +217,39 @@ def test_a_directory_that_merely_looks_like_a_partition_is_left_alone(broker, is
     assert (foreign / "notes.txt").read_text() == "mine"
     assert sorted(path.name for path in copy.iterdir()) == before
     assert f"left alone count=2: {foreign}, {copy}" in broker.log_text()
+
+
+def test_the_metadata_of_apache_kafka_may_lie_in_a_directory_of_its_own(broker, tmp_path):
+    broker.start()
+    with Wire(broker.port) as wire:
+        kept = topic_id(wire, "kept")
+    broker.stop()
+    (broker.data_dir / STORE).unlink()
+    records = [*kraft.topic("kept", kept, 2), kraft.config(kraft.TOPIC, "kept", "retention.ms", "-1")]
+    kraft.put_log(OsFileSystem(), records, log_directory=str(tmp_path / "metadata"))
+    broker.properties |= {**ADOPT, "metadata.log.dir": str(tmp_path / "metadata")}
+    broker.start()
+    with Wire(broker.port) as wire:
+        assert {topic.name for topic in wire.metadata().topics} == {"kept"}
+        assert topic_configs(wire, "kept") == {"retention.ms": "-1"}
+    assert len(list(broker.data_dir.glob("compacted-0.*-stray"))) == 1
+    # Topics were created since, and the store is lost: the metadata is out of date, whatever it has.
+    with Wire(broker.port) as wire:
+        wire.create_topic("newer")
+        wire.produce("newer", b"x")
+    broker.stop()
+    (broker.data_dir / STORE).unlink()
+    broker.start()
+    with Wire(broker.port) as wire:
+        assert {topic.name for topic in wire.metadata().topics} == {"kept", "newer"}
+        assert topic_configs(wire, "kept") == topic_configs(wire, "newer") == SUSPENDED
+    assert "metadata of Apache Kafka is ignored" in broker.log_text()
+
+
+def test_damaged_metadata_of_apache_kafka_is_named(broker):
+    (broker.data_dir / STORE).unlink()
+    kraft.put(OsFileSystem(), f"{5:020d}.log", b"", log_directory=str(broker.data_dir))
+    broker.properties |= ADOPT
+    line = refusal(broker)
+    assert line.startswith(f"the metadata of Apache Kafka is damaged: {broker.data_dir}/__cluster_metadata-0/")
+    assert line.endswith("-0 away to adopt the topics without their configuration")

@@ -14,7 +14,7 @@ from odradek.protocol.records import build_batch
 from odradek.server.stores.sqlite import FILE_NAME
 from odradek.server.tests.test_transactions import Producer
 from odradek.server.tests.wire import LATEST, Wire
-from odradek.testing import OdradekBroker
+from odradek.testing import BrokerFailedError, OdradekBroker
 
 TOPIC = "ledger"
 TWO_DAYS_MS = 2 * 86_400_000
@@ -134,8 +134,7 @@ def test_ids_in_batches_are_not_given_out_by_a_new_store(broker):
     assert broker.log_text().count("searched batches for producer ids") == 1
 
 
-def test_ids_in_a_directory_that_was_offline_are_not_given_out_by_a_new_store(tmp_path):
-    """Also not to producers that live on when the directory is back."""
+def test_a_new_store_waits_for_the_ids_in_a_directory_that_is_offline(tmp_path):
     directories = [tmp_path / "a", tmp_path / "b"]
     properties = {**PROPERTIES, "log.dirs": ",".join(map(str, directories))}
     with OdradekBroker(properties, directory=tmp_path / "broker") as broker:
@@ -150,12 +149,11 @@ def test_ids_in_a_directory_that_was_offline_are_not_given_out_by_a_new_store(tm
         checkpoint = directories[1] / "recovery-point-offset-checkpoint"
         content = checkpoint.read_bytes()
         checkpoint.write_bytes(b"unreadable")
-        broker.start()
-        after = IdempotentProducer(broker.port)
-        broker.stop()
+        with pytest.raises(BrokerFailedError, match="only if every log directory can be read"):
+            broker.start()
         checkpoint.write_bytes(content)
         broker.start()
-        after.send(b"after")
+        IdempotentProducer(broker.port).send(b"after")
 
 
 def test_the_ids_of_a_new_broker_begin_at_zero(broker):

@@ -1,0 +1,175 @@
+"""Directories that Apache Kafka wrote, with every cleanup policy and retention, adopted while retention is at work."""
+
+import re
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from compat_tests.apache_kafka import tools
+from compat_tests.apache_kafka.broker import ApacheKafkaBroker
+from compat_tests.clients import load
+from compat_tests.clients.common import ConsumerOptions, Message, ProducerOptions, Received, read, wait_until
+from odradek.testing import OdradekBroker
+
+pytestmark = pytest.mark.usefixtures("kafka_jars")
+
+CLIENT = load("confluent")
+DAY_MS = 86_400_000
+RECORDS = 40
+SUSPENDED = {"retention.ms": "-1", "retention.bytes": "-1"}
+
+# The configurations that Kafka had, and what is added to them so that nothing is deleted.
+TOPICS: Mapping[str, tuple[dict[str, str], dict[str, str]]] = {
+    "for-ever": ({"retention.ms": "-1"}, {}),
+    "compacted": ({"cleanup.policy": "compact", "segment.bytes": "1048576"}, {}),
+    "compacted-and-deleted": ({"cleanup.policy": "compact,delete"}, SUSPENDED),
+    "compacted-and-kept": ({"cleanup.policy": "compact,delete", "retention.ms": "-1"}, {}),
+    "sized": ({"retention.bytes": "100000000"}, {"retention.ms": "-1"}),
+    "a-year": ({"retention.ms": str(365 * DAY_MS), "cleanup.policy": "delete"}, {}),
+    "default": ({}, SUSPENDED),
+    "other": ({"max.message.bytes": "2000000"}, SUSPENDED),
+    "reborn": ({"retention.ms": "-1"}, {}),
+}
+INTERNAL = {"cleanup.policy": "compact"}
+ALTERED = {"min.compaction.lag.ms": "5"}
+
+# Kafka does not get to delete anything itself, and writes snapshots of its metadata.
+KAFKA = {
+    "log.initial.task.delay.ms": "3600000",
+    "log.retention.check.interval.ms": "3600000",
+    "log.cleaner.enable": "false",
+    "metadata.log.max.record.bytes.between.snapshots": "3000",
+}
+QUICK = {
+    "log.dirs.adopt": "true",
+    "log.initial.task.delay.ms": "0",
+    "log.retention.check.interval.ms": "20",
+    "log.segment.delete.delay.ms": "20",
+    "log.cleaner.backoff.ms": "20",
+    "log.cleaner.min.cleanable.ratio": "0",
+}
+
+
+def fill(bootstrap: str) -> None:
+    """Records of a month ago, each with a key of its own; a topic deleted, and another deleted and created again."""
+    with load("kafka_python").Admin(bootstrap) as admin:
+        for name in ("gone", "reborn"):
+            admin.create_topic(name, 2, configs={"retention.ms": "5"})
+            produce(bootstrap, name)
+            admin.delete_topic(name)
+        for name, (configs, _) in TOPICS.items():
+            wait_until(lambda name=name: name not in admin.topics(), what=f"{name} is deleted")
+            admin.create_topic(name, 2, configs=configs)
+            produce(bootstrap, name)
+    alter(bootstrap, "topics", "--entity-name", "for-ever", configs=ALTERED)
+    alter(bootstrap, "brokers", "--entity-default", configs={"log.cleaner.threads": "2"})
+
+
+def produce(bootstrap: str, topic: str) -> None:
+    then_ms = int(time.time() * 1000) - 30 * DAY_MS
+    with CLIENT.Producer(bootstrap, ProducerOptions(linger_ms=0)) as producer:
+        for partition in range(2):
+            producer.produce(
+                topic,
+                [
+                    Message(b"v" * 40_000, b"key %d" % number, (), partition, then_ms)
+                    for number in range(RECORDS)
+                ],
+            )
+
+
+def everything(bootstrap: str) -> dict[tuple[str, int], list[Received]]:
+    found = {}
+    with CLIENT.Consumer(bootstrap, ConsumerOptions()) as consumer:
+        for topic in TOPICS:
+            for partition in range(2):
+                start, end = consumer.bounds((topic, partition))
+                consumer.assign([(topic, partition)])
+                found[topic, partition] = read(consumer, end - start)
+    return found
+
+
+def alter(bootstrap: str, kind: str, *entity: str, configs: Mapping[str, str]) -> None:
+    added = ",".join(f"{name}={value}" for name, value in configs.items())
+    arguments = ("--bootstrap-server", bootstrap, "--alter", "--entity-type", kind, *entity)
+    tools.run(tools.CONFIGS, *arguments, "--add-config", added)
+
+
+def described(bootstrap: str, kind: str, *entity: str) -> dict[str, dict[str, str]]:
+    """The dynamic configurations that kafka-configs shows, by entity."""
+    arguments = ("--bootstrap-server", bootstrap, "--describe", "--entity-type", kind, *entity)
+    found: dict[str, dict[str, str]] = {}
+    for line in tools.run(tools.CONFIGS, *arguments).lines:
+        heading = re.match(r"(?:Dynamic configs for topic (\S+)|Default configs for brokers)", line)
+        if heading:
+            configs = found[heading[1] or ""] = {}
+        else:
+            name, _, value = line.strip().partition(" sensitive=")[0].partition("=")
+            configs[name] = value
+    return found
+
+
+def topic_ids(bootstrap: str) -> dict[str, Any]:
+    with load("kafka_python").Admin(bootstrap) as admin:
+        return {one["name"]: one["topic_id"] for one in admin._admin.describe_topics() if not one["is_internal"]}
+
+
+def wait_for_retention(bootstrap: str) -> None:
+    """Until all logs were looked at, shown by a topic created after the start that loses its records."""
+    with load("kafka_python").Admin(bootstrap) as admin:
+        admin.create_topic("witness", 2, configs={"retention.ms": "1000"})
+    produce(bootstrap, "witness")
+    with CLIENT.Consumer(bootstrap, ConsumerOptions()) as consumer:
+        wait_until(lambda: consumer.bounds(("witness", 0))[0] == RECORDS, what="retention")
+
+
+@pytest.mark.parametrize("clean", [pytest.param(True, id="stopped"), pytest.param(False, id="killed")])
+def test_nothing_is_deleted_and_the_configurations_are_those_of_kafka(tmp_path: Path, clean: bool) -> None:
+    with ApacheKafkaBroker(KAFKA, directory=tmp_path) as kafka:
+        fill(kafka.bootstrap_servers)
+        before = everything(kafka.bootstrap_servers)
+        ids = topic_ids(kafka.bootstrap_servers)
+        configs = described(kafka.bootstrap_servers, "topics")
+        default = described(kafka.bootstrap_servers, "brokers", "--entity-default")
+        kafka.stop() if clean else kafka.kill()
+    assert default[""]["log.cleaner.threads"] == "2"
+    assert list((tmp_path / "data" / "__cluster_metadata-0").glob("*.checkpoint"))
+    with OdradekBroker(QUICK, directory=tmp_path) as broker:
+        for _ in range(2):
+            bootstrap = broker.bootstrap_servers
+            assert topic_ids(bootstrap) == ids
+            assert ids.keys() == TOPICS.keys()
+            assert described(bootstrap, "topics") == {
+                name: {**configs[name], **TOPICS.get(name, ({}, {}))[1]} for name in configs
+            }
+            assert described(bootstrap, "brokers", "--entity-default") == default
+            wait_for_retention(bootstrap)
+            assert everything(bootstrap) == before
+            with load("kafka_python").Admin(bootstrap) as admin:
+                admin.delete_topic("witness")
+            broker.restart(clean=clean)
+        lines = [line for line in broker.log_text().splitlines() if "are suspended" in line]
+        assert len(lines) == 1
+        assert "count=4: compacted-and-deleted, default, other, sized;" in lines[0]
+
+
+def test_without_its_metadata_nothing_is_deleted_either(tmp_path: Path) -> None:
+    """As from a broker that kept its metadata elsewhere, with Kafka's usual line in server.properties."""
+    with ApacheKafkaBroker(KAFKA, directory=tmp_path) as kafka:
+        fill(kafka.bootstrap_servers)
+        before = everything(kafka.bootstrap_servers)
+        ids = topic_ids(kafka.bootstrap_servers)
+        kafka.stop()
+    (tmp_path / "data" / "__cluster_metadata-0").rename(tmp_path / "elsewhere")
+    with OdradekBroker({**QUICK, "log.retention.hours": "168"}, directory=tmp_path) as broker:
+        bootstrap = broker.bootstrap_servers
+        assert topic_ids(bootstrap) == ids
+        everything_is_kept = {"cleanup.policy": "delete", **SUSPENDED}
+        configs = described(bootstrap, "topics")
+        assert configs.pop("__consumer_offsets", INTERNAL)["cleanup.policy"] == "compact"
+        assert configs == dict.fromkeys(TOPICS, everything_is_kept)
+        wait_for_retention(bootstrap)
+        assert everything(bootstrap) == before
