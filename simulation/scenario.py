@@ -71,7 +71,7 @@ def draw(random: Random) -> Scenario:
         transaction_version=random.choice((0, 1, 2, 2)),
         habits=_habits(random),
         faults=faults,
-        duration_s=random.uniform(2.0, 5.0),
+        duration_s=random.uniform(2.0, 4.5),
         store_delay_s=random.choice((0.0, 0.0, 0.0, 0.002, 0.1)),
         slow_thread_s=random.choice((0.3, 0.3, 3.0)),
     )

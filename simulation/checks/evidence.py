@@ -155,7 +155,7 @@ class Evidence:
 
         One without a timestamp goes with the segment that it is in.
         """
-        if offset < self._deleted_before.get(partition, 0):
+        if offset < self._deleted_before.get(partition, -1):
             return True
         settings = self.history.settings
         if partition[0] not in settings.aged:
