@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final
 
 from odradek.protocol.errors import ErrorCode
+from odradek.protocol.messages.describe_groups import DescribeGroupsRequest
 from odradek.protocol.messages.metadata import MetadataRequest
 from odradek.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
 from odradek.simulation.api import ClientConnection, ConnectionLost
@@ -28,6 +29,7 @@ PATIENCE_S: Final = 60.0
 
 _CLIENT_ID: Final = "final"
 _METADATA_VERSION: Final = 12
+_DESCRIBE_GROUPS_VERSION: Final = 5
 
 
 async def read_all(
@@ -141,3 +143,15 @@ async def _read_offsets(connection: ClientConnection, group: str, *, is_last_try
                 raise NotYetError(f"offsets of {group}: error {row.error_code}")
             offsets[topic.name, row.partition_index] = row.committed_offset
     return offsets
+
+
+async def check_groups(world: "World", groups: Iterable[str]) -> None:
+    """Fail the run for each member that a group still has long after its client is gone."""
+    connection: ClientConnection = await world.connect()
+    for group in groups:
+        request = DescribeGroupsRequest(groups=[group])
+        (described,) = (await connection.request(request, _DESCRIBE_GROUPS_VERSION, client_id=_CLIENT_ID)).groups
+        if described.members:
+            names = ", ".join(member.member_id for member in described.members)
+            world.fail(f"group {group} still has members whose clients are gone: {names}")
+    connection.close()

@@ -124,7 +124,7 @@ def _topics(random: Random, flush_before_acks: bool, *, may_lose_store: bool) ->
         if random.random() < 0.15 and not may_lose_store:
             flush = not flush
             configs["flush.before.acks"] = str(flush).lower()
-        has_append_time = random.random() < 0.15
+        has_append_time = random.random() < 0.15 and not may_lose_store
         if has_append_time:
             configs["message.timestamp.type"] = "LogAppendTime"
         topics.append(Topic(name, random.choice((1, 1, 2)), configs, flush, has_append_time=has_append_time))
