@@ -209,6 +209,7 @@ class Faults:
         if not self._world.broker.is_alive:
             change, self._change = self._change, None
             if change is not None:
+                self._world.disk.repair()
                 change()
             self._world.broker.start()
 

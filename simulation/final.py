@@ -4,8 +4,13 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final
 
 from odradek.protocol.errors import ErrorCode
+from odradek.protocol.messages.describe_groups import DescribeGroupsRequest
 from odradek.protocol.messages.metadata import MetadataRequest
-from odradek.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
+from odradek.protocol.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopics,
+)
 from odradek.simulation.api import ClientConnection, ConnectionLost
 from odradek.simulation.history import (
     OFFSETS_TOPIC,
@@ -28,6 +33,8 @@ PATIENCE_S: Final = 60.0
 
 _CLIENT_ID: Final = "final"
 _METADATA_VERSION: Final = 12
+_DESCRIBE_GROUPS_VERSION: Final = 5
+_OFFSET_FETCH_VERSION: Final = 8
 
 
 async def read_all(
@@ -55,7 +62,8 @@ async def read_all(
             if log is not None and not topic.is_compacted:
                 state.lookups += await _patiently(world, deadline_s, _look_up, connection, partition, log) or ()
     for group in groups:
-        offsets = await _patiently(world, deadline_s, _read_offsets, connection, group)
+        committed = _committed_by(history, group)
+        offsets = await _patiently(world, deadline_s, _read_offsets, connection, group, committed)
         if offsets is None:
             world.fail(f"the offsets of {group} cannot be read at the end")
             continue
@@ -63,6 +71,14 @@ async def read_all(
             state.offsets[group, (history.topics.current_name(name), index)] = offset
     connection.close()
     return state
+
+
+def _committed_by(history: History, group: str) -> dict[str, list[int]]:
+    """The partitions that a group has tried to commit offsets of, by topic."""
+    topics: dict[str, list[int]] = {}
+    for name, index in dict.fromkeys(commit.partition for commit in history.commits if commit.group == group):
+        topics.setdefault(name.partition("#")[0], []).append(index)
+    return {name: sorted(set(indexes)) for name, indexes in topics.items()}
 
 
 async def _list_topics(connection: ClientConnection, scenario: Scenario, history: History) -> None:
@@ -127,17 +143,45 @@ async def _look_up(
     return [*lookups, earliest] if is_same else []
 
 
-async def _read_offsets(connection: ClientConnection, group: str, *, is_last_try: bool) -> dict[Partition, int]:
-    request = OffsetFetchRequest(
-        groups=[OffsetFetchRequestGroup(group_id=group, topics=None)], require_stable=not is_last_try
-    )
-    (found,) = (await connection.request(request, 8, client_id=_CLIENT_ID)).groups
-    if found.error_code != ErrorCode.NONE:
-        raise NotYetError(f"offsets of {group}: error {found.error_code}")
+async def _read_offsets(
+    connection: ClientConnection, group: str, topics: dict[str, list[int]], *, is_last_try: bool
+) -> dict[Partition, int]:
+    """The offsets of a group, for all topics, once no transaction holds any for these partitions.
+
+    An answer for all topics leaves out partitions that have an offset in an open transaction alone.
+    """
+    named = [OffsetFetchRequestTopics(name=name, partition_indexes=indexes) for name, indexes in topics.items()]
+    for topic in (await _fetch_offsets(connection, group, named)).topics:
+        if not is_last_try and any(row.error_code == ErrorCode.UNSTABLE_OFFSET_COMMIT for row in topic.partitions):
+            raise NotYetError(f"{group} has an open transaction")
     offsets = {}
-    for topic in found.topics:
+    for topic in (await _fetch_offsets(connection, group, None)).topics:
         for row in topic.partitions:
-            if row.error_code != ErrorCode.NONE:
+            if row.error_code != ErrorCode.NONE and not is_last_try:
                 raise NotYetError(f"offsets of {group}: error {row.error_code}")
             offsets[topic.name, row.partition_index] = row.committed_offset
     return offsets
+
+
+async def _fetch_offsets(
+    connection: ClientConnection, group: str, topics: list[OffsetFetchRequestTopics] | None
+) -> Any:
+    request = OffsetFetchRequest(
+        groups=[OffsetFetchRequestGroup(group_id=group, topics=topics)], require_stable=True
+    )
+    (found,) = (await connection.request(request, _OFFSET_FETCH_VERSION, client_id=_CLIENT_ID)).groups
+    if found.error_code != ErrorCode.NONE:
+        raise NotYetError(f"offsets of {group}: error {found.error_code}")
+    return found
+
+
+async def check_groups(world: "World", groups: Iterable[str]) -> None:
+    """Fail the run for each member that a group still has long after its client is gone."""
+    connection: ClientConnection = await world.connect()
+    for group in groups:
+        request = DescribeGroupsRequest(groups=[group])
+        (described,) = (await connection.request(request, _DESCRIBE_GROUPS_VERSION, client_id=_CLIENT_ID)).groups
+        if described.members:
+            names = ", ".join(member.member_id for member in described.members)
+            world.fail(f"group {group} still has members whose clients are gone: {names}")
+    connection.close()

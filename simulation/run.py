@@ -145,6 +145,8 @@ class _Run:
             return
         world.trace("all is read")
         world.run(lambda: False, LONGEST_WAIT_S)
+        groups |= dict.fromkeys(assignment.group for assignment in self._history.assignments)
+        self._finish(final.check_groups(world, groups), "the look at the groups")
         if world.broker.broker is not None:
             world.audit(world.broker.broker)
             world.check_rest(world.broker.broker)

@@ -71,7 +71,7 @@ def draw(random: Random) -> Scenario:
         transaction_version=random.choice((0, 1, 2, 2)),
         habits=_habits(random),
         faults=faults,
-        duration_s=random.uniform(2.0, 5.0),
+        duration_s=random.uniform(2.0, 4.5),
         store_delay_s=random.choice((0.0, 0.0, 0.0, 0.002, 0.1)),
         slow_thread_s=random.choice((0.3, 0.3, 3.0)),
     )
@@ -124,7 +124,7 @@ def _topics(random: Random, flush_before_acks: bool, *, may_lose_store: bool) ->
         if random.random() < 0.15 and not may_lose_store:
             flush = not flush
             configs["flush.before.acks"] = str(flush).lower()
-        has_append_time = random.random() < 0.15
+        has_append_time = random.random() < 0.15 and not may_lose_store
         if has_append_time:
             configs["message.timestamp.type"] = "LogAppendTime"
         topics.append(Topic(name, random.choice((1, 1, 2)), configs, flush, has_append_time=has_append_time))

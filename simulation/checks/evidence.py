@@ -20,6 +20,7 @@ from odradek.simulation.history import (
     Send,
     Transaction,
 )
+from odradek.simulation.lives import TopicLife
 
 
 class ViolationKind(Enum):
@@ -89,12 +90,18 @@ class Evidence:
         for deletion in history.topics.record_deletions:
             before = self._deleted_before.get(deletion.partition, 0)
             self._deleted_before[deletion.partition] = max(before, deletion.offset)
-        self._gone = {life.name for life in history.topics.lives if life.deletion is not None}
+        self._gone = {life.name for life in history.topics.lives if life.deletion is not None or self._is_lost(life)}
         self._crashes: dict[str, LossyCrashes] = {}
         self._final_by_offset: dict[tuple[Partition, Isolation], dict[int, ReadRecord]] = {}
         self._unreached: dict[Partition, set[bytes | None]] = {}
         self._superseding: dict[Partition, dict[bytes | None, int]] = {}
         self._visible: dict[Partition, set[bytes]] = {}
+
+    def _is_lost(self, life: TopicLife) -> bool:
+        """Whether the topic may have gone with the metadata store, since nothing was in it."""
+        sends = [send for index in range(life.partitions) for send in self.sends.get(life.partition(index), ())]
+        is_empty = not any(send.outcome is Outcome.OK for send in sends)
+        return is_empty and any(loss.order > life.created.order for loss in self.history.store_losses)
 
     def crashes(self, topic: str) -> LossyCrashes:
         """The crashes that may have cost the topic acknowledged records."""
@@ -147,7 +154,7 @@ class Evidence:
         return found
 
     def is_deleted(self, topic: str) -> bool:
-        """Whether somebody asked for the topic's deletion."""
+        """Whether somebody asked for the topic's deletion, or nothing but the metadata store may have had it."""
         return topic in self._gone
 
     def may_be_gone(self, partition: Partition, offset: int, timestamp: int) -> bool:
@@ -155,7 +162,7 @@ class Evidence:
 
         One without a timestamp goes with the segment that it is in.
         """
-        if offset < self._deleted_before.get(partition, 0):
+        if offset < self._deleted_before.get(partition, -1):
             return True
         settings = self.history.settings
         if partition[0] not in settings.aged:

@@ -40,7 +40,7 @@ def check_offsets(evidence: Evidence) -> Iterator[Violation]:
         yield from check_brief(evidence, commits.pop(key), fetches.pop(key, []))
     brief = {commit.group for commit in history.commits if commit.retention_ms >= 0}
     for (group, partition), offset in evidence.final.offsets.items():
-        if group in brief:
+        if group in brief or _may_be_left(evidence, partition):
             continue
         final = OffsetFetch("the final read", _END, group, partition, offset, True)
         final.finished = _END
@@ -49,6 +49,13 @@ def check_offsets(evidence: Evidence) -> Iterator[Violation]:
         yield from _Positions(evidence, key, commits[key]).check(fetches[key])
     for (group, partition), offset in evidence.final.offsets.items():
         yield from _unread(evidence, group, partition, offset)
+
+
+def _may_be_left(evidence: Evidence, partition: Partition) -> bool:
+    """Whether a crash may have taken the deletion of offsets of a deleted topic."""
+    topic = partition[0].partition("#")[0]
+    is_owned = any(life.topic == topic for life in evidence.history.topics.lives)
+    return is_owned and len(evidence.crashes(OFFSETS_TOPIC)) > 0
 
 
 class _Positions:

@@ -50,8 +50,12 @@ def _resized(batch: bytes) -> bytes:
     return bytes(out)
 
 
-def _in_future(records: Records) -> list[SentRecord]:
-    return [record._replace(timestamp=record.timestamp + _DAYS_MS) for record in records]
+def _in_future(records: Records, first: int = 0) -> list[SentRecord]:
+    """The records, those from a number on days ahead of their time."""
+    return [
+        record._replace(timestamp=record.timestamp + _DAYS_MS) if number >= first else record
+        for number, record in enumerate(records)
+    ]
 
 
 def _compressed_garbage(records: Records, random: Random) -> bytes:
@@ -88,10 +92,12 @@ KINDS: Final[dict[str, Spoil]] = {
     "negative sequence": lambda records, random: _patched(records, (_PRODUCER_ID, "q", _NOBODY), (_SEQUENCE, "i", -1)),
     "days ahead": lambda records, random: _patched(_in_future(records)),
     "days ahead under an older header": lambda records, random: _patched(
-        _in_future(records), (MAX_TIMESTAMP_POSITION, "q", records[0].timestamp)
+        _in_future(records, len(records) // 2), (MAX_TIMESTAMP_POSITION, "q", records[0].timestamp)
     ),
     "compressed and days ahead under an older header": lambda records, random: _patched(
-        _in_future(records), (MAX_TIMESTAMP_POSITION, "q", records[0].timestamp), packing=Packing(Codec.GZIP)
+        _in_future(records, len(records) // 2),
+        (MAX_TIMESTAMP_POSITION, "q", records[0].timestamp),
+        packing=Packing(Codec.GZIP),
     ),
     "days ahead under the broker's time": lambda records, random: _patched(
         _in_future(records),

@@ -196,7 +196,8 @@ class TopicOwner:
 
     async def _delete(self, life: TopicLife) -> None:
         """Delete the topic, whatever it takes. Raises GaveUp."""
-        is_doubtful = False
+        # With the store a topic is lost of which nothing is on the disk yet.
+        is_doubtful = any(loss.order > life.created.order for loss in self._history.store_losses)
         retries = _Retries(self._world, self._link, self._history)
         while True:
             self._topics.ask_for_deletion(self.name, life)

@@ -1,0 +1,123 @@
+"""Offsets with a time limit, and groups that are deleted: each violation in a small history."""
+
+import pytest
+
+from odradek.simulation.history import Outcome
+from odradek.simulation.tests.story import A, Story
+
+RETENTION_MS = 100
+
+
+class BriefStory(Story):
+    """A story with a clock, in which every commit is for `RETENTION_MS`."""
+
+    def __init__(self, **settings):
+        super().__init__(**settings)
+        self.now_ms = 0
+        self.history._now_ms = lambda: self.now_ms
+
+    def commit_briefly(self, offset, outcome=Outcome.OK):
+        commit = self.history.begin_commit("c", "g", A, offset, retention_ms=RETENTION_MS)
+        self.history.end_commit(commit, outcome)
+
+    def delete_group(self, outcome=Outcome.OK):
+        self.history.end_group_deletion(self.begin_group_deletion(), outcome, "")
+
+    def begin_group_deletion(self):
+        return self.history.begin_group_deletion("c", "g")
+
+
+@pytest.fixture
+def story():
+    return BriefStory()
+
+
+@pytest.mark.parametrize(("after_ms", "found"), [(99, {"OFFSET_BACK"}), (100, set())])
+def test_an_offset_is_not_gone_before_its_time(story, after_ms, found):
+    story.commit_briefly(1)
+    story.now_ms = after_ms
+    story.fetch_offset(-1)
+    assert story.found() == found
+
+
+def test_an_offset_of_before_is_not_back(story):
+    story.commit_briefly(1)
+    story.commit_briefly(2)
+    story.now_ms = 1000
+    story.fetch_offset(1)
+    assert story.found() == {"OFFSET_BACK"}
+
+
+def test_nothing_is_asked_of_a_commit_that_was_not_answered(story):
+    story.commit_briefly(1)
+    story.commit_briefly(2, Outcome.UNKNOWN)
+    story.fetch_offset(1)
+    story.fetch_offset(2)
+    assert story.found() == set()
+
+
+def test_a_loss_of_power_may_take_it(story):
+    story.commit_briefly(1)
+    story.crash()
+    story.fetch_offset(-1)
+    assert story.found() == set()
+
+
+def test_a_deleted_group_has_no_offset(story):
+    story.commit_briefly(1)
+    story.delete_group()
+    story.fetch_offset(-1)
+    assert story.found() == set()
+    story.fetch_offset(1)
+    assert story.found() == {"OFFSET_INVENTED"}
+
+
+def test_a_group_whose_deletion_was_refused_has_its_offset(story):
+    story.commit_briefly(1)
+    story.delete_group(Outcome.FAILED)
+    story.fetch_offset(-1)
+    assert story.found() == {"OFFSET_BACK"}
+
+
+def test_a_commit_after_the_deletion_counts(story):
+    story.commit_briefly(1)
+    story.delete_group()
+    story.commit_briefly(2)
+    story.fetch_offset(-1)
+    assert story.found() == {"OFFSET_BACK"}
+
+
+def test_a_deletion_during_the_commit_may_come_before_or_after(story):
+    deletion = story.begin_group_deletion()
+    story.commit_briefly(1)
+    story.history.end_group_deletion(deletion, Outcome.OK, "")
+    story.fetch_offset(-1)
+    story.fetch_offset(1)
+    assert story.found() == set()
+
+
+@pytest.mark.parametrize(
+    ("outcome", "found"), [(Outcome.OK, set()), (Outcome.UNKNOWN, set()), (Outcome.FAILED, {"OFFSET_BACK"})]
+)
+def test_the_offsets_of_consumers_go_with_their_group(story, outcome, found):
+    story.commit_offset(2)
+    story.delete_group(outcome)
+    story.fetch_offset(-1)
+    assert story.found() == found
+
+
+def test_the_offsets_of_consumers_count_again_after_the_deletion(story):
+    story.commit_offset(2)
+    story.delete_group()
+    story.commit_offset(1)
+    story.fetch_offset(-1)
+    assert story.found() == {"OFFSET_BACK"}
+
+
+@pytest.mark.parametrize(("deletes", "found"), [(True, set()), (False, {"TWO_OWNERS"})])
+def test_the_generations_of_a_deleted_group_begin_again(story, deletes, found):
+    story.history.assigned("c1", "g", 1, "m1", [A])
+    if deletes:
+        story.delete_group()
+    story.history.assigned("c2", "g", 1, "m2", [A])
+    assert story.found() == found
