@@ -34,11 +34,14 @@ from odradek.server.reactor import PlainEPollReactor
 from odradek.server.request import NO_RESPONSE, CloseConnection, RequestContext
 from odradek.server.tests.wire import request_frame
 from odradek.server.transport import KafkaTransport
+from odradek.server.waits import Wait
 
 VERSION = 11
 FETCH_KEY = 1
 EDGE_FD, OTHER_FD = 1_000_000, 1_000_001
 MOST_POLLS = 2_000
+NOTHING = 2
+"""The choice of `send` that takes no byte."""
 
 
 @unique
@@ -65,6 +68,7 @@ class Kind(Enum):
     REPEATED = "a response of the memo of produce requests"
     REPEATED_LATER = "a Deferred of a response of that memo"
     REPEATED_FAILS = "a failure of that memo"
+    PARKED = "a Deferred that fires when the test releases it"
     MALFORMED = "no behaviour: the frame cannot be decoded"
 
 
@@ -78,6 +82,7 @@ LATER = {
     Kind.BROKEN_LATER: Kind.BROKEN,
     Kind.UNANSWERABLE_LATER: Kind.UNANSWERABLE,
     Kind.REPEATED_LATER: Kind.REPEATED,
+    Kind.PARKED: Kind.SMALL,
 }
 REPEATED = {Kind.REPEATED, Kind.REPEATED_LATER, Kind.REPEATED_FAILS}
 CLOSING = {
@@ -234,18 +239,16 @@ class Asleep(BaseException):
     """The reactor sleeps, and nothing will wake it."""
 
 
-def make_reactor(wait, has_turn=True):
-    """A reactor whose poller is scripted, and whose clock stands still."""
+def make_reactor(wait, seconds):
+    """A reactor whose poller and clock are scripted."""
     reactor = PlainEPollReactor()
     for reader in list(reactor._internalReaders):
         reactor.removeReader(reader)
         reader.connectionLost(None)
     reactor._poller.close()
     reactor._poller = ScriptedPoller(wait)
-    reactor.seconds = lambda: 0.0
+    reactor.seconds = seconds
     reactor.running = True
-    if not has_turn:
-        reactor.turn = None
     return reactor
 
 
@@ -256,9 +259,12 @@ class Edge:
     cuts: how many requests arrive at once, over and over; with a half more, the last of them arrives in two pieces
     send_outcomes: 1: everything is taken; 3: also half, or nothing; 5: also one byte, all but one; 6: also EPIPE
     may_leave: whether the client may close the connection at any time
+    is_ever_writable: whether write events occur
+    max_idle_ms, max_wait_ms: of the registry, and of each request
+    now_s: the clock
     """
 
-    def __init__(self, script, kinds, cuts=(1,), *, send_outcomes=5, may_leave=False):
+    def __init__(self, script, kinds, cuts=(1,), *, send_outcomes=5, may_leave=False, **more):
         self.script = script
         self.kinds = list(kinds)
         self.began = []
@@ -267,18 +273,23 @@ class Edge:
         self.has_left = False
         self.cancelled = []
         self._polls = 0
+        self._is_ever_writable = more.get("is_ever_writable", True)
+        self._max_wait_ms = more.get("max_wait_ms", 0)
         self._may_leave = may_leave
         self.socket = ScriptedSocket(script, send_outcomes)
         self._unread = deque(self._pieces(cuts))
         self._other = Other()
-        self.reactor = make_reactor(self._wait)
-        dispatch = Dispatch(None, {FETCH_KEY: Api(FETCH_KEY, "Fetch", 4, VERSION, "api_versions:edge")})
+        self.now_s = 0.0
+        self.reactor = make_reactor(self._wait, lambda: self.now_s)
+        services = SimpleNamespace(reactor=self.reactor, groups_in_use=None)
+        self.registry = ConnectionRegistry(services, more.get("max_idle_ms", -1))
+        dispatch = Dispatch(services, {FETCH_KEY: Api(FETCH_KEY, "Fetch", 4, VERSION, "api_versions:edge")})
         any_handler_module.edge, any_handler_module.edge_error = self._handle, self._error_response
         context = RequestContext("host", "PLAINTEXT")
         self.protocol = KafkaTransport(
             lambda transport: Connection(transport, dispatch, context),
             1 << 20,
-            ConnectionRegistry(SimpleNamespace(reactor=self.reactor), -1),
+            self.registry,
             lambda socket, file, position, size: socket.send_file(file, position, size),
         )
         self.tcp = TcpConnection(self.socket, self.protocol, self.reactor)
@@ -292,7 +303,8 @@ class Edge:
     # -- the client ------------------------------------------------------------------------------------------------
 
     def _pieces(self, cuts):
-        frames = [request_frame(FetchRequest(session_id=n), VERSION, n) for n in range(len(self.kinds))]
+        requests = [FetchRequest(session_id=n, max_wait_ms=self._max_wait_ms) for n in range(len(self.kinds))]
+        frames = [request_frame(request, VERSION, n) for n, request in enumerate(requests)]
         for n, kind in enumerate(self.kinds):
             if kind is Kind.MALFORMED:
                 frames[n] = frames[n][:12] + b"\xff" * (len(frames[n]) - 12)
@@ -373,7 +385,7 @@ class Edge:
 
     def _promise(self, n):
         self.in_progress = n
-        self.deferreds[n] = Deferred(lambda deferred: self._cancel(n))
+        self.deferreds[n] = Wait(lambda: "a test", lambda deferred: self._cancel(n))
         return self.deferreds[n]
 
     def _cancel(self, n):
@@ -410,6 +422,10 @@ class Edge:
             raise ZeroDivisionError("a defect")
         return FetchResponse(error_code=error.code)
 
+    def release(self):
+        """The request in progress is answered."""
+        self._fire(self.in_progress)
+
     def _fire(self, n):
         """The Deferred of request `n` fires, unless it was cancelled meanwhile."""
         deferred = self.deferreds.pop(n, None)
@@ -444,15 +460,15 @@ class Edge:
     def _options(self):
         mask = self.reactor._poller.masks.get(EDGE_FD, 0)
         reads = mask & select.EPOLLIN and (self._unread or self.has_left)
-        writes = mask & select.EPOLLOUT
+        writes = mask & select.EPOLLOUT and self._is_ever_writable
         if reads:
             yield "edge", self._readable
         if writes:
             yield "edge", lambda events: events.append((EDGE_FD, select.EPOLLOUT))
         if reads and writes:
             yield "edge", lambda events: self._readable(events, select.EPOLLOUT)
-        if self.deferreds:
-            (n,) = self.deferreds
+        if self.deferreds and self.kinds[self.in_progress] is not Kind.PARKED:
+            n = self.in_progress
             yield "other", lambda events: self._other_readable(events, self._fire, n)
             yield "other", lambda events: self._other_readable(events, self.reactor.callLater, 0, self._fire, n)
         if self._may_leave and not self.has_left:

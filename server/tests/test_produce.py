@@ -16,11 +16,15 @@ from odradek.protocol.messages.produce import (
 )
 from odradek.protocol.records import build_batch
 from odradek.replication.cluster_metadata import PartitionMetadata
+from odradek.replication.partition import Partition
 from odradek.replication.tests.support import Cluster
 from odradek.replication.tests.test_topic_admin import create, new
+from odradek.server.apis import Dispatch
+from odradek.server.connection import Connection
 from odradek.server.handlers.produce import produce
 from odradek.server.produce_memo import ProduceMemo
 from odradek.server.request import RequestContext
+from odradek.server.tests.test_connection import Transport
 
 VERSION = 9
 
@@ -93,3 +97,29 @@ def test_what_would_have_to_wait_for_replicas_fails_at_once(services, is_known):
     waiting.addCallback(answers.append)
     [row] = answers[0].responses[0].partition_responses
     assert row.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+
+
+def test_a_defect_while_a_repeated_produce_waits_is_answered(services, monkeypatch):
+    """The frame was never decoded; the failure needs the request all the same."""
+    partition = services.replicas.get("t", 0)
+    services.reactor = Clock()
+    services.verifier = SimpleNamespace()
+    content = struct.pack(">hhihb", 0, VERSION, 7, -1, 0) + codec.encode(request(), VERSION)
+    frame = struct.pack(">i", len(content)) + content
+    transport = Transport()
+    connection = Connection(transport, Dispatch(services), context())
+    connection.frame_received(frame)
+    partition.apply(PartitionMetadata(1, partition.leader_epoch + 1, (1, 2), (1, 2)), partition.log)
+    connection.frame_received(frame)
+    assert len(transport.writer.sent) == 1
+
+    def broken(*arguments):
+        raise ZeroDivisionError("a defect")
+
+    monkeypatch.setattr(Partition, "has_reached", broken)
+    partition.wake_watchers()
+    first, second = (codec.decode(ProduceResponse, VERSION, data[9:]) for data in transport.writer.sent)
+    assert first.responses[0].partition_responses[0].error_code == 0
+    [topic] = second.responses
+    [row] = topic.partition_responses
+    assert (topic.name, row.index, row.error_code) == ("t", 0, ErrorCode.UNKNOWN_SERVER_ERROR)

@@ -1,0 +1,136 @@
+"""The connection registry: idle connections are closed as in Kafka, stalls are logged once."""
+
+import logging
+
+from odradek.server.stalls import MARGIN_S
+from odradek.server.tests.edge import NOTHING, Edge, Kind, Script
+from odradek.server.tests.wire import Wire
+from odradek.testing import OdradekBroker
+
+IDLE_S = 100.0
+LOOK_S = 5.0
+
+
+def let_pass(edge, seconds):
+    """Let time pass, look by look."""
+    end_s = edge.now_s + seconds
+    while edge.now_s < end_s:
+        edge.now_s += LOOK_S
+        edge.run()
+
+
+def started(choices=(), kinds=(Kind.SMALL,), **options):
+    """A connection whose client has sent its requests; a look every five seconds."""
+    edge = Edge(Script(choices), kinds, **options)
+    edge.registry.start()
+    return edge.run()
+
+
+def warnings(caplog):
+    return [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+def test_a_connection_is_closed_when_nothing_was_read_or_sent_for_the_idle_time():
+    edge = started(max_idle_ms=IDLE_S * 1000)
+    let_pass(edge, IDLE_S)
+    assert not edge.socket.is_closed
+    let_pass(edge, 2 * LOOK_S)
+    assert edge.socket.is_closed
+
+
+def test_requests_and_responses_count_as_activity():
+    edge = started(kinds=[Kind.PARKED], max_idle_ms=IDLE_S * 1000)
+    let_pass(edge, IDLE_S - LOOK_S)
+    edge.release()
+    edge.run()
+    assert edge.answers == [(0, 0, 0, b"")]
+    let_pass(edge, IDLE_S - LOOK_S)
+    assert not edge.socket.is_closed
+    let_pass(edge, 4 * LOOK_S)
+    assert edge.socket.is_closed
+
+
+def test_a_request_in_progress_does_not_keep_an_idle_connection_open(caplog):
+    edge = started(kinds=[Kind.PARKED], max_idle_ms=IDLE_S * 1000)
+    let_pass(edge, IDLE_S + 2 * LOOK_S)
+    assert edge.socket.is_closed
+    assert edge.cancelled == [0]
+    assert "closing idle connection" in warnings(caplog)[-1]
+
+
+def test_a_client_that_does_not_read_is_closed_as_idle(caplog):
+    # The socket takes nothing, and is never writable.
+    edge = started([0, NOTHING], max_idle_ms=IDLE_S * 1000, is_ever_writable=False)
+    let_pass(edge, IDLE_S + 2 * LOOK_S)
+    assert edge.socket.is_closed
+    unread, closed = warnings(caplog)
+    assert "client does not read its responses" in unread
+    assert "waits_for=socket unsent_bytes=" in unread
+    assert "closing idle connection" in closed
+
+
+def test_a_request_without_response_is_logged_once_with_what_it_waits_for(caplog):
+    edge = started(kinds=[Kind.PARKED], max_wait_ms=10_000)
+    let_pass(edge, MARGIN_S + 10)
+    assert warnings(caplog) == []
+    let_pass(edge, 2 * LOOK_S)
+    (line,) = warnings(caplog)
+    assert "request has no response" in line
+    assert "api=Fetch version=11 client=/host client_id=test correlation_id=0" in line
+    assert f"age_s={MARGIN_S + 10 + LOOK_S:.0f} timeout_ms=10000 waits_for='a test'" in line
+    let_pass(edge, 3 * MARGIN_S)
+    assert len(warnings(caplog)) == 1
+
+
+def test_the_next_request_without_response_is_logged_again(caplog):
+    edge = started(kinds=[Kind.PARKED, Kind.PARKED], cuts=(2,))
+    let_pass(edge, MARGIN_S + 2 * LOOK_S)
+    edge.release()
+    let_pass(edge, MARGIN_S + 3 * LOOK_S)
+    first, second = warnings(caplog)
+    assert "correlation_id=0" in first
+    assert "correlation_id=1" in second
+
+
+def test_a_client_that_reads_slowly_is_no_stall(caplog):
+    edge = started([0, NOTHING], kinds=[Kind.RECORDS], is_ever_writable=False)
+    let_pass(edge, MARGIN_S)
+    edge.protocol.writer.has_progressed = True
+    let_pass(edge, MARGIN_S)
+    assert warnings(caplog) == []
+    let_pass(edge, 3 * LOOK_S)
+    assert len(warnings(caplog)) == 1
+
+
+def test_a_request_that_nothing_holds_back_is_reported_as_a_defect(caplog):
+    edge = started(kinds=[Kind.SMALL])
+    edge.protocol.connection._backlog.append(b"forgotten")
+    let_pass(edge, MARGIN_S + 2 * LOOK_S)
+    (line,) = warnings(caplog)
+    assert "please report it" in line
+
+
+def test_stop_closes_every_connection():
+    edge = started(kinds=[Kind.PARKED])
+    edge.registry.stop()
+    edge.run()
+    assert edge.socket.is_closed
+    assert len(edge.registry) == 0
+
+
+def test_nothing_is_begun_once_a_connection_is_being_closed():
+    """A broker that stops answers waiting requests; a request behind them must not reach logs that are closed."""
+    edge = started(kinds=[Kind.PARKED, Kind.SMALL], cuts=(2,))
+    edge.registry.stop()
+    edge.release()
+    edge.run()
+    assert edge.began == [0]
+    assert edge.socket.is_closed
+
+
+def test_a_broker_closes_an_idle_connection_although_its_fetch_waits():
+    """As Apache Kafka 4.3 does."""
+    with OdradekBroker({"connections.max.idle.ms": "500"}) as broker, Wire(broker.port) as wire:
+        wire.create_topic("t")
+        wire.send(wire.fetch_request("t", 0, max_wait_ms=600_000, min_bytes=1), 11)
+        assert wire.socket.recv(1) == b""

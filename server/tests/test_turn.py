@@ -1,0 +1,74 @@
+"""The end of a reactor iteration: every writer is flushed, and a failing one affects no other."""
+
+import time
+
+from odradek.server.reactor import PlainEPollReactor
+from odradek.server.tests.edge import Edge, Kind, Script
+from odradek.server.turn import Turn
+
+
+class Writer:
+    def __init__(self, flushed, error=None, then=None):
+        self._flushed = flushed
+        self._error = error
+        self._then = then
+        self.is_aborted = False
+
+    def flush(self):
+        self._flushed.append(self)
+        if self._then is not None:
+            self._then()
+        if self._error is not None:
+            raise self._error
+
+    def abort(self):
+        self.is_aborted = True
+
+
+def test_a_writer_that_fails_is_closed_and_the_others_are_flushed(caplog):
+    turn, flushed = Turn(), []
+    first, failing, last = Writer(flushed), Writer(flushed, ZeroDivisionError("a defect")), Writer(flushed)
+    for writer in (first, failing, last):
+        turn.add(writer)
+    turn.flush()
+    assert flushed == [first, failing, last]
+    assert [writer.is_aborted for writer in flushed] == [False, True, False]
+    (record,) = caplog.records
+    assert "please report it" in record.getMessage()
+    assert record.exc_info[0] is ZeroDivisionError
+
+
+def test_what_is_added_while_others_are_flushed_is_flushed_too():
+    turn, flushed = Turn(), []
+    late = Writer(flushed)
+    early = Writer(flushed, then=lambda: turn.add(late))
+    turn.add(early)
+    turn.flush()
+    assert flushed == [early, late]
+
+
+def test_many_writers_do_not_wait_for_the_end():
+    turn, flushed = Turn(), []
+    for _ in range(Turn.LIMIT):
+        turn.add(Writer(flushed))
+    assert len(flushed) == Turn.LIMIT
+
+
+def test_calls_that_a_flush_after_the_timers_schedules_are_made_before_the_reactor_sleeps():
+    # The request arrives; its Deferred fires in a timer; sending the response fails, which schedules the end.
+    edge = Edge(Script([0, 1, 5]), [Kind.LATER], send_outcomes=6).run()
+    assert edge.script.taken[2] == (5, 6)
+    edge.check()
+
+
+def test_timers_run_on_the_monotonic_clock(monkeypatch):
+    reactor = PlainEPollReactor()
+    try:
+        monkeypatch.setattr(time, "time", lambda: 0.0)
+        before_s = time.monotonic()
+        assert before_s <= reactor.seconds() <= time.monotonic()
+    finally:
+        for reader in list(reactor._internalReaders):
+            reactor.removeReader(reader)
+            reader.connectionLost(None)
+        reactor._poller.close()

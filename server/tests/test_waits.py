@@ -1,0 +1,100 @@
+"""What a request without a response waits for, in words; and how long it may wait."""
+
+from types import SimpleNamespace
+
+import pytest
+from twisted.internet.defer import Deferred
+from twisted.internet.task import Clock
+
+from odradek.coordinator.group_shard import GroupShard
+from odradek.coordinator.settings import GroupSettings
+from odradek.coordinator.shard_state import RequestContext
+from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.protocol.messages.delete_topics import DeleteTopicsRequest
+from odradek.protocol.messages.fetch import FetchRequest
+from odradek.protocol.messages.heartbeat import HeartbeatRequest
+from odradek.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
+from odradek.protocol.messages.produce import ProduceRequest
+from odradek.protocol.messages.sync_group import SyncGroupRequest
+from odradek.server.purgatory import DelayedOperation
+from odradek.server.stalls import own_timeout_ms
+from odradek.server.waits import UNNAMED, Wait, describe_wait, wait_for_all
+
+
+def test_a_deferred_without_a_name():
+    assert describe_wait(Deferred()) == UNNAMED
+
+
+def test_the_deferred_that_a_callback_returned_counts():
+    first, second = Wait(lambda: "first"), Wait(lambda: "second")
+    first.addCallback(lambda _: second)
+    assert describe_wait(first) == "first"
+    first.callback(None)
+    assert describe_wait(first) == "second"
+
+
+def test_several_waits_are_named_while_they_last():
+    waits = [Wait(lambda: "one"), Wait(lambda: "two"), Deferred()]
+    results = []
+    everything = wait_for_all(waits)
+    everything.addCallback(results.append)
+    assert describe_wait(everything) == f"one and two and {UNNAMED}"
+    waits[0].callback(1)
+    waits[2].callback(3)
+    assert describe_wait(everything) == "two"
+    waits[1].callback(2)
+    assert results == [[1, 2, 3]]
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_the_error_of_one_of_several_waits_keeps_its_code(count):
+    waits = [Deferred() for _ in range(count)]
+    errors = []
+    wait_for_all(waits).addErrback(lambda failure: errors.append(failure.value))
+    waits[0].errback(KafkaError(ErrorCode.NOT_COORDINATOR))
+    assert [error.code for error in errors] == [ErrorCode.NOT_COORDINATOR]
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_cancelling_cancels_every_wait(count):
+    cancelled = []
+    waits = [Deferred(cancelled.append) for _ in range(count)]
+    everything = wait_for_all(waits)
+    everything.addErrback(lambda failure: None)
+    everything.cancel()
+    assert cancelled == waits
+
+
+def test_the_purgatory_names_its_partitions():
+    partitions = [SimpleNamespace(topic="t", index=index, watchers={}) for index in range(5)]
+    operation = DelayedOperation(lambda: None, lambda: None)
+    operation.wait(Clock(), 500, partitions)
+    assert describe_wait(operation.deferred) == "purgatory: t-0, t-1, t-2 and 2 more"
+
+
+def test_the_time_a_request_may_wait():
+    services = SimpleNamespace(groups_in_use=None)
+    assert own_timeout_ms(services, FetchRequest(max_wait_ms=500)) == 500
+    assert own_timeout_ms(services, ProduceRequest(timeout_ms=30_000)) == 30_000
+    assert own_timeout_ms(services, DeleteTopicsRequest(timeout_ms=7)) == 7
+    assert own_timeout_ms(services, HeartbeatRequest()) == 0
+
+
+def test_members_of_a_group_wait_for_the_slowest_of_them():
+    shard = GroupShard(GroupSettings(), lambda: "id")
+    written = shard.finish_loading(0)
+    assert not written.records
+    for timeout_ms in (60_000, 300_000):
+        join = JoinGroupRequest(
+            group_id="g",
+            session_timeout_ms=10_000,
+            rebalance_timeout_ms=timeout_ms,
+            protocol_type="consumer",
+            protocols=[JoinGroupRequestProtocol(name="range", metadata=b"")],
+        )
+        shard.join_group(join, RequestContext(api_version=3), object(), 0)
+    groups = SimpleNamespace(index_of=lambda group_id: 0, shard=lambda index: shard)
+    services = SimpleNamespace(groups_in_use=groups)
+    assert own_timeout_ms(services, JoinGroupRequest(group_id="g", rebalance_timeout_ms=1)) == 300_000
+    assert own_timeout_ms(services, SyncGroupRequest(group_id="g")) == 300_000
+    assert own_timeout_ms(services, SyncGroupRequest(group_id="other")) == 0
