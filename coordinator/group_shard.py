@@ -55,7 +55,7 @@ from odradek.protocol.messages.offset_delete import OffsetDeleteRequest
 from odradek.protocol.messages.offset_fetch import OffsetFetchRequestGroup, OffsetFetchResponseGroup
 from odradek.protocol.messages.sync_group import SyncGroupRequest
 from odradek.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest
-from odradek.protocol.types import DecodeError
+from odradek.protocol.types import ZERO_UUID, DecodeError
 
 logger = logging.getLogger(__name__)
 
@@ -173,13 +173,23 @@ class GroupShard:
         ).result()
 
     def fetch_offsets(
-        self, request: OffsetFetchRequestGroup, context: RequestContext, *, require_stable: bool
+        self,
+        request: OffsetFetchRequestGroup,
+        context: RequestContext,
+        *,
+        require_stable: bool,
+        topic_id: Callable[[str], bytes] = lambda name: ZERO_UUID,
     ) -> OffsetFetchResponseGroup:
-        """OffsetFetch 1-10 for one group, in the shape that `offset_requests` gives every version."""
+        """OffsetFetch 1-10 for one group, in the shape that `offset_requests` gives every version.
+
+        `topic_id` gives the id of the topic that has a name now, ZERO_UUID if there is none.
+        """
         error = self._gate()
         if error:
             return responses.offset_fetch_error(request, error, context.api_version)
-        return offset_commands.fetch_offsets(self._state, request, require_stable=require_stable)
+        return offset_commands.fetch_offsets(
+            self._state, request, require_stable=require_stable, topic_id=topic_id
+        )
 
     def delete_offsets(
         self, request: OffsetDeleteRequest, context: RequestContext, token: Token, now_ms: int

@@ -4,6 +4,7 @@ Which topics exist and may be seen has been settled before (`offset_requests`).
 """
 
 import logging
+from collections.abc import Callable
 from functools import partial
 
 from odradek.coordinator import rebalance
@@ -129,9 +130,17 @@ def _check_commit(state: ShardState, request: OffsetCommitRequest, context: Requ
 
 
 def fetch_offsets(
-    state: ShardState, request: OffsetFetchRequestGroup, *, require_stable: bool
+    state: ShardState,
+    request: OffsetFetchRequestGroup,
+    *,
+    require_stable: bool,
+    topic_id: Callable[[str], bytes],
 ) -> OffsetFetchResponseGroup:
-    """Replicated offsets of the topics asked for by name, or of all where `topics` is None; -1 for none."""
+    """Replicated offsets of the topics asked for by name, or of all where `topics` is None; -1 for none.
+
+    `topic_id` gives the id of the topic that has a name now, ZERO_UUID if there is none: the offsets of its
+    predecessor may still be there.
+    """
     group_id, offsets = request.group_id, state.offsets
     if request.topics is None:
         held = offsets.replicated_of_group(group_id)
@@ -139,23 +148,24 @@ def fetch_offsets(
     else:
         wanted = [(topic.name, topic.topic_id, topic.partition_indexes) for topic in request.topics]
     response = OffsetFetchResponseGroup(group_id=group_id, topics=[])
-    for name, topic_id, partitions in wanted:
-        answered = OffsetFetchResponseTopics(name=name, topic_id=topic_id, partitions=[])
+    for name, asked_id, partitions in wanted:
+        answered = OffsetFetchResponseTopics(name=name, topic_id=asked_id, partitions=[])
+        present_id = asked_id if asked_id != ZERO_UUID else topic_id(name)
         response.topics.append(answered)
         for partition in partitions:
             error = ErrorCode.NONE
             found = offsets.replicated(group_id, name, partition)
             if require_stable and offsets.is_unstable(group_id, name, partition):
                 error, found = ErrorCode.UNSTABLE_OFFSET_COMMIT, None
-            elif found is not None and _is_other_topic(found.value.topic_id, topic_id):
+            elif found is not None and _is_other_topic(found.value.topic_id, present_id):
                 found = None
             answered.partitions.append(_fetched(partition, found, error))
     return response
 
 
-def _is_other_topic(committed_id: bytes, asked_id: bytes) -> bool:
+def _is_other_topic(committed_id: bytes, present_id: bytes) -> bool:
     """Whether the offset was committed for an earlier topic of the same name; unknown ids match everything."""
-    return committed_id != ZERO_UUID and asked_id != ZERO_UUID and committed_id != asked_id
+    return committed_id != ZERO_UUID and present_id != ZERO_UUID and committed_id != present_id
 
 
 def _fetched(partition: int, found: CommittedOffset | None, error: ErrorCode) -> OffsetFetchResponsePartitions:

@@ -104,7 +104,7 @@ def _fetch_group(
 ) -> OffsetFetchResponseGroup:
     asked, refused = split_fetch(group, context.api_version, topics, _everything)
     shard = services.groups.shard(services.groups.index_of(group.group_id))
-    answered = shard.fetch_offsets(asked, context, require_stable=require_stable)
+    answered = shard.fetch_offsets(asked, context, require_stable=require_stable, topic_id=topics.topic_id)
     return merge_fetch(asked, refused, answered, context.api_version, topics, _everything)
 
 
