@@ -29,7 +29,8 @@ class NetworkHabits(NamedTuple):
 
     latency_s: the least and the usual delay; now and then (slow_share) it is up to slow_s
     small_piece_share: how often a delivery ends at any byte instead of taking all there is
-    buffer_bytes: what a socket takes before it says that it is full
+    buffer_bytes: what a socket takes before it is full
+    short_send_share: how often a socket takes a part only of what it has room for, as when it gets room meanwhile
     """
 
     latency_s: float = 0.0005
@@ -37,6 +38,7 @@ class NetworkHabits(NamedTuple):
     slow_s: float = 0.2
     small_piece_share: float = 0.05
     buffer_bytes: int = 65536
+    short_send_share: float = 0.0
 
 
 class Pipe:
@@ -60,6 +62,13 @@ class Pipe:
         if self.is_dead:
             return 1 << 30
         return max(0, self._network.habits.buffer_bytes - len(self._buffer))
+
+    def taken_bytes(self, size_bytes: int) -> int:
+        """How many of so many bytes a send takes now. Raises BlockingIOError."""
+        size = min(size_bytes, self.room_bytes)
+        if not size and size_bytes:
+            raise BlockingIOError(errno.EAGAIN, "the buffer is full")
+        return self._network.sent_bytes(size)
 
     def write(self, data: bytes) -> None:
         """Put bytes in; those on a connection that is over go nowhere."""
@@ -147,17 +156,13 @@ class SimulatedSocket:
 
     def send(self, data: bytes | bytearray | memoryview, flags: int = 0) -> int:
         """How many of the bytes were taken. Raises BlockingIOError."""
-        size = min(len(data), self._pipe.room_bytes)
-        if not size:
-            raise BlockingIOError(errno.EAGAIN, "the buffer is full")
+        size = self._pipe.taken_bytes(len(data))
         self._pipe.write(bytes(memoryview(data)[:size]))
         return size
 
     def send_file(self, file: File, position: int, size_bytes: int) -> int:
         """`sendfile`: the bytes as they are now."""
-        size = min(size_bytes, self._pipe.room_bytes)
-        if not size:
-            raise BlockingIOError(errno.EAGAIN, "the buffer is full")
+        size = self._pipe.taken_bytes(size_bytes)
         data = file.pread(position, size)
         self._pipe.write(data)
         return len(data)
@@ -212,6 +217,8 @@ class BrokerTransport:
 
     def startWriting(self) -> None:  # noqa: N802
         self._is_waiting_for_room = True
+        if self._link.to_client.room_bytes:
+            self._room_made()
 
     def registerProducer(self, producer: Any, streaming: bool) -> None:  # noqa: N802
         assert self._producer is None
@@ -417,6 +424,12 @@ class Network:
         if random.random() < habits.slow_share:
             return random.uniform(habits.latency_s, habits.slow_s)
         return habits.latency_s * (0.2 + random.random())
+
+    def sent_bytes(self, room: int) -> int:
+        """How much a send takes of what there is room for."""
+        if room > 1 and self.habits.short_send_share and self.random.random() < self.habits.short_send_share:
+            return self.random.randint(1, room - 1)
+        return room
 
     def piece_bytes(self, available: int) -> int:
         """How much of what has been sent arrives next."""

@@ -114,6 +114,7 @@ def _habits(random: Random) -> NetworkHabits:
         slow_s=random.choice((0.05, 0.5)),
         small_piece_share=random.choice((0.0, 0.02, 0.2)),
         buffer_bytes=random.choice((1_000, 20_000, 65_536)),
+        short_send_share=random.choice((0.0, 0.02, 0.2)),
     )
 
 
