@@ -159,8 +159,12 @@ class Partition:
         self.wake_watchers()
 
     def wake_watchers(self) -> None:
+        """Wake everybody. One that fails affects neither the others nor the append that woke it, which is done."""
         for watcher in tuple(self.watchers):
-            watcher.wake()
+            try:
+                watcher.wake()
+            except Exception:
+                logger.exception("a request that waits for %s-%d failed; please report it", self.topic, self.index)
 
     # What clients ask for
 

@@ -46,15 +46,23 @@ _NO_ID: Final = b"\0" * (2**15 + 1)
 
 
 class RequestInProgress:
-    """A request whose response is still to come."""
+    """A request whose response is still to come. `frame` is set if the produce memo may remember it."""
 
-    __slots__ = ("api", "correlation_id", "deferred", "request")
+    __slots__ = ("api", "correlation_id", "deferred", "frame", "request")
 
-    def __init__(self, api: BoundApi, correlation_id: int, request: Any, deferred: "Deferred[Any]") -> None:
+    def __init__(
+        self,
+        api: BoundApi,
+        correlation_id: int,
+        request: Any,
+        deferred: "Deferred[Any]",
+        frame: bytes | memoryview | None,
+    ) -> None:
         self.api = api
         self.correlation_id = correlation_id
         self.request = request
         self.deferred = deferred
+        self.frame = frame
 
 
 class Connection:
@@ -84,7 +92,7 @@ class Connection:
 
     def frame_received(self, frame: bytes) -> None:
         """One frame that came alone, as most do; the backlog is for others."""
-        if self._backlog or self._has_to_wait():
+        if self._backlog or self.in_progress is not None or not self._transport.writer.is_idle:
             self.frames_received([frame])
             return
         try:
@@ -208,23 +216,13 @@ class Connection:
         except Exception as error:
             self._answer_failure(api, correlation_id, request, error)
             return
+        is_memorable = api.key == PRODUCE_KEY and position == end
         if isinstance(response, Message):
             self._respond(api, correlation_id, response)
-            if api.key == PRODUCE_KEY and position == end:
+            if is_memorable:
                 self._remember_produce(frame, request, response)
         elif response is not NO_RESPONSE:
-            if api.key == PRODUCE_KEY and position == end:
-
-                def remember(answer: Any) -> Any:
-                    if isinstance(answer, Message):
-                        self.context.api_version = api.version
-                        # The topic may be gone by now.
-                        with suppress(KafkaError):
-                            self._remember_produce(frame, request, answer)
-                    return answer
-
-                response.addCallback(remember)
-            self._wait_for(api, correlation_id, request, response)
+            self._wait_for(api, correlation_id, request, response, frame if is_memorable else None)
 
     def _remember_produce(self, frame: bytes | memoryview, request: Any, response: Any) -> None:
         if self._produce_memo is None:
@@ -232,7 +230,9 @@ class Connection:
             from odradek.server.produce_memo import ProduceMemo
 
             self._produce_memo = ProduceMemo(self._services)
-        self._produce_memo.remember(frame, self.context, request, response)
+        # The topic may be gone by now.
+        with suppress(KafkaError):
+            self._produce_memo.remember(frame, self.context, request, response)
 
     def _answer_produce(self, frame: bytes | memoryview, answer: "bytearray | PendingProduce") -> None:
         """Send the memo's response, or wait for it."""
@@ -250,8 +250,15 @@ class Connection:
         self._client_id_bytes = bytes(frame[_CLIENT_ID_AT : _CLIENT_ID_AT + size]) if size > 0 else _NO_ID
         return position
 
-    def _wait_for(self, api: BoundApi, correlation_id: int, request: Any, deferred: "Deferred[Any]") -> None:
-        self.in_progress = RequestInProgress(api, correlation_id, request, deferred)
+    def _wait_for(
+        self,
+        api: BoundApi,
+        correlation_id: int,
+        request: Any,
+        deferred: "Deferred[Any]",
+        frame: bytes | memoryview | None = None,
+    ) -> None:
+        self.in_progress = RequestInProgress(api, correlation_id, request, deferred, frame)
         deferred.addBoth(self._answered, self.in_progress)
 
     def _answered(self, outcome: Any, waiting: RequestInProgress) -> None:
@@ -267,6 +274,8 @@ class Connection:
                 self._transport.writer.send_one(outcome)
             elif outcome is not NO_RESPONSE:
                 self._respond(waiting.api, waiting.correlation_id, outcome)
+                if waiting.frame is not None:
+                    self._remember_produce(waiting.frame, waiting.request, outcome)
         except Exception:
             self._close_after_defect()
         if self._backlog or self._refusal is not None:

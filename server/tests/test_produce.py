@@ -7,7 +7,7 @@ import pytest
 from twisted.internet.task import Clock
 
 from odradek.protocol import codec
-from odradek.protocol.errors import ErrorCode
+from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages.produce import (
     ProduceRequest,
     ProduceRequestPartitionProduceData,
@@ -39,6 +39,17 @@ class BrokenDisk:
     def wake(self):
         del self.partition.watchers[self]
         self.partition.take_offline()
+
+
+class Failing:
+    """A reader that fails when it is woken, with an error that an append could raise as well."""
+
+    def __init__(self, partition):
+        self.partition = partition
+        partition.watchers[self] = None
+
+    def wake(self):
+        raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
 
 @pytest.fixture
@@ -78,6 +89,23 @@ def test_the_same_from_memory(services):
     response = codec.decode(ProduceResponse, VERSION, answer[9:])
     [row] = response.responses[0].partition_responses
     assert (row.error_code, row.base_offset) == (0, 1)
+
+
+@pytest.mark.parametrize("is_known", [False, True], ids=["general", "from memory"])
+def test_a_reader_that_fails_when_woken_neither_fails_nor_repeats_the_append(services, is_known):
+    partition = services.replicas.get("t", 0)
+    content = struct.pack(">hhihb", 0, VERSION, 7, -1, 0) + codec.encode(request(), VERSION)
+    frame = struct.pack(">i", len(content)) + content
+    transport = Transport()
+    connection = Connection(transport, Dispatch(services), context())
+    if is_known:
+        connection.frame_received(frame)
+    Failing(partition)
+    connection.frame_received(frame)
+    response = codec.decode(ProduceResponse, VERSION, transport.writer.sent[-1][9:])
+    [row] = response.responses[0].partition_responses
+    assert (row.error_code, row.base_offset) == (0, int(is_known))
+    assert partition.log.log_end_offset == 1 + is_known
 
 
 @pytest.mark.parametrize("is_known", [False, True], ids=["general", "from memory"])
