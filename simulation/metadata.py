@@ -20,6 +20,7 @@ from odradek.replication.metadata_store import (
     NodeStat,
     Operation,
     OperationResult,
+    SessionEvent,
     StoreUnavailableError,
     Watcher,
 )
@@ -78,13 +79,16 @@ class SimulatedMetadata:
         """From now on every transaction succeeds."""
         self._failures.clear()
 
-    def carry_out(self, transaction: Callable[[], list[OperationResult]]) -> list[OperationResult]:
+    def carry_out(
+        self, transaction: Callable[[], list[OperationResult]], on_unknown_outcome: Callable[[], None]
+    ) -> list[OperationResult]:
         """Carry out a transaction, unless it is to fail. Raises StoreUnavailableError."""
         fails = bool(self._failures) and self._failures.pop(0)
         if fails and not self._is_after_commit:
             raise self._failure("before its commit")
         results = transaction()
         if fails:
+            on_unknown_outcome()
             raise self._failure("after its commit")
         return results
 
@@ -92,6 +96,10 @@ class SimulatedMetadata:
         self._world.disk.has_refused = True
         self._world.trace(f"a transaction of the metadata store fails {when}")
         return StoreUnavailableError("simulated failure of the metadata store")
+
+    def pause_s(self) -> float:
+        """How long a session is disconnected."""
+        return self._random.uniform(0.05, 0.5)
 
     def part_of_delay_s(self) -> float:
         """How long a request or an answer is under way."""
@@ -148,6 +156,15 @@ class _Session(MemoryMetadataStore):
             raise SimulatedCrash("metadata")
         self.world.disk.before("commit", "metadata")
         carry_out = super()._carry_out
-        results = self.metadata.carry_out(lambda: carry_out(operations))
+        results = self.metadata.carry_out(lambda: carry_out(operations), self._lose_contact)
         self.world.disk.before("committed", "metadata")
         return results
+
+    def _lose_contact(self) -> None:
+        """Disconnect for a while: whoever listens looks afterwards what has become of a change."""
+        self._notify(SessionEvent.DISCONNECTED)
+        self.reactor.callLater(self.metadata.pause_s(), self._notify, SessionEvent.CONNECTED)
+
+    def _notify(self, event: SessionEvent) -> None:
+        for listener in list(self._session_listeners):
+            listener(event)

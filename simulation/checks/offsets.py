@@ -52,10 +52,14 @@ def check_offsets(evidence: Evidence) -> Iterator[Violation]:
 
 
 def _may_be_left(evidence: Evidence, partition: Partition) -> bool:
-    """Whether a crash may have taken the deletion of offsets of a deleted topic."""
-    topic = partition[0].partition("#")[0]
-    is_owned = any(life.topic == topic for life in evidence.history.topics.lives)
-    return is_owned and len(evidence.crashes(OFFSETS_TOPIC)) > 0
+    """Whether offsets of a deleted topic may be there for lack of a deletion that a crash prevented, or took.
+
+    Those of a name without a topic are of no topic's consumers, those of a topic that is there only for its own.
+    """
+    topic, is_life, _ = partition[0].partition("#")
+    if not any(life.topic == topic for life in evidence.history.topics.lives):
+        return False
+    return len(evidence.crashes(OFFSETS_TOPIC)) > 0 if is_life else bool(evidence.history.crashes)
 
 
 class _Positions:
