@@ -1,28 +1,21 @@
 """The metadata stores of the simulated machine, one in each log directory where a broker has opened one.
 
 What was committed outlives every crash. A transaction may fail before it is carried out, or after: then it is in the
-store, and the broker got an error. A store may also answer later, as one in the network does.
+store, and the broker got an error.
 """
 
-from collections.abc import Callable, Coroutine, Sequence
-from functools import partial
+from collections.abc import Callable, Sequence
 from random import Random
-from typing import TYPE_CHECKING, Any, TypeVar
-
-from twisted.internet.defer import Deferred
+from typing import TYPE_CHECKING, TypeVar
 
 from odradek.log.filesystem import SimulatedCrash
 from odradek.replication.memory_store import MemoryMetadataServer, MemoryMetadataStore
 from odradek.replication.metadata_store import (
-    ANY_VERSION,
     MetadataStore,
-    Node,
-    NodeStat,
     Operation,
     OperationResult,
     SessionEvent,
     StoreUnavailableError,
-    Watcher,
 )
 from odradek.replication.znode_store import delete_ephemerals
 
@@ -34,10 +27,9 @@ T = TypeVar("T")
 
 
 class SimulatedMetadata:
-    """All stores. `delay_s` is how long one takes to answer at most; with 0 no method suspends."""
+    """All stores. As with the embedded store, no method suspends."""
 
     def __init__(self, world: "World", random: Random) -> None:
-        self.delay_s = 0.0
         self._world = world
         self._random = random
         self._servers: dict[str, MemoryMetadataServer] = {}
@@ -101,10 +93,6 @@ class SimulatedMetadata:
         """How long a session is disconnected."""
         return self._random.uniform(0.05, 0.5)
 
-    def part_of_delay_s(self) -> float:
-        """How long a request or an answer is under way."""
-        return self._random.random() * self.delay_s
-
 
 class _Session(MemoryMetadataStore):
     """A session in which the process may die before and after each commit."""
@@ -112,44 +100,6 @@ class _Session(MemoryMetadataStore):
     metadata: SimulatedMetadata
     world: "World"
     reactor: "ProcessReactor"
-
-    async def create(
-        self, path: str, data: bytes | None = None, *, ephemeral: bool = False, sequential: bool = False
-    ) -> str:
-        return await self._answer(partial(super().create, path, data, ephemeral=ephemeral, sequential=sequential))
-
-    async def get(self, path: str, watch: Watcher | None = None) -> Node:
-        return await self._answer(partial(super().get, path, watch))
-
-    async def set(self, path: str, data: bytes | None, version: int = ANY_VERSION) -> NodeStat:
-        return await self._answer(partial(super().set, path, data, version))
-
-    async def delete(self, path: str, version: int = ANY_VERSION) -> None:
-        await self._answer(partial(super().delete, path, version))
-
-    async def exists(self, path: str, watch: Watcher | None = None) -> NodeStat | None:
-        return await self._answer(partial(super().exists, path, watch))
-
-    async def get_children(self, path: str, watch: Watcher | None = None) -> list[str]:
-        return await self._answer(partial(super().get_children, path, watch))
-
-    async def transaction(self, operations: Sequence[Operation]) -> list[OperationResult]:
-        return await self._answer(partial(super().transaction, operations))
-
-    async def _answer(self, method: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Run a method of the store, when the request has arrived, and return when the answer has."""
-        if not self.metadata.delay_s:
-            return await method()
-        await self._pause()
-        try:
-            return await method()
-        finally:
-            await self._pause()
-
-    async def _pause(self) -> None:
-        done: Deferred[None] = Deferred()
-        self.reactor.callLater(self.metadata.part_of_delay_s(), done.callback, None)
-        await done
 
     def _carry_out(self, operations: Sequence[Operation]) -> list[OperationResult]:
         if not self.reactor.is_alive:

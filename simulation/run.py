@@ -112,7 +112,6 @@ class _Run:
         world.broker.properties.update(self._scenario.properties)
         world.compacted = frozenset(topic.name for topic in self._scenario.topics if topic.is_compacted)
         world.network.habits = self._scenario.habits
-        world.metadata.delay_s = self._scenario.store_delay_s
         world.threads.slow_s = self._scenario.slow_thread_s
         self._history = History(world.now_ms, _settings(self._scenario), world.trace)
         self._faults = Faults(world, self._history, self._scenario.faults, world.new_random())

@@ -39,8 +39,8 @@ class FaultPlan(NamedTuple):
 class Scenario(NamedTuple):
     """All that is decided before a run begins. `duration_s`: how long clients work, and faults come.
 
-    `owned` are topics that one client each creates and deletes. `store_delay_s` and `slow_thread_s`: how long the
-    metadata store and work in a thread take at most.
+    `owned` are topics that one client each creates and deletes. `slow_thread_s`: how long work in a thread takes at
+    most.
     """
 
     properties: dict[str, str]
@@ -50,7 +50,6 @@ class Scenario(NamedTuple):
     habits: NetworkHabits
     faults: FaultPlan
     duration_s: float
-    store_delay_s: float
     slow_thread_s: float
 
     @property
@@ -72,7 +71,6 @@ def draw(random: Random) -> Scenario:
         habits=_habits(random),
         faults=faults,
         duration_s=random.uniform(2.0, 4.5),
-        store_delay_s=random.choice((0.0, 0.0, 0.0, 0.002, 0.1)),
         slow_thread_s=random.choice((0.3, 0.3, 3.0)),
     )
 

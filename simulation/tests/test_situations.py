@@ -62,14 +62,6 @@ def test_a_repaired_store_fails_no_more(world):
     assert finish(world, store.create("/first")) == "/first"
 
 
-def test_a_store_answers_late(world):
-    store = open_store(world)
-    world.metadata.delay_s = 5.0
-    before_s = world.clock.seconds()
-    finish(world, store.create("/first"))
-    assert 0 < world.clock.seconds() - before_s < 10.0
-
-
 def test_each_directory_has_a_store_of_its_own(world):
     finish(world, open_store(world).create("/first"))
     other = world.metadata.open("/other", world.broker._reactor)
