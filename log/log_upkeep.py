@@ -279,9 +279,11 @@ class LogUpkeep:
             logger.error("background work failed directory=%s", path, exc_info=error)
 
     def _apply_retention(self, log: PartitionLog, now_ms: int) -> None:
-        """For logs that are not compacted; the cleaner sees to the others."""
+        """For logs that are not compacted; the cleaner sees to the others. A deleted log is left alone."""
+        if log.failure is not None or not self.serves(log):
+            return
         is_cleaned = log.config.compacts and self.settings.log_cleaner_enable
-        if log.failure is None and not is_cleaned and not self.cleaner.is_running((log.topic, log.partition)):
+        if not is_cleaned and not self.cleaner.is_running((log.topic, log.partition)):
             self.delete_old_segments(log, now_ms)
 
     def delete_old_segments(self, log: PartitionLog, now_ms: int) -> None:
