@@ -26,7 +26,7 @@ from odradek.log.segment import DeletedSegment
 from odradek.log.segment_age import AgeVerifier
 from odradek.log.shared_write import SharedWrite
 from odradek.properties import INT64_MAX
-from odradek.protocol.errors import ErrorCode
+from odradek.protocol.errors import ErrorCode, KafkaError
 
 logger = logging.getLogger(__name__)
 
@@ -326,12 +326,17 @@ class LogUpkeep:
             self._flush(log, now_ms, None, [done])
 
     def _flush(self, log: PartitionLog, now_ms: int, target_offset: int | None, served: list[Done]) -> None:
-        task = failure = None
-        try:
-            task = log.prepare_flush(target_offset)
-        except LogDirFailure as error:
-            failure = error
-            self.fail_directory(log.log_directory, error)
+        task = None
+        failure: KafkaError | None = None
+        if not self.serves(log):
+            # The files of a deleted log may be gone, which is no failure of the disk.
+            failure = log.failure or KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{log!r} was deleted")
+        else:
+            try:
+                task = log.prepare_flush(target_offset)
+            except LogDirFailure as error:
+                failure = error
+                self.fail_directory(log.log_directory, error)
         if task is None:
             for done in served:
                 done(failure)
