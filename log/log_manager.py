@@ -450,6 +450,7 @@ class LogManager(LogUpkeep):
             self.fail_directory(log.log_directory, failure)
             raise failure from error
         self._topic_ids[log.topic, log.partition] = topic_id
+        log.topic_id_written()
         self._sync_names(log)
 
     def _sync_names(self, log: PartitionLog) -> None:

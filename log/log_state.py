@@ -74,7 +74,7 @@ class LogState:
         # Those that take no more appends, in order, whose indexes are still to be synced.
         self._unsynced_segments = [segment for segment in state.rebuilt if segment is not self._active]
         self._flush_tasks: list[FlushTask] = []
-        # Whether the name of this log's own directory may not have reached the disk yet.
+        # Whether the name of this log's own directory, or the topic id in it, may not have reached the disk yet.
         self._is_new = state.log_end_offset == state.segments[0].base_offset
         self._known_damage: set[str] = set()
         self._is_closed = False
@@ -214,6 +214,10 @@ class LogState:
             except OSError:
                 self.leader_epochs = before
                 raise
+
+    def topic_id_written(self) -> None:
+        """The partition's topic id was written, unsynced: the next flush and the close of the log sync it."""
+        self._is_new = True
 
     def _write_epochs(self) -> None:
         """Unsynced: recovery finds epochs in the batches again, and a flush sees to this before it moves on."""

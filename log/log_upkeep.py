@@ -26,7 +26,7 @@ from odradek.log.segment import DeletedSegment
 from odradek.log.segment_age import AgeVerifier
 from odradek.log.shared_write import SharedWrite
 from odradek.properties import INT64_MAX
-from odradek.protocol.errors import ErrorCode
+from odradek.protocol.errors import ErrorCode, KafkaError
 
 logger = logging.getLogger(__name__)
 
@@ -279,9 +279,11 @@ class LogUpkeep:
             logger.error("background work failed directory=%s", path, exc_info=error)
 
     def _apply_retention(self, log: PartitionLog, now_ms: int) -> None:
-        """For logs that are not compacted; the cleaner sees to the others."""
+        """For logs that are not compacted; the cleaner sees to the others. A deleted log is left alone."""
+        if log.failure is not None or not self.serves(log):
+            return
         is_cleaned = log.config.compacts and self.settings.log_cleaner_enable
-        if log.failure is None and not is_cleaned and not self.cleaner.is_running((log.topic, log.partition)):
+        if not is_cleaned and not self.cleaner.is_running((log.topic, log.partition)):
             self.delete_old_segments(log, now_ms)
 
     def delete_old_segments(self, log: PartitionLog, now_ms: int) -> None:
@@ -324,12 +326,17 @@ class LogUpkeep:
             self._flush(log, now_ms, None, [done])
 
     def _flush(self, log: PartitionLog, now_ms: int, target_offset: int | None, served: list[Done]) -> None:
-        task = failure = None
-        try:
-            task = log.prepare_flush(target_offset)
-        except LogDirFailure as error:
-            failure = error
-            self.fail_directory(log.log_directory, error)
+        task = None
+        failure: KafkaError | None = None
+        if not self.serves(log):
+            # The files of a deleted log may be gone, which is no failure of the disk.
+            failure = log.failure or KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{log!r} was deleted")
+        else:
+            try:
+                task = log.prepare_flush(target_offset)
+            except LogDirFailure as error:
+                failure = error
+                self.fail_directory(log.log_directory, error)
         if task is None:
             for done in served:
                 done(failure)

@@ -7,7 +7,7 @@ import logging
 from bisect import bisect_right
 from contextlib import suppress
 
-from odradek.log import producer_replay, retention, timestamps
+from odradek.log import checkpoints, producer_replay, retention, timestamps
 from odradek.log.filesystem import DiskFullError, FileRegion, LogDirFailure, is_disk_full, remove_if_exists
 from odradek.log.flush import FlushTask
 from odradek.log.log_append import AppendInfo, LogAppend, UnexpectedOffsetError
@@ -408,6 +408,7 @@ class PartitionLog(LogAppend):
             paths += [segment.path(kind) for kind in SEGMENT_SUFFIXES]
         directories = [self.directory] if has_new_names else []
         if self._is_new:
+            paths.append(self._topic_id_path)
             directories.append(self.log_directory)
         task = FlushTask(
             self.fs,
@@ -459,11 +460,17 @@ class PartitionLog(LogAppend):
                 # An empty active segment lies behind every flush, and has files all the same.
                 for kind in (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX):
                     self.fs.sync_path(self._active.path(kind))
+            if self._is_new:
+                self.fs.sync_path(self._topic_id_path)
             self.producer_state.take_snapshot(sync=True)
             self.fs.sync_directory(self.directory)
             self._is_closed = True
         except OSError as error:
             raise self._refuse_or_fail("close", error) from error
+
+    @property
+    def _topic_id_path(self) -> str:
+        return f"{self.directory}/{checkpoints.PARTITION_METADATA_FILE}"
 
     def move(self, directory: str) -> None:
         """The partition's directory has been renamed (it is being deleted, or was a future replica)."""

@@ -246,6 +246,24 @@ def test_after_a_sync_that_failed_no_other_counts() -> None:
     assert (log.flushed_offset, manager.online_directories) == (0, ["/data/b"])
 
 
+def test_a_flush_of_a_log_whose_deletion_is_done_is_refused_without_blaming_the_disk() -> None:
+    """A request to flush waits while its topic is deleted. The first flush of a log writes its leader epochs."""
+    fs, threads = MemoryFileSystem(), Threads()
+    manager = opened(fs, ["/data/a"], {"file.delete.delay.ms": "0"}, run_in_thread=threads)
+    log = manager.create_log("t", 0, TOPIC_ID, 0)
+    log.elect(0)
+    append(log, b"a")
+    manager.delete_log("t", 0, 0)
+    run_until(manager, 0, 0)
+    threads.run()
+    assert not fs.exists(log.directory)
+    ended: list[Exception | None] = []
+    manager.flush(log, 0, ended.append)
+    threads.run()
+    assert [type(error) for error in ended] == [KafkaError]
+    assert manager.online_directories == ["/data/a"]
+
+
 @pytest.mark.parametrize(
     ("name", "most"),
     [

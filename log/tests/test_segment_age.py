@@ -2,6 +2,7 @@
 
 import pytest
 
+from odradek.log.background import run_inline
 from odradek.log.filesystem import MemoryFileSystem
 from odradek.log.partition_log import PartitionLog
 from odradek.log.segment_age import read_largest_timestamp
@@ -123,3 +124,21 @@ def test_largest_timestamp_of_all_records(codec: Codec) -> None:
     stamp_timestamps(damaged, 0, NOW_MS + 77)
     log.append_as_follower(memoryview(damaged), now_ms=NOW_MS)
     assert read_largest_timestamp(segment, segment.size_bytes) == NOW_MS + 77
+
+
+def test_a_log_that_was_deleted_while_it_waited_to_be_read_is_left_alone() -> None:
+    """Its files are gone by then. Retention of them took the whole log directory offline."""
+    fs, threads = stored(NOW_MS - 9 * DAY, NOW_MS - 9 * DAY, NOW_MS, Codec.NONE), Threads()
+    manager = opened(fs, ["/data/a"], {"retention.ms": str(DAY)}, now_ms=NOW_MS, run_in_thread=threads)
+    log = manager.get("topic", 0)
+    assert log is not None
+    log.update_high_watermark(log.log_end_offset)
+    manager.delete_old_segments(log, NOW_MS)
+    [reading] = threads.waiting
+    threads.waiting.clear()
+    manager.delete_log("topic", 0, NOW_MS)
+    run_until(manager, NOW_MS, NOW_MS + 61_000)
+    threads.run()
+    assert not fs.exists(log.directory)
+    run_inline(*reading)
+    assert manager.online_directories == ["/data/a"]
