@@ -474,3 +474,52 @@ def test_the_deletion_of_a_topic_spares_its_successors_pending_offsets(world):
     world.end()
     assert answers[0].topics[0].partitions[0].error_code == 0
     assert world.fetch() == 5
+
+
+@pytest.mark.parametrize("is_pending_of_successor", [True, False])
+def test_a_late_deletion_of_a_topics_offsets_spares_what_its_successor_has(world, monkeypatch, is_pending_of_successor):
+    """The disk is full when the topic is deleted; one offset is committed, the other held by an open transaction."""
+    world.init()
+    if is_pending_of_successor:
+        world.commit(1)
+    else:
+        world.commit_in_transaction(1)
+    world.follow()
+
+    def append(*args, **how):
+        raise DiskFullError("/d", "no room")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(world.offsets._leader_log, "append_as_leader", append)
+        world.recreate_topic()
+    answers = world.commit_in_transaction(5) if is_pending_of_successor else world.commit(5)
+    world.follow()
+    assert answers[0].topics[0].partitions[0].error_code == 0
+    world.wait(2_000)
+    world.follow()
+    world.end()
+    assert world.fetch() == 5
+    world.restart()
+    assert world.fetch() == 5
+
+
+def test_a_topic_that_is_deleted_twice_while_its_offsets_are_loaded(world):
+    world.commit(1)
+    world.follow()
+    world.groups.resign(0)
+    world.groups.lead(world.offsets)
+    world.recreate_topic()
+    world.metadata.remove_topic("t")
+    world.groups.topics_deleted([("t", NEW_ID)])
+    world.clock.advance(0)
+    world.follow()
+    assert world.stored() == -1
+
+
+def test_all_offsets_of_a_group_leave_out_those_of_an_earlier_topic(world):
+    world.commit(1)
+    world.follow()
+    world.recreate_topic()
+    request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id="g", topics=None)])
+    [answer] = world.ask(group_offsets.offset_fetch, request, 9)
+    assert answer.groups[0].topics == []
