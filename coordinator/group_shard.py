@@ -233,6 +233,17 @@ class GroupShard:
             completion.failed(effects, client_error(error), now_ms)
         return effects.result()
 
+    def on_write_timed_out(self, result: Result, now_ms: int) -> Result:
+        """The result's records are not replicated in time: answer what waits for them; returns what follows.
+
+        The records stay. `on_written` or `on_write_failed` still follows, with a result of the records alone.
+        """
+        effects = Effects()
+        effects.replies.extend(result.replies)
+        for completion in result.completions:
+            completion.timed_out(effects, client_error(ErrorCode.REQUEST_TIMED_OUT), now_ms)
+        return effects.result()
+
     def on_marker_appended(self, producer_id: int, is_commit: bool, offset: int) -> None:
         """Apply a transaction marker that is in the log at `offset`, though not replicated yet."""
         self._state.offsets.replay_end_of_transaction(producer_id, is_commit, offset, is_replicated=False)

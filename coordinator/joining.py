@@ -295,13 +295,9 @@ class _StaticJoin(Completion):
         rebalance.refresh_session(self.state, group, member, now_ms)
 
     def failed(self, effects: Effects, error: ErrorCode, now_ms: int) -> None:
-        parked = self._take()
-        if parked is None:
+        if not self._refuse(effects, error):
             return
         group, member = self.group, self.member
-        response = join_success(group, member, leader_id=self.old_leader_id, with_members=False)
-        response.error_code, response.member_id = error, ""
-        effects.reply(parked.token, response)
         assert member.group_instance_id is not None
         group.set_protocols(member, self.old_protocols)
         member.rebalance_timeout_ms, member.session_timeout_ms = self.old_timeouts_ms
@@ -309,6 +305,21 @@ class _StaticJoin(Completion):
         self.state.timers.cancel(session_key(group, member))
         old = group.replace_static_member(member.group_instance_id, member.member_id, self.old_member_id)
         rebalance.refresh_session(self.state, group, old, now_ms)
+
+    def timed_out(self, effects: Effects, error: ErrorCode, now_ms: int) -> None:
+        """The new id stays, as in the log. Its owner comes again without it, or its session expires."""
+        if self._refuse(effects, error):
+            rebalance.refresh_session(self.state, self.group, self.member, now_ms)
+
+    def _refuse(self, effects: Effects, error: ErrorCode) -> bool:
+        """Answer the parked join with an error; whether there was one."""
+        parked = self._take()
+        if parked is None:
+            return False
+        response = join_success(self.group, self.member, leader_id=self.old_leader_id, with_members=False)
+        response.error_code, response.member_id = error, ""
+        effects.reply(parked.token, response)
+        return True
 
     def _take(self) -> Parked | None:
         """The parked join, unless a rebalance or a newer incarnation of the member has taken it over since."""

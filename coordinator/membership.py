@@ -124,6 +124,10 @@ class _Assignment(Completion):
             why = f"assignment not written: {error.name}"
             rebalance.start_or_complete(self.state, self.group, why, effects, now_ms)
 
+    def timed_out(self, effects: Effects, error: ErrorCode, now_ms: int) -> None:
+        """The next generation replaces this one, in the log too."""
+        self.failed(effects, error, now_ms)
+
 
 # -- Heartbeat -----------------------------------------------------------------------------------------------------
 

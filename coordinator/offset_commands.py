@@ -159,7 +159,10 @@ def fetch_offsets(
                 error, found = ErrorCode.UNSTABLE_OFFSET_COMMIT, None
             elif found is not None and _is_other_topic(found.value.topic_id, present_id):
                 found = None
-            answered.partitions.append(_fetched(partition, found, error))
+            if found is not None or error or request.topics is not None:
+                answered.partitions.append(_fetched(partition, found, error))
+    if request.topics is None:
+        response.topics = [topic for topic in response.topics if topic.partitions]
     return response
 
 

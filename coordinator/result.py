@@ -60,6 +60,12 @@ class Completion:
         """The records were not written; `error` is already the one that clients are told."""
         raise NotImplementedError
 
+    def timed_out(self, effects: "Effects", error: ErrorCode, now_ms: int) -> None:
+        """The records are applied, but not replicated in time: answer who waits for that, and undo nothing.
+
+        Neither `written` nor `failed` is called afterwards. `error` is the one that clients are told.
+        """
+
 
 class ReplyWhenWritten(Completion):
     """Answers one request: with `response` after the write, with an error shaped by `on_error` if it failed."""
@@ -75,6 +81,9 @@ class ReplyWhenWritten(Completion):
         effects.reply(self.token, self.response)
 
     def failed(self, effects: "Effects", error: ErrorCode, now_ms: int) -> None:
+        effects.reply(self.token, self.on_error(error))
+
+    def timed_out(self, effects: "Effects", error: ErrorCode, now_ms: int) -> None:
         effects.reply(self.token, self.on_error(error))
 
 

@@ -19,15 +19,27 @@ DeletedTopics = list[tuple[str, bytes]]
 
 
 def delete_offsets(state: ShardState, deleted: DeletedTopics, effects: Effects, now_ms: int) -> None:
-    """Delete the offsets of deleted topics, pending ones too; those stored without an id go by name."""
+    """Delete the offsets of deleted topics, pending ones too; those stored without an id go by name.
+
+    A tombstone takes away the committed and all pending offsets of its partition. None is written where one of them
+    belongs to a later topic of that name: OffsetFetch does not return the others.
+    """
     effects.is_atomic = False
+    ids: dict[str, set[bytes]] = {}
+    for name, topic_id in deleted:
+        ids.setdefault(name, {ZERO_UUID}).add(topic_id)
     partitions: dict[tuple[str, str, int], None] = {}
+    spared: set[tuple[str, str, int]] = set()
     for table in (state.offsets.visible, *state.offsets.pending.values()):
         for group_id, topics in table.groups.items():
-            for name, topic_id in deleted:
+            for name, deleted_ids in ids.items():
                 for index, offset in topics.get(name, {}).items():
-                    if offset.value.topic_id in (ZERO_UUID, topic_id):
+                    if offset.value.topic_id in deleted_ids:
                         partitions[group_id, name, index] = None
+                    else:
+                        spared.add((group_id, name, index))
+    for key in spared:
+        partitions.pop(key, None)
     if partitions:
         effects.records.extend(offset_commit_tombstone(*key) for key in partitions)
         effects.completions.append(_Retry(state, deleted))

@@ -21,6 +21,7 @@ from odradek.log.validation import Origin
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.records import build_batch
 from odradek.server.coordinator_loading import ShardLoad, is_transient, retry_pause_s
+from odradek.server.pending_writes import PendingWrite
 from odradek.server.waits import Wait
 
 if TYPE_CHECKING:
@@ -337,7 +338,7 @@ class CoordinatorRuntime(ABC, Generic[S]):
             shard.on_appended(result, first_offset)
             if led.waiting or not is_replicated(led.partition, last_offset):
                 self._set_alarm(led)
-                self.when_replicated(led, last_offset, self._when_written(led, result, first_offset))
+                self.when_replicated(led, last_offset, self._when_written(PendingWrite(led, result, first_offset)))
                 return
             result = shard.on_written(result, first_offset, now_ms)
         self._send(led, result)
@@ -351,15 +352,25 @@ class CoordinatorRuntime(ABC, Generic[S]):
         else:
             done(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
-    def _when_written(self, led: Led[S], result: Result, first_offset: int) -> Callable[[ErrorCode], None]:
+    def _when_written(self, write: PendingWrite) -> Callable[[ErrorCode], None]:
+        led: Led[S] = write.led
+
         def written(error: ErrorCode) -> None:
+            self._write_ended(write)
             now_ms = self._now_ms()
             if error:
-                self._send(None, led.shard.on_write_failed(result, error, now_ms))
+                self._send(None, led.shard.on_write_failed(write.result, error, now_ms))
             else:
-                self._carry_out(led, led.shard.on_written(result, first_offset, now_ms))
+                self._carry_out(led, led.shard.on_written(write.result, write.first_offset, now_ms))
 
+        self._write_begun(write)
         return written
+
+    def _write_begun(self, write: PendingWrite) -> None:
+        """Records are appended and wait for replication."""
+
+    def _write_ended(self, write: PendingWrite) -> None:
+        """The records are replicated, or will not be while this broker leads."""
 
     def _replicated(self, led: Led[S]) -> None:
         if led.partition.log is None and self._is_led(led):

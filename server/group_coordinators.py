@@ -1,5 +1,10 @@
-"""Runs the group coordinators, which besides requests also see transactions end: the offsets in them take effect."""
+"""Runs the group coordinators, which besides requests also see transactions end: the offsets in them take effect.
 
+A request whose records are not replicated within `offsets.commit.timeout.ms` is answered with
+COORDINATOR_NOT_AVAILABLE, as in Apache Kafka. Its records stay, and take effect for clients when they are replicated.
+"""
+
+import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -10,9 +15,12 @@ from odradek.coordinator.topic_deletion import DeletedTopics
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.replication.topic_names import GROUP_METADATA_TOPIC
 from odradek.server.coordinator_runtime import CoordinatorRuntime, Led, is_replicated
+from odradek.server.pending_writes import PendingWrite, WriteTimeouts
 
 if TYPE_CHECKING:
     from odradek.replication.partition import Partition
+
+logger = logging.getLogger(__name__)
 
 
 class GroupCoordinatorRuntime(CoordinatorRuntime[GroupShard]):
@@ -30,6 +38,7 @@ class GroupCoordinatorRuntime(CoordinatorRuntime[GroupShard]):
     ) -> None:
         self._settings = settings
         self._random_uuid = random_uuid
+        self._timeouts = WriteTimeouts(settings.commit_timeout_ms, self._write_timed_out, reactor)
         self._deleted_before_loaded: dict[int, DeletedTopics] = {}
         """Topics, by name and id, that were deleted while a partition's shard could not delete their offsets."""
         super().__init__(
@@ -48,6 +57,29 @@ class GroupCoordinatorRuntime(CoordinatorRuntime[GroupShard]):
 
     def _replay_marker(self, shard: GroupShard, producer_id: int, is_commit: bool) -> None:
         shard.replay_end_of_transaction(producer_id, is_commit)
+
+    def stop(self) -> None:
+        super().stop()
+        self._timeouts.stop()
+
+    def _write_begun(self, write: PendingWrite) -> None:
+        self._timeouts.add(write)
+
+    def _write_ended(self, write: PendingWrite) -> None:
+        self._timeouts.discard(write)
+
+    def _write_timed_out(self, write: PendingWrite) -> None:
+        led: Led[GroupShard] = write.led
+        result = write.result
+        write.result = result._replace(replies=[], completions=[])
+        if led.waiting and write.first_offset <= led.waiting[0][0]:
+            # Once for all writes that wait for the same replica or sync.
+            logger.warning(
+                "coordinator records not replicated in time; until they are, commits and changes of groups get "
+                "COORDINATOR_NOT_AVAILABLE partition=%s-%d offset=%d timeout_ms=%d",
+                self.topic, led.partition.index, write.first_offset, self._settings.commit_timeout_ms,
+            )  # fmt: skip
+        self._carry_out(led, led.shard.on_write_timed_out(result, self._now_ms()))
 
     def topics_deleted(self, deleted: DeletedTopics) -> None:
         """Delete the offsets of deleted topics, given by name and id; in shards that are loading, once they serve."""

@@ -100,6 +100,7 @@ class Services:
             initial_rebalance_delay_ms=config.group_initial_rebalance_delay_ms,
             max_group_size=config.group_max_size,
             offset_metadata_max_length=config.offset_metadata_max_bytes,
+            commit_timeout_ms=config.offsets_commit_timeout_ms,
             offsets_retention_ms=config.offsets_retention_minutes * 60_000,
             offsets_retention_check_interval_ms=config.offsets_retention_check_interval_ms,
         )

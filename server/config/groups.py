@@ -151,7 +151,8 @@ class GroupProperties(PropertySet):
         "offsets.commit.timeout.ms",
         5000,
         minimum=1,
-        doc="Longest wait for a commit to be replicated.",
+        doc="Longest wait for a commit, or another write of the group coordinator, to be replicated; the request is "
+        "then answered with an error that clients retry after.",
     )
     offsets_load_buffer_size = integer(
         "offsets.load.buffer.size",

@@ -55,13 +55,14 @@ from odradek.server.transaction_verification import TransactionVerifier
 
 OFFSETS, STATE = "__consumer_offsets", "__transaction_state"
 START_MS, RETENTION_MS, CHECK_MS, SESSION_MS = 1_000_000, 100_000, 50_000, 10_000
+NEVER_MS, TIMEOUT_MS = 1_000_000_000, 5_000
 OLD_ID, NEW_ID = b"o" * 16, b"n" * 16
 
 
 class World:
     """A broker's coordinators. Replica 2 of their partitions follows when `follow` is called, and only then."""
 
-    def __init__(self):
+    def __init__(self, commit_timeout_ms=NEVER_MS):
         self.reactor = self.clock = Clock()
         self.metadata = ClusterMetadata()
         self.metadata.put_broker(BrokerMetadata(1, ()))
@@ -75,6 +76,7 @@ class World:
         self.groups = GroupCoordinatorRuntime(
             GroupSettings(
                 initial_rebalance_delay_ms=3_000,
+                commit_timeout_ms=commit_timeout_ms,
                 offsets_retention_ms=RETENTION_MS,
                 offsets_retention_check_interval_ms=CHECK_MS,
             ),
@@ -218,21 +220,29 @@ class World:
         )  # fmt: skip
         return self.ask(groups.join_group, request, version)
 
-    def static_member(self):
-        """A stable group of one static member; its id."""
-        answers = self.join(instance_id="i")
+    def join_alone(self, instance_id=None):
+        """The first member of a group that has joined; its id."""
+        answers = self.join(instance_id=instance_id, version=5 if instance_id else 3)
         self.follow()
         self.wait(4_000)
         [joined] = answers
+        return joined.member_id
+
+    def sync(self, member_id, generation_id=1, instance_id=None):
         request = SyncGroupRequest(
-            group_id="g", generation_id=1, member_id=joined.member_id, group_instance_id="i",
+            group_id="g", generation_id=generation_id, member_id=member_id, group_instance_id=instance_id,
             protocol_type="consumer", protocol_name="range",
-            assignments=[SyncGroupRequestAssignment(member_id=joined.member_id, assignment=b"a")],
+            assignments=[SyncGroupRequestAssignment(member_id=member_id, assignment=b"a")],
         )  # fmt: skip
-        answers = self.ask(groups.sync_group, request, 5)
+        return self.ask(groups.sync_group, request, 5)
+
+    def static_member(self):
+        """A stable group of one static member; its id."""
+        member_id = self.join_alone(instance_id="i")
+        answers = self.sync(member_id, instance_id="i")
         self.follow()
         assert [answer.error_code for answer in answers] == [0]
-        return joined.member_id
+        return member_id
 
     def heartbeat(self, member_id, generation_id):
         request = HeartbeatRequest(group_id="g", member_id=member_id, generation_id=generation_id)
@@ -247,6 +257,12 @@ class World:
 @pytest.fixture
 def world():
     return World()
+
+
+@pytest.fixture
+def impatient():
+    """A world with `offsets.commit.timeout.ms`."""
+    return World(TIMEOUT_MS)
 
 
 # -- expiry and deletion -----------------------------------------------------------------------------------------------
@@ -323,6 +339,127 @@ def test_an_offset_is_unstable_until_the_marker_is_replicated(world):
     assert (world.fetch(), world.fetch(require_stable=True)) == (1, ErrorCode.UNSTABLE_OFFSET_COMMIT)
     world.follow()
     assert (world.fetch(), world.fetch(require_stable=True)) == (5, 5)
+
+
+# -- writes that take too long -----------------------------------------------------------------------------------------
+
+
+def test_a_commit_that_is_not_replicated_in_time_is_answered_and_stays(impatient, caplog):
+    world = impatient
+    answers = world.commit(1)
+    world.wait(TIMEOUT_MS - 1_000)
+    later = world.commit(2)
+    assert not answers
+    world.wait(1_000)
+    assert [answer.topics[0].partitions[0].error_code for answer in answers] == [
+        ErrorCode.COORDINATOR_NOT_AVAILABLE
+    ]
+    assert not later
+    assert world.fetch() == -1
+    world.follow()
+    assert [answer.topics[0].partitions[0].error_code for answer in later] == [0]
+    world.wait(2 * TIMEOUT_MS)
+    assert (len(answers), len(later)) == (1, 1)
+    assert world.fetch() == 2
+    world.restart()
+    assert world.fetch() == 2
+    assert caplog.text.count("not replicated in time") == 1
+
+
+def test_commits_that_wait_for_the_same_replica_are_reported_once(impatient, caplog):
+    answers = [impatient.commit(offset) for offset in range(3)]
+    impatient.wait(TIMEOUT_MS)
+    assert all(answers)
+    assert caplog.text.count("not replicated in time") == 1
+
+
+def test_a_coordinator_that_resigns_answers_late_commits_once(impatient):
+    answers = impatient.commit(1)
+    impatient.wait(TIMEOUT_MS)
+    later = impatient.commit(2)
+    impatient.groups.stop()
+    impatient.transactions.stop()
+    assert [answer.topics[0].partitions[0].error_code for answer in answers + later] == [
+        ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR,
+    ]  # fmt: skip
+    assert not impatient.clock.getDelayedCalls()
+
+
+def test_a_commit_in_a_transaction_that_is_not_replicated_in_time(impatient):
+    world = impatient
+    world.init()
+    world.commit_in_transaction(1)
+    world.follow()
+    answers = world.commit_in_transaction(5)
+    world.wait(TIMEOUT_MS)
+    assert [answer.topics[0].partitions[0].error_code for answer in answers] == [
+        ErrorCode.COORDINATOR_NOT_AVAILABLE
+    ]
+    world.follow()
+    world.end()
+    assert (world.fetch(), len(answers)) == (5, 1)
+
+
+@pytest.mark.parametrize("delete", [World.delete_offset, World.delete_group])
+def test_a_deletion_that_is_not_replicated_in_time(impatient, delete):
+    impatient.commit(1)
+    impatient.follow()
+    answers = delete(impatient)
+    impatient.wait(TIMEOUT_MS)
+    assert "COORDINATOR_NOT_AVAILABLE" in str(answers)
+    assert impatient.fetch() == 1
+    impatient.follow()
+    assert (impatient.fetch(), len(answers)) == (-1, 1)
+
+
+def test_a_first_join_that_is_not_replicated_in_time(impatient):
+    answers = impatient.join()
+    impatient.wait(TIMEOUT_MS)
+    assert [answer.error_code for answer in answers] == [ErrorCode.MEMBER_ID_REQUIRED]
+    impatient.follow()
+    assert (len(answers), impatient.state()) == (1, "Empty")
+
+
+def test_a_leave_that_is_not_replicated_in_time(impatient):
+    member_id = impatient.static_member()
+    answers = impatient.leave(member_id)
+    impatient.wait(TIMEOUT_MS)
+    assert [answer.error_code for answer in answers] == [ErrorCode.COORDINATOR_NOT_AVAILABLE]
+    impatient.follow()
+    assert (len(answers), impatient.state()) == (1, "Empty")
+
+
+def test_an_assignment_that_is_not_replicated_in_time_is_replaced(impatient):
+    world = impatient
+    member_id = world.join_alone()
+    answers = world.sync(member_id)
+    world.wait(TIMEOUT_MS)
+    assert [answer.error_code for answer in answers] == [ErrorCode.COORDINATOR_NOT_AVAILABLE]
+    world.follow()
+    assert world.state() == "PreparingRebalance"
+    [joined] = world.join(member_id)
+    assert (joined.error_code, joined.generation_id) == (0, 2)
+    later = world.sync(member_id, 2)
+    world.follow()
+    assert [answer.error_code for answer in later] == [0]
+    assert (len(answers), world.state()) == (1, "Stable")
+
+
+def test_a_static_member_whose_return_is_not_replicated_in_time(impatient):
+    world = impatient
+    world.static_member()
+    answers = world.join(instance_id="i")
+    world.wait(TIMEOUT_MS)
+    assert [answer.error_code for answer in answers] == [ErrorCode.COORDINATOR_NOT_AVAILABLE]
+    again = world.join(instance_id="i")
+    world.follow()
+    [joined] = again
+    assert (joined.error_code, joined.generation_id, len(answers)) == (0, 1, 1)
+    world.restart()
+    assert world.heartbeat(joined.member_id, 1) == 0
+    world.wait(2 * SESSION_MS)
+    world.follow()
+    assert world.state() == "Empty", "a member that is silent is missed"
 
 
 # -- members -----------------------------------------------------------------------------------------------------------
@@ -474,3 +611,52 @@ def test_the_deletion_of_a_topic_spares_its_successors_pending_offsets(world):
     world.end()
     assert answers[0].topics[0].partitions[0].error_code == 0
     assert world.fetch() == 5
+
+
+@pytest.mark.parametrize("is_pending_of_successor", [True, False])
+def test_a_late_deletion_of_a_topics_offsets_spares_what_its_successor_has(world, monkeypatch, is_pending_of_successor):
+    """The disk is full when the topic is deleted; one offset is committed, the other held by an open transaction."""
+    world.init()
+    if is_pending_of_successor:
+        world.commit(1)
+    else:
+        world.commit_in_transaction(1)
+    world.follow()
+
+    def append(*args, **how):
+        raise DiskFullError("/d", "no room")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(world.offsets._leader_log, "append_as_leader", append)
+        world.recreate_topic()
+    answers = world.commit_in_transaction(5) if is_pending_of_successor else world.commit(5)
+    world.follow()
+    assert answers[0].topics[0].partitions[0].error_code == 0
+    world.wait(2_000)
+    world.follow()
+    world.end()
+    assert world.fetch() == 5
+    world.restart()
+    assert world.fetch() == 5
+
+
+def test_a_topic_that_is_deleted_twice_while_its_offsets_are_loaded(world):
+    world.commit(1)
+    world.follow()
+    world.groups.resign(0)
+    world.groups.lead(world.offsets)
+    world.recreate_topic()
+    world.metadata.remove_topic("t")
+    world.groups.topics_deleted([("t", NEW_ID)])
+    world.clock.advance(0)
+    world.follow()
+    assert world.stored() == -1
+
+
+def test_all_offsets_of_a_group_leave_out_those_of_an_earlier_topic(world):
+    world.commit(1)
+    world.follow()
+    world.recreate_topic()
+    request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id="g", topics=None)])
+    [answer] = world.ask(group_offsets.offset_fetch, request, 9)
+    assert answer.groups[0].topics == []
