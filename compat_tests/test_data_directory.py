@@ -243,7 +243,7 @@ def test_preallocated_segments_go_both_ways(start_broker: Callable[..., Any], tm
             admin.create_topic("preallocated")
         write(kafka)
         check_file(kafka)
-    broker = start_broker(properties, directory=tmp_path)
+    broker = start_broker({**properties, "log.dirs.adopt": "true"}, directory=tmp_path)
     wait_until(lambda: read_all(broker) == expected, what="the records")
     write(broker)
     check_file(broker)
