@@ -39,7 +39,7 @@ from odradek.server.flusher import Flusher
 from odradek.server.group_coordinators import GroupCoordinatorRuntime
 from odradek.server.handlers.group_offsets import offset_commit, offset_fetch
 from odradek.server.handlers.produce import produce
-from odradek.server.produce_memo import ProduceMemo
+from odradek.server.produce_memo import PendingProduce, ProduceMemo
 from odradek.server.request import RequestContext
 
 OFFSETS = "__consumer_offsets"
@@ -120,7 +120,7 @@ class Broker:
             response = self.answer(produce(self.services, self.context, request))
             self.memo.remember(frame, self.context, request, response)
         else:
-            response = self.answer(outcome)
+            response = self.answer(outcome.response if isinstance(outcome, PendingProduce) else outcome)
         if isinstance(response, bytearray):
             response = codec.decode(ProduceResponse, VERSION, bytes(response[9:]))
         [row] = response.responses[0].partition_responses
