@@ -61,9 +61,13 @@ class Scenario(NamedTuple):
 def draw(random: Random) -> Scenario:
     """A scenario of chance."""
     flush_before_acks = random.random() < 0.5
+<<<<<<< HEAD
     faults = _faults(random)
     may_lose_store = "lose_store" in faults.weights
     return Scenario(
+=======
+    scenario = Scenario(
+>>>>>>> w-conn
         properties=_properties(random, flush_before_acks),
         topics=_topics(random, flush_before_acks, may_lose_store=may_lose_store),
         owned=_owned(random, flush_before_acks, may_lose_store=may_lose_store),
@@ -73,6 +77,8 @@ def draw(random: Random) -> Scenario:
         duration_s=random.uniform(2.0, 4.5),
         slow_thread_s=random.choice((0.3, 0.3, 3.0)),
     )
+    # What is drawn last leaves the rest of a seed's scenario as it was.
+    return scenario._replace(habits=scenario.habits._replace(short_send_share=random.choice((0.0, 0.0, 0.02, 0.2))))
 
 
 def _properties(random: Random, flush_before_acks: bool) -> dict[str, str]:
@@ -156,7 +162,10 @@ def _habits(random: Random) -> NetworkHabits:
         slow_s=random.choice((0.05, 0.5)),
         small_piece_share=random.choice((0.0, 0.02, 0.2)),
         buffer_bytes=random.choice((1_000, 20_000, 65_536)),
+<<<<<<< HEAD
         short_send_share=random.choice((0.0, 0.01, 0.1)),
+=======
+>>>>>>> w-conn
     )
 
 
