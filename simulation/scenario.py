@@ -61,13 +61,9 @@ class Scenario(NamedTuple):
 def draw(random: Random) -> Scenario:
     """A scenario of chance."""
     flush_before_acks = random.random() < 0.5
-<<<<<<< HEAD
     faults = _faults(random)
     may_lose_store = "lose_store" in faults.weights
     return Scenario(
-=======
-    scenario = Scenario(
->>>>>>> w-conn
         properties=_properties(random, flush_before_acks),
         topics=_topics(random, flush_before_acks, may_lose_store=may_lose_store),
         owned=_owned(random, flush_before_acks, may_lose_store=may_lose_store),
@@ -162,10 +158,7 @@ def _habits(random: Random) -> NetworkHabits:
         slow_s=random.choice((0.05, 0.5)),
         small_piece_share=random.choice((0.0, 0.02, 0.2)),
         buffer_bytes=random.choice((1_000, 20_000, 65_536)),
-<<<<<<< HEAD
         short_send_share=random.choice((0.0, 0.01, 0.1)),
-=======
->>>>>>> w-conn
     )
 
 
