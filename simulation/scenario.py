@@ -73,8 +73,6 @@ def draw(random: Random) -> Scenario:
         duration_s=random.uniform(2.0, 4.5),
         slow_thread_s=random.choice((0.3, 0.3, 3.0)),
     )
-    # What is drawn last leaves the rest of a seed's scenario as it was.
-    return scenario._replace(habits=scenario.habits._replace(short_send_share=random.choice((0.0, 0.0, 0.02, 0.2))))
 
 
 def _properties(random: Random, flush_before_acks: bool) -> dict[str, str]:
