@@ -200,7 +200,7 @@ def _settings(drawn: Scenario) -> Settings:
         overrides={topic.name: topic.flush_before_acks for topic in (*drawn.topics, *drawn.owned)},
         log_append_time=frozenset(topic.name for topic in drawn.topics if topic.has_append_time),
         compacted=frozenset(topic.name for topic in drawn.topics if topic.is_compacted),
-        aged=frozenset(topic.name for topic in drawn.topics if topic.is_aged),
+        aged=frozenset(topic.name for topic in drawn.topics if topic.is_aged and not topic.keeps_all),
         retention_ms=scenario.RETENTION_MS,
         groups_expire=drawn.groups_expire,
     )

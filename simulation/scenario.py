@@ -13,7 +13,7 @@ _NEVER_MS: Final = 600_000
 
 
 class Topic(NamedTuple):
-    """A topic as it is created; `configs` are its properties. An aged topic gets records that retention may delete."""
+    """A topic as it is created; `configs` are its properties. An aged topic gets old records, and no others."""
 
     name: str
     partitions: int
@@ -63,8 +63,12 @@ def draw(random: Random) -> Scenario:
     flush_before_acks = random.random() < 0.5
     faults = _faults(random)
     may_lose_store = "lose_store" in faults.weights
+    properties = _properties(random, flush_before_acks)
+    if may_lose_store:
+        # Of two logs of a partition nobody could tell which is the present one.
+        properties["log.dirs"] = "/data"
     return Scenario(
-        properties=_properties(random, flush_before_acks),
+        properties=properties,
         topics=_topics(random, flush_before_acks, may_lose_store=may_lose_store),
         owned=_owned(random, flush_before_acks, may_lose_store=may_lose_store),
         transaction_version=random.choice((0, 1, 2, 2)),
@@ -134,8 +138,9 @@ def _topics(random: Random, flush_before_acks: bool, *, may_lose_store: bool) ->
         "retention.ms": "-1",
     }
     topics.append(Topic("compacted", 1, compacted, flush_before_acks, is_compacted=True))
-    if random.random() < 0.3 and not may_lose_store:
-        aged = {"internal.segment.bytes": str(random.choice((700, 3_000))), "retention.ms": str(RETENTION_MS)}
+    if random.random() < (0.7 if may_lose_store else 0.3):
+        retention_ms = -1 if may_lose_store else random.choice((-1, RETENTION_MS, RETENTION_MS))
+        aged = {"internal.segment.bytes": str(random.choice((700, 3_000))), "retention.ms": str(retention_ms)}
         topics.append(Topic("aged", 1, aged, flush_before_acks, is_aged=True))
     return tuple(topics)
 
@@ -178,5 +183,7 @@ def _faults(random: Random) -> FaultPlan:
         return FaultPlan({}, 1.0)
     chosen = random.sample(_FAULTS, random.randint(1, 6))
     chosen += [name for name in _RARER_FAULTS if random.random() < 0.12]
+    if "lose_store" in chosen and "put_directory_first" in chosen:
+        chosen.remove("put_directory_first")
     weights = {name: random.randint(1, 5) for name in (*_FAULTS, *_RARER_FAULTS) if name in chosen}
     return FaultPlan(weights, random.choice((0.5, 1.0, 2.5)))

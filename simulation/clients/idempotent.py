@@ -98,8 +98,8 @@ class _Instance:
         self._link = Link(world, history, name, random, Versions(random, NEEDS_IDS | {0: (7, 13)}))
         self._packing = draw_packing(random)
         self._pause_s = random.choice((0.0, 0.0, 0.02, 0.1))
-        self._dies_after = random.choice((20, 100, 1 << 30))
-        self._producer_id = self._epoch = -1
+        self._dies_after = random.choice((3, 20, 100, 1 << 30))
+        self._producer_id = self._epoch = self._first_epoch = -1
         self._next_sequence: dict[Partition, int] = {}
         self._identity: dict[Partition, tuple[int, int]] = {}
         self._acknowledged: dict[Partition, int] = {}
@@ -142,6 +142,7 @@ class _Instance:
             self._history.note_odd(self._name, f"InitProducerId: error {response.error_code}")
             raise GaveUp(self._name)
         self._producer_id, self._epoch = response.producer_id, response.producer_epoch
+        self._first_epoch = self._epoch
         self._history.say(self._name, f"is producer {self._producer_id} epoch {self._epoch}")
 
     def _enqueue(self) -> None:
@@ -235,7 +236,9 @@ class _Instance:
         keep their epoch until they are settled.
         """
         partition = first.send.partition
-        if not len(self._history.lossy_crashes(partition[0])) and first.sequence > 0:
+        # No crash makes a partition know a producer that has not written to it.
+        is_first = self._epoch == first.epoch == self._first_epoch and first.sequence == 0
+        if is_first or (first.sequence > 0 and not len(self._history.lossy_crashes(partition[0]))):
             self._history.note_odd(self._name, f"sequence {first.sequence} is out of order in {partition}")
         self._epoch += 1
         self._history.say(self._name, f"begins epoch {self._epoch}")

@@ -16,16 +16,17 @@ _KINDS: Final[dict[str, tuple[str, ...]]] = {
     "now": ("now",),
     "fresh": ("now", "now", "none"),
     "any": ("now", "none", "old", "mixed"),
+    "aged": ("old", "mixed", "none"),
 }
-"""The kinds of timestamps that a producer may choose from."""
+"""The kinds of timestamps that a producer may choose from; with "mixed" each record has another."""
 
 
 class Values:
     """Makes records whose values nobody else makes, in the name of one client.
 
-    `times` are its timestamps: of "now" only, "fresh" ones (also -1, as of a client that gives none), or "any", which
-    may be years old or each of another kind. A partition drops the state of a producer whose last batch is older than
-    producer.id.expiration.ms by its own timestamps, as Kafka does; so idempotent producers give those of now.
+    `times` is a key of `_KINDS`: the kinds of timestamps to choose from, of which -1 is that of a client that gives
+    none. A partition drops the state of a producer whose last batch is older than producer.id.expiration.ms by its own
+    timestamps, as Kafka does; so idempotent producers give those of now.
     """
 
     def __init__(

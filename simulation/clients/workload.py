@@ -94,7 +94,7 @@ class _Cast:
             )
         aged = self._partitions(aged=True)
         if aged:
-            yield PlainProducer(world, history, "aged", self._chance(), aged, times="any", pauses_s=_SELDOM_S)
+            yield PlainProducer(world, history, "aged", self._chance(), aged, times="aged", pauses_s=_SELDOM_S)
 
     def _consumers(self) -> Iterator[Client]:
         world, history, random = self._world, self._history, self._random

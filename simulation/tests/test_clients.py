@@ -144,7 +144,7 @@ def batches_sent(world):
 
 
 def idempotent(world, history):
-    run(IdempotentProducer(world, history, "p", Random(3), [A]).run())
+    run(IdempotentProducer(world, history, "p", Random(5), [A]).run())
     return batches_sent(world)
 
 
