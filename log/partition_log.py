@@ -5,7 +5,6 @@ Sources: Kafka documentation ("Log"), KIP-101 (leader epochs), KIP-107 (DeleteRe
 
 import logging
 from bisect import bisect_right
-from contextlib import suppress
 
 from odradek.log import checkpoints, producer_replay, retention, timestamps
 from odradek.log.filesystem import DiskFullError, FileRegion, LogDirFailure, is_disk_full, remove_if_exists
@@ -13,7 +12,6 @@ from odradek.log.flush import FlushTask
 from odradek.log.log_append import AppendInfo, LogAppend, UnexpectedOffsetError
 from odradek.log.log_state import LoadedState
 from odradek.log.segment import (
-    CLEANED_SUFFIX,
     DELETED_SUFFIX,
     INDEX_SUFFIX,
     LOG_SUFFIX,
@@ -23,6 +21,7 @@ from odradek.log.segment import (
     CorruptSegmentError,
     DeletedSegment,
     Segment,
+    remove_segment_files,
 )
 from odradek.log.timestamps import TimestampOffset
 from odradek.log.transaction_index import AbortedTransaction
@@ -326,7 +325,7 @@ class PartitionLog(LogAppend):
         """Put a compacted segment, complete and synced under the suffix .cleaned, in place of neighbours it is made of.
 
         Then `put_away` each of these, oldest first, and `finish_replacement`. After a crash in between, the next start
-        finishes or undoes it. Raises LogDirFailure; DiskFullError, in which case nothing has changed.
+        finishes or undoes it. Raises LogDirFailure; DiskFullError, in which case the log is as before.
         """
         self._raise_if_failed()
         try:
@@ -334,9 +333,10 @@ class PartitionLog(LogAppend):
             replacement.rename(SWAP_SUFFIX)
         except OSError as error:
             # Under that name it would replace what is there by then when the log is opened next.
-            replacement.suffix = SWAP_SUFFIX
-            with suppress(OSError):
-                replacement.rename(CLEANED_SUFFIX)
+            try:
+                remove_segment_files(self.fs, self.directory, replacement.base_offset, SWAP_SUFFIX)
+            except OSError as left:
+                raise self._fail("compaction", left) from error
             raise self._refuse_or_fail("compaction", error) from error
         self.segments[first : first + len(replaced)] = [replacement]
         self._bases[first : first + len(replaced)] = [replacement.base_offset]

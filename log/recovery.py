@@ -298,8 +298,9 @@ class _Loader:
         for index in range(first, len(self.segments)):
             segment = self.segments[index]
             later = self.segments[index + 1 :]
+            found_bytes = segment.size_bytes
             flaw = self._recover(segment, log_start_offset, index)
-            if flaw is None and self._lost_its_end(segment, later):
+            if flaw is None and self._lost_its_end(segment, later, ended_in_zeros=segment.size_bytes < found_bytes):
                 flaw = f"its end is missing: the next segment begins at {later[0].base_offset}"
             if flaw is not None:
                 logger.warning(
@@ -361,15 +362,15 @@ class _Loader:
         report.segments += 1
         return found.flaw
 
-    def _lost_its_end(self, segment: Segment, later: list[Segment]) -> bool:
+    def _lost_its_end(self, segment: Segment, later: list[Segment], *, ended_in_zeros: bool) -> bool:
         """Whether whole batches are missing before the next segment: its file reached the disk, this one's end did not.
 
         What follows a hole must go, or a replica with a hole could become leader. Only compaction leaves holes:
-        anywhere while the topic is compacted, and up to where it was if it is no more.
+        anywhere while the topic is compacted, and up to where it was if it is no more. It leaves no zeros.
         """
-        if not later or self.config.compacts or later[0].base_offset <= self.cleaned_to:
+        if not later or segment.next_offset() >= later[0].base_offset:
             return False
-        return segment.next_offset() < later[0].base_offset
+        return ended_in_zeros or not (self.config.compacts or later[0].base_offset <= self.cleaned_to)
 
     def _delete(self, segments: list[Segment]) -> None:
         for segment in reversed(segments):

@@ -95,6 +95,22 @@ def test_a_power_loss_leaves_a_prefix(seed: int) -> None:
     assert read_all(log) == [*found, (log.log_end_offset - 1, b"next")]
 
 
+@pytest.mark.parametrize("policy", ["delete", "compact"])
+def test_zeros_in_place_of_batches_end_the_log(policy: str) -> None:
+    """A power loss may take the end of a segment and leave the next one. Compaction leaves holes, but no zeros."""
+    fs, cfg = MemoryFileSystem(), config(cleanup_policy=policy)
+    log = open_log(fs, cfg)
+    append(log, [b"first"])
+    segment, kept_bytes = log.active_segment, log.size_bytes
+    append(log, [b"lost"])
+    log.roll(NOW_MS)
+    append(log, [b"behind the hole"])
+    lost_bytes = segment.size_bytes - kept_bytes
+    segment.file.write_pieces(kept_bytes, [bytes(lost_bytes)], lost_bytes)
+    log = open_log(fs, cfg, is_clean=False)
+    assert (read_all(log), log.log_end_offset) == ([(0, b"first")], 1)
+
+
 def test_a_batch_behind_zeros_is_damage(caplog) -> None:
     fs = MemoryFileSystem()
     log = open_log(fs, PREALLOCATED)

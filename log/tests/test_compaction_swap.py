@@ -1,0 +1,57 @@
+"""A replacement by compaction that cannot be put in place, and what later starts make of its files."""
+
+import errno
+
+import pytest
+
+from odradek.log.filesystem import MemoryFileSystem
+from odradek.log.tests.cleaning import T0, clean, make_log, open_manager, put, records, roll
+
+CONFIG = {"cleanup.policy": "compact,delete", "retention.ms": "-1"}
+KINDS = pytest.mark.parametrize("refused", [".log", ".index", ".timeindex"])
+
+
+@KINDS
+@pytest.mark.parametrize("is_clean", [True, False])
+def test_a_start_does_not_put_in_place_what_found_no_room_long_before(refused: str, is_clean: bool) -> None:
+    """The log has moved on: its start was deleted, and the rest was compacted into other segments."""
+    fs = MemoryFileSystem()
+    manager, log = make_log(fs, CONFIG)
+    for key in (b"a", b"b"):
+        put(log, (key, b"v"))
+        roll(log)
+    fs.fail("rename", path_contains=f"{refused}.cleaned", error=errno.ENOSPC)
+    fs.fail("rename", path_contains=".swap", error=errno.ENOSPC)
+    manager.cleaner.step(T0)
+    fs.heal()
+    assert len(log.segments) == 3
+    log.delete_records_before(1)
+    log.delete_old_segments(T0)
+    put(log, (b"c", b"v"))
+    roll(log)
+    clean(manager)
+    assert [segment.base_offset for segment in log.segments] == [1, 3]
+    if is_clean:
+        manager.close(T0)
+    else:
+        fs.crash()
+    found = open_manager(fs, CONFIG).get("t", 0)
+    assert found is not None
+    assert (found.log_end_offset, records(found)) == (3, [(1, b"b", b"v"), (2, b"c", b"v")])
+
+
+@KINDS
+def test_a_replacement_that_can_neither_be_finished_nor_removed_takes_its_directory_offline(refused: str) -> None:
+    fs = MemoryFileSystem()
+    manager, log = make_log(fs, CONFIG)
+    for key in (b"a", b"b"):
+        put(log, (key, b"v"))
+        roll(log)
+    fs.fail("rename", path_contains=f"{refused}.cleaned", error=errno.ENOSPC)
+    fs.fail("remove", path_contains=".swap", error=errno.ENOSPC)
+    manager.cleaner.step(T0)
+    assert manager.online_directories == ([] if refused != ".log" else ["/d"])
+    fs.crash()
+    found = open_manager(fs, CONFIG).get("t", 0)
+    assert found is not None
+    assert records(found) == [(0, b"a", b"v"), (1, b"b", b"v")]
