@@ -267,8 +267,20 @@ class Controller:
         for index in range(old_count, len(grown.partitions)):
             operations += _partition_creation(grown, index)
         await self._change(operations)
+        self._check_current(grown)
         self.image.put_topic(grown)
         self.image.publish()
+
+    def _is_current(self, topic: TopicMetadata) -> bool:
+        """Whether the topic is still there: it may be deleted while a change of it is under way to the store."""
+        current = self.image.topics.get(topic.name)
+        return current is not None and current.topic_id == topic.topic_id
+
+    def _check_current(self, topic: TopicMetadata) -> None:
+        if not self._is_current(topic):
+            raise KafkaError(
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Topic '{topic.name}' was deleted while it was changed."
+            )
 
     async def put_partitions(self, topics: Iterable[TopicMetadata]) -> None:
         """Writes and publishes new leaders and ISRs; each state must still have the epoch the image knows.
@@ -285,6 +297,8 @@ class Controller:
         operations: list[Operation] = []
         written: list[TopicMetadata] = []
         for changed in topics:
+            if not self._is_current(changed):
+                continue
             current = self.image.topics[changed.name].partitions
             partitions = list(changed.partitions)
             for index, partition in enumerate(changed.partitions):
@@ -302,7 +316,8 @@ class Controller:
     async def _write_topics(self, operations: list[Operation], written: list[TopicMetadata]) -> None:
         await self.write(operations)
         for topic in written:
-            self.image.put_topic(topic)
+            if self._is_current(topic):
+                self.image.put_topic(topic)
 
     async def take_offline(self, failed: Sequence[tuple[str, int]]) -> None:
         """This broker's replicas of these partitions (topic, index) lost their log directory (KIP-112).
@@ -352,8 +367,11 @@ class Controller:
             await self.deletion.resume()
 
     async def put_topic_config(self, topic: str, configs: Mapping[str, str]) -> None:
-        """Writes and publishes a topic's explicit configuration."""
+        """Writes and publishes a topic's explicit configuration. Raises KafkaError."""
+        changed = self.image.topics.get(topic)
         await self._put_config(znodes.topic_config_path(topic), configs)
+        if changed is not None:
+            self._check_current(changed)
         self.image.put_topic_config(topic, configs)
         self.image.publish()
 

@@ -1,13 +1,13 @@
 import pytest
 
-from odradek.protocol.errors import ErrorCode
+from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.replication import znodes
 from odradek.replication.cluster_metadata import BrokerMetadata, ClusterMetadata, Endpoint
 from odradek.replication.controller import Controller, StartError
 from odradek.replication.memory_store import MemoryMetadataServer
 from odradek.replication.metadata_loader import load_image
 from odradek.replication.metadata_store import StoreUnavailableError, run_now
-from odradek.replication.tests.support import Cluster, broker
+from odradek.replication.tests.support import Cluster, broker, log_keys
 from odradek.replication.tests.test_topic_admin import create, new
 
 
@@ -244,3 +244,44 @@ def test_a_failed_change_of_several_leaves_listeners_with_what_was_written(monke
     with pytest.raises(StoreUnavailableError):
         run_now(cluster.controller._elect_leaders(True))
     assert [cluster.replicas.get(name, 0).leader_epoch for name in ("first", "second")] == [1, 0]
+
+
+class _Pause:
+    """Suspends the coroutine that awaits it, once."""
+
+    def __await__(self):
+        yield
+
+
+@pytest.mark.parametrize("is_recreated", [True, False])
+@pytest.mark.parametrize("how", ["add_partitions", "put_topic_config", "take_offline"])
+def test_a_change_that_the_store_confirms_late_does_not_bring_a_deleted_topic_back(monkeypatch, how, is_recreated):
+    cluster = Cluster()
+    create(cluster, new("t"))
+    topic = cluster.image.topics["t"]
+    transaction = cluster.store.transaction
+
+    async def confirm_late(operations):
+        results = await transaction(operations)
+        await _Pause()
+        return results
+
+    changes = {
+        "add_partitions": lambda: cluster.controller.add_partitions(
+            topic._replace(partitions=topic.partitions * 2), 1
+        ),
+        "put_topic_config": lambda: cluster.controller.put_topic_config("t", {"retention.ms": "1"}),
+        "take_offline": lambda: cluster.controller.take_offline([("t", 0)]),
+    }
+    change = changes[how]()
+    with monkeypatch.context() as patch:
+        patch.setattr(cluster.store, "transaction", confirm_late)
+        change.send(None)
+    assert run_now(cluster.controller.delete_topics(["t"])) == {}
+    if is_recreated:
+        create(cluster, new("t"))
+    before = cluster.image.contents()
+    with pytest.raises(StopIteration if how == "take_offline" else KafkaError):
+        change.send(None)
+    assert cluster.image.contents() == before
+    assert [key for key in log_keys(cluster) if key[0] == "t"] == ([("t", 0)] if is_recreated else [])
