@@ -347,15 +347,15 @@ class LogAppend(LogState):
 
 
 def _records_are_sound(records: memoryview, count: int, base_timestamp: int, max_timestamp: int) -> bool:
-    """Whether the records of a plain batch chain, and the header states their largest timestamp."""
+    """Whether the records of a plain batch chain, begin at its offset, and have the largest timestamp it states."""
     stated_delta = max_timestamp - base_timestamp
     if stated_delta < 0 or base_timestamp < NO_TIMESTAMP or 1 < count <= FEW_RECORDS:
         return False
     try:
         if check_record_chain(records, stated_delta) != stated_delta:
             return False
-        if not is_sound_first(records):
-            check_record(records[61:], 0)
+        if not is_sound_first(records) and check_record(records[61:], 0)[1]:
+            return False
     except (InvalidRecordError, KafkaError):
         return False
     return True

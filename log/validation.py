@@ -158,9 +158,8 @@ def check_batch(batch: memoryview, config: LogConfig, origin: Origin, now_ms: in
         # Made by this broker a moment ago.
         return _stamped(batch, header, header.max_timestamp, config, now_ms)
     max_timestamp, is_numbered = check_batch_records(header, batch, codec, config, now_ms)
-    must_renumber = not is_numbered and (codec != Codec.NONE or target != Codec.NONE)
-    if must_renumber or target != codec:
-        batch = _rewritten(batch, header, target, config, must_renumber=must_renumber)
+    if not is_numbered or target != codec:
+        batch = _rewritten(batch, header, target, config, must_renumber=not is_numbered)
         header = read_header(batch)
     return _stamped(batch, header, max_timestamp, config, now_ms)
 
@@ -198,8 +197,10 @@ def _rewritten(
 ) -> memoryview:
     """The batch in the codec it is stored in, with offset deltas 0, 1, 2... if it has others.
 
-    Old clients write others in compressed batches. Raises KafkaError MESSAGE_TOO_LARGE for a batch above
-    max.message.bytes, and for records that have become too large to be decompressed again.
+    Old clients write others in compressed batches. In plain ones too they would make consumers skip records, and
+    compaction keep a value whose tombstone it drops; Apache Kafka stores those as they are. Raises KafkaError
+    MESSAGE_TOO_LARGE for a batch above max.message.bytes, and for records that have become too large to be decompressed
+    again.
     """
     try:
         if must_renumber:
@@ -253,8 +254,8 @@ def check_batch_records(
     client_set_type = bool(header.attributes & LOG_APPEND_TIME_FLAG)
     if header.record_count > FEW_RECORDS and not (client_set_type or config.compacts):
         last, largest_delta = _follow_records(header, records)
-        check_record(records, 0)
-        is_numbered = check_record(records, last)[1] == header.last_offset_delta
+        offset_deltas = check_record(records, 0)[1], check_record(records, last)[1]
+        is_numbered = offset_deltas == (0, header.last_offset_delta)
         if config.message_timestamp_type == "LogAppendTime":
             return header.max_timestamp, is_numbered
         # Otherwise some may lie below the lower bound, or be a sum that leaves the 64 bits.

@@ -7,13 +7,14 @@ from collections.abc import Callable
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from twisted.internet.defer import Deferred
-
 from odradek.protocol.types import ZERO_UUID
 from odradek.replication.topic_names import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
+from odradek.server.waits import carry_through
 
 if TYPE_CHECKING:
     import random
+
+    from twisted.internet.defer import Deferred
 
     from odradek.coordinator.producer_ids import ProducerIdManager
     from odradek.log.log_manager import LogManager
@@ -189,4 +190,4 @@ class Services:
 
     def create_internal_topic(self, name: str) -> "Deferred[Any]":
         """Create a topic the broker needs for itself; one that is there, or cannot be made now, is no error here."""
-        return Deferred.fromCoroutine(self.topics.auto_create([name]))
+        return carry_through(self.topics.auto_create([name]))

@@ -1,6 +1,6 @@
 """Deferreds that tell what they wait for, so that a request without a response can be explained."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
 from twisted.internet.defer import Deferred, FirstError, gatherResults
@@ -26,6 +26,17 @@ def describe_wait(deferred: Deferred[Any]) -> str:
     while isinstance(inner := getattr(deferred, "result", None), Deferred):
         deferred = inner
     return deferred.describe() if isinstance(deferred, Wait) else UNNAMED
+
+
+def carry_through(work: Coroutine[Any, Any, T]) -> Deferred[T]:
+    """Run a coroutine to its end, and return a Deferred of its result, the cancellation of which does not stop it.
+
+    A change that the metadata store has must reach the image too, although the client that asked for it is gone.
+    """
+    begun = Deferred.fromCoroutine(work)
+    outcome: Wait[T] = Wait(lambda: describe_wait(begun))
+    begun.chainDeferred(outcome)
+    return outcome
 
 
 def wait_for_all(waits: Sequence[Deferred[T]]) -> Deferred[list[T]]:

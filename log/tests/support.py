@@ -4,7 +4,7 @@ from odradek.log.config import LogConfig
 from odradek.log.filesystem import MemoryFileSystem
 from odradek.log.partition_log import PartitionLog
 from odradek.log.recovery import open_partition_log
-from odradek.protocol.records import Codec, build_batch, iter_batches, iter_records, read_header
+from odradek.protocol.records import Codec, build_batch, iter_batches, iter_records, read_header, rebuild_batch
 
 NOW_MS = 1_700_000_000_000
 LOG_DIRECTORY = "/data"
@@ -21,6 +21,14 @@ def batch(values=(b"v",), *, key=b"k", timestamp=NOW_MS, codec=Codec.NONE, **pro
 def idempotent(sequence, count=1, *, producer_id=7, epoch=0, **keywords) -> memoryview:
     values = [b"%d" % (sequence + index) for index in range(count)]
     return batch(values, producer_id=producer_id, producer_epoch=epoch, base_sequence=sequence, **keywords)
+
+
+def misnumbered(produced, offset_deltas) -> memoryview:
+    """A produced batch whose records have other offset deltas than 0, 1, 2..."""
+    records = list(iter_records(produced))
+    for record, offset_delta in zip(records, offset_deltas, strict=True):
+        record.offset = offset_delta
+    return memoryview(rebuild_batch(read_header(produced), records))
 
 
 def config(**properties) -> LogConfig:

@@ -29,6 +29,7 @@ from odradek.log.tests.cleaning import (
     roll,
 )
 from odradek.log.tests.managers import ONE_THREAD
+from odradek.log.tests.support import misnumbered
 from odradek.log.tests.threads import Threads
 from odradek.protocol.compression import Codec
 from odradek.protocol.records import ControlType, build_batch, iter_batches, iter_records
@@ -575,3 +576,20 @@ def test_real_files(tmp_path: Any) -> None:
     manager = open_manager(fs, path=str(tmp_path))
     assert records(manager.all_logs()[0]) == expected
     manager.close(T0)
+
+
+def test_a_value_whose_record_had_a_wrong_offset_does_not_outlive_its_tombstone() -> None:
+    manager, log = make_log(MemoryFileSystem())
+    wrong = misnumbered(build_batch([(T0, b"k", b"v", ())]), [1000])
+    log.append_as_leader(wrong, leader_epoch=0, now_ms=T0)
+    put(log, (b"k", None))
+    roll(log)
+    put(log, (b"j", b"1"))
+    roll(log)
+    clean(manager)
+    put(log, (b"j", b"2"), now_ms=T0 + 5000)
+    roll(log)
+    put(log, (b"j", b"3"), now_ms=T0 + 5000)
+    clean(manager, T0 + 5000)
+    assert [offset for offset, _, _ in records(log)] == [3, 4]
+    assert latest(records(log)) == {b"j": b"3"}

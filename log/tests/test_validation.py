@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from odradek.log.partition_log import Origin
-from odradek.log.tests.support import NOW_MS, append, batch, config, idempotent, open_log, read_all
+from odradek.log.tests.support import NOW_MS, append, batch, config, idempotent, misnumbered, open_log, read_all
 from odradek.log.validation import RejectedRecordsError, check_record, is_sound_first
 from odradek.protocol.crc import crc32c
 from odradek.protocol.errors import ErrorCode, KafkaError
@@ -409,3 +409,18 @@ def test_changed_record_bytes_never_pass_the_quick_checks_alone(data):
         return
     if is_sound_first(memoryview(whole)):
         check_record(memoryview(whole)[61:], 0)
+
+
+@pytest.mark.parametrize("properties", [{}, {"cleanup_policy": "compact"}, {"message_timestamp_type": "LogAppendTime"}])
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP])
+@pytest.mark.parametrize("offset_deltas", [[5], [-1], [1000], [0, 0, 0], [2, 1, 0], [1, *range(1, 30)]])
+def test_records_have_the_offsets_that_the_header_gives_them(properties, codec, offset_deltas):
+    log = open_log(cfg=config(**properties))
+    append(log)
+    wrong = misnumbered(idempotent(0, len(offset_deltas), codec=codec), offset_deltas)
+    info = append(log, wrong)
+    assert (info.first_offset, info.last_offset) == (1, len(offset_deltas))
+    values = [value for _, value in read_all(log)]
+    assert read_all(log) == list(enumerate(values))
+    assert append(log, wrong).first_offset == 1
+    assert append(log, idempotent(len(offset_deltas))).first_offset == len(offset_deltas) + 1

@@ -5,8 +5,6 @@ Sources and synonyms of a value: KIP-226; its documentation: KIP-569. Errors sta
 
 from typing import TYPE_CHECKING, Any
 
-from twisted.internet.defer import Deferred
-
 from odradek.protocol.errors import KafkaError
 from odradek.protocol.messages.alter_configs import (
     AlterConfigsRequest,
@@ -27,6 +25,7 @@ from odradek.protocol.messages.list_config_resources import (
     ListConfigResourcesRequest,
     ListConfigResourcesResponse,
 )
+from odradek.server.waits import carry_through
 
 if TYPE_CHECKING:
     from odradek.server.request import RequestContext
@@ -59,7 +58,7 @@ def describe_configs_error(
 
 def alter_configs(services: "Services", context: "RequestContext", request: AlterConfigsRequest) -> Any:
     """Replaces all of a resource's explicit values."""
-    return Deferred.fromCoroutine(services.config_admin.alter_configs(request))
+    return carry_through(services.config_admin.alter_configs(request))
 
 
 def alter_configs_error(request: AlterConfigsRequest, version: int, error: KafkaError) -> AlterConfigsResponse:
@@ -81,7 +80,7 @@ def incremental_alter_configs(
     services: "Services", context: "RequestContext", request: IncrementalAlterConfigsRequest
 ) -> Any:
     """Sets, deletes, appends to and subtracts from single values."""
-    return Deferred.fromCoroutine(services.config_admin.incremental_alter_configs(request))
+    return carry_through(services.config_admin.incremental_alter_configs(request))
 
 
 def incremental_alter_configs_error(

@@ -7,8 +7,6 @@ feature.
 
 from typing import TYPE_CHECKING, Any, Final
 
-from twisted.internet.defer import Deferred
-
 from odradek.protocol.errors import KafkaError
 from odradek.protocol.messages.update_features import (
     UpdateFeaturesRequest,
@@ -17,6 +15,7 @@ from odradek.protocol.messages.update_features import (
     UpdateFeaturesResponseUpdatableFeatureResult,
 )
 from odradek.replication.features import FeatureUpdate
+from odradek.server.waits import carry_through
 
 if TYPE_CHECKING:
     from odradek.server.request import RequestContext
@@ -30,7 +29,7 @@ def update_features(services: "Services", context: "RequestContext", request: Up
     version = context.api_version
     updates = [_update(asked) for asked in request.feature_updates]
     changed = services.features.update(services.controller, updates, validate_only=request.validate_only)
-    return Deferred.fromCoroutine(changed).addCallback(lambda _: _done(request, version))
+    return carry_through(changed).addCallback(lambda _: _done(request, version))
 
 
 def _update(asked: UpdateFeaturesRequestFeatureUpdateKey) -> FeatureUpdate:

@@ -136,10 +136,10 @@ class _Fetch:
         uses_ids = self.version >= TOPIC_IDS_SINCE
         session = cache.resume(request.session_id, epoch, uses_ids, self.services.now_ms())
         session.update(asked, _forgotten(request, uses_ids))
+        session.advance()
         if not session.partitions:
             cache.remove(session.id)
             return asked.values()
-        session.advance()
         self.session, self.epoch = session, session.epoch
         return list(session.partitions.values())
 

@@ -7,8 +7,6 @@ are those of the listener that was asked. Authorized operations: KIP-430.
 
 from typing import TYPE_CHECKING, Any, Final
 
-from twisted.internet.defer import Deferred
-
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages.describe_cluster import (
     DescribeClusterRequest,
@@ -26,6 +24,7 @@ from odradek.protocol.types import ZERO_UUID
 from odradek.replication.cluster_metadata import NO_CONTROLLER, PartitionMetadata, TopicMetadata
 from odradek.replication.topic_names import check_topic_name, is_internal
 from odradek.server.authorized_operations import CLUSTER_OPERATIONS, NOT_REQUESTED, TOPIC_OPERATIONS
+from odradek.server.waits import carry_through
 
 if TYPE_CHECKING:
     from odradek.replication.cluster_metadata import BrokerMetadata, ClusterMetadata, Endpoint
@@ -47,7 +46,7 @@ def metadata(services: "Services", context: "RequestContext", request: MetadataR
     if request.allow_auto_topic_creation and services.config.auto_create_topics_enable:
         missing = [name for name in names if name not in services.metadata.topics]
         if missing:
-            creation = Deferred.fromCoroutine(services.topics.auto_create(missing))
+            creation = carry_through(services.topics.auto_create(missing))
             return creation.addCallback(
                 lambda errors: _respond(services, context, request, names, unknown_ids, errors)
             )

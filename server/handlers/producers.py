@@ -5,8 +5,6 @@ Idempotent producers get an id of their own, transactional ones theirs from thei
 
 from typing import TYPE_CHECKING, Any, Final
 
-from twisted.internet.defer import Deferred
-
 from odradek.log.producer_table import RECORD
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages.describe_producers import (
@@ -18,6 +16,7 @@ from odradek.protocol.messages.describe_producers import (
 )
 from odradek.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from odradek.replication.topic_names import check_topic_name
+from odradek.server.waits import carry_through
 
 if TYPE_CHECKING:
     from odradek.server.request import RequestContext
@@ -35,7 +34,7 @@ def init_producer_id(services: "Services", context: "RequestContext", request: I
             request.transactional_id,
             lambda shard, token, now_ms: shard.init_producer_id(request, context, token, now_ms),
         )
-    return Deferred.fromCoroutine(services.producer_ids.next_id()).addCallback(
+    return carry_through(services.producer_ids.next_id()).addCallback(
         lambda producer_id: InitProducerIdResponse(producer_id=producer_id, producer_epoch=0)
     )
 

@@ -6,8 +6,6 @@ on (KIP-516).
 
 from typing import TYPE_CHECKING, Any, Final
 
-from twisted.internet.defer import Deferred
-
 from odradek.protocol.errors import KafkaError
 from odradek.protocol.messages.create_partitions import (
     CreatePartitionsRequest,
@@ -24,6 +22,7 @@ from odradek.protocol.messages.delete_topics import (
     DeleteTopicsResponse,
     DeleteTopicsResponseDeletableTopicResult,
 )
+from odradek.server.waits import carry_through
 
 if TYPE_CHECKING:
     from odradek.server.request import RequestContext
@@ -34,7 +33,7 @@ DELETED_BY_ID_SINCE: Final = 6
 
 def create_topics(services: "Services", context: "RequestContext", request: CreateTopicsRequest) -> Any:
     """Each topic by itself."""
-    return Deferred.fromCoroutine(services.topics.create_topics(request))
+    return carry_through(services.topics.create_topics(request))
 
 
 def create_topics_error(request: CreateTopicsRequest, version: int, error: KafkaError) -> CreateTopicsResponse:
@@ -50,7 +49,7 @@ def create_topics_error(request: CreateTopicsRequest, version: int, error: Kafka
 
 def delete_topics(services: "Services", context: "RequestContext", request: DeleteTopicsRequest) -> Any:
     """Each topic by itself."""
-    return Deferred.fromCoroutine(services.topics.delete_topics(request, context.api_version))
+    return carry_through(services.topics.delete_topics(request, context.api_version))
 
 
 def delete_topics_error(request: DeleteTopicsRequest, version: int, error: KafkaError) -> DeleteTopicsResponse:
@@ -68,7 +67,7 @@ def delete_topics_error(request: DeleteTopicsRequest, version: int, error: Kafka
 
 def create_partitions(services: "Services", context: "RequestContext", request: CreatePartitionsRequest) -> Any:
     """Each topic by itself."""
-    return Deferred.fromCoroutine(services.topics.create_partitions(request))
+    return carry_through(services.topics.create_partitions(request))
 
 
 def create_partitions_error(

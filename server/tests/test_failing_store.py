@@ -8,6 +8,7 @@ from random import Random
 from types import SimpleNamespace
 
 import pytest
+from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 
 from odradek.log.filesystem import MemoryFileSystem
@@ -52,10 +53,22 @@ class FailingStore(MemoryMetadataStore):
         return super()._carry_out(operations)
 
 
+    async def transaction(self, operations):
+        results = await super().transaction(operations)
+        if self.failing.answers is not None:
+            answer = Deferred()
+            self.failing.answers.append(answer)
+            await answer
+        return results
+
+
 class FailingServer(MemoryMetadataServer):
+    """`answers`, unless it is None, takes the Deferreds for which changes wait after their commit."""
+
     def __init__(self):
         super().__init__()
         self.refuses = lambda operations: False
+        self.answers = None
 
     def connect(self):
         self._last_session_id += 1
@@ -96,8 +109,12 @@ class Broker:
             metadata=cluster.image,
             config=SimpleNamespace(auto_create_topics_enable=False),
         )
+        self._dispatch = Dispatch(services)
+        self.connect()
+
+    def connect(self):
         self.transport = Transport()
-        self.connection = Connection(self.transport, Dispatch(services), RequestContext("host", "PLAINTEXT"))
+        self.connection = Connection(self.transport, self._dispatch, RequestContext("host", "PLAINTEXT"))
 
     def ask(self, request):
         version = request.last_version
@@ -128,14 +145,7 @@ class Broker:
         return {one.name: one.error_code for one in answers}
 
     def alter(self, value, *names):
-        config = IncrementalAlterConfigsRequestAlterableConfig(
-            name="retention.ms", config_operation=0, value=str(value)
-        )
-        resources = [
-            IncrementalAlterConfigsRequestAlterConfigsResource(resource_type=2, resource_name=name, configs=[config])
-            for name in names
-        ]
-        answers = self.ask(IncrementalAlterConfigsRequest(resources=resources)).responses
+        answers = self.ask(alteration(value, *names)).responses
         return {one.resource_name: one.error_code for one in answers}
 
     def listed(self):
@@ -166,6 +176,16 @@ class Broker:
         assert run_now(self.cluster.store.get_children("/admin/delete_topics")) == []
         expected = [(name, index) for name in topics for index in range(len(loaded.topics[name].partitions))]
         assert log_keys(self.cluster) == expected
+
+
+def alteration(value, *names):
+    config = IncrementalAlterConfigsRequestAlterableConfig(name="retention.ms", config_operation=0, value=str(value))
+    return IncrementalAlterConfigsRequest(
+        resources=[
+            IncrementalAlterConfigsRequestAlterConfigsResource(resource_type=2, resource_name=name, configs=[config])
+            for name in names
+        ]
+    )
 
 
 @pytest.fixture
@@ -382,4 +402,35 @@ def test_image_and_store_agree_after_anything(seed):
     broker.server.heal()
     broker.wait(61)
     assert broker.listed() == topics
+    broker.assert_agrees_with_store()
+
+
+@pytest.mark.parametrize("answered", range(3))
+@pytest.mark.parametrize("what", ["create", "delete", "grow", "alter"])
+def test_a_change_is_completed_although_the_client_leaves(broker, what, answered):
+    """The store has it: without the rest the broker would go on as if it had not been made, until the next start."""
+    broker.create("t", "u")
+    requests = {
+        "create": CreateTopicsRequest(
+            topics=[CreateTopicsRequestCreatableTopic(name="v", num_partitions=1, replication_factor=1)]
+        ),
+        "delete": DeleteTopicsRequest(topics=[DeleteTopicsRequestDeleteTopicState(name="t")]),
+        "grow": CreatePartitionsRequest(
+            topics=[
+                CreatePartitionsRequestCreatePartitionsTopic(name=name, count=5, assignments=None) for name in "tu"
+            ]
+        ),
+        "alter": alteration(5, "t", "u"),
+    }
+    answers = broker.server.answers = []
+    broker.connection.frames_received([request_frame(requests[what], requests[what].last_version)])
+    for _ in range(answered):
+        if answers:
+            answers.pop().callback(None)
+    broker.connection.connection_lost()
+    while answers:
+        answers.pop().callback(None)
+    broker.server.answers = None
+    broker.connect()
+    assert broker.listed() == {"create": ["t", "u", "v"], "delete": ["u"]}.get(what, ["t", "u"])
     broker.assert_agrees_with_store()

@@ -461,3 +461,14 @@ def test_a_session_that_went_on_elsewhere_is_not_answered_as_if_it_had_not(world
     assert (answers[0].error_code, answers[0].session_id) == (E.INVALID_FETCH_SESSION_EPOCH, session["session_id"])
     assert told(answers[0]) == []
     assert sizes(world.fetch(**session, session_epoch=3)) == [size]
+
+
+def test_a_session_that_was_emptied_elsewhere_is_over_for_who_waits(world):
+    world.create("t")
+    session = begin(world, ("t", 0, 0))
+    _, answers = world.park(**{**session, "max_wait_ms": 500}, session_epoch=1)
+    assert told(world.fetch(**session, session_epoch=2, forgotten=[("t", 0)])) == []
+    world.append("t")
+    assert told(answers[0]) == []
+    assert answers[0].error_code == E.INVALID_FETCH_SESSION_EPOCH
+    assert world.nobody_waits()
