@@ -213,6 +213,8 @@ class LogDirectory:
         try:
             checkpoints.write_clean_shutdown(self.fs, self.path, broker_epoch)
         except OSError as error:
+            if is_disk_full(error):
+                raise DiskFullError(self.path, f"writing {checkpoints.CLEAN_SHUTDOWN_FILE} failed: {error}") from error
             raise self.failed("closing", error) from error
 
     def failed(self, what: str, error: Exception) -> LogDirFailure:

@@ -537,16 +537,20 @@ class LogManager(LogUpkeep):
     def close(self, now_ms: int, broker_epoch: int = -1) -> None:
         """Make everything durable and note a clean stop. Blocks."""
         self.cleaner.close()
-        failures: list[tuple[str, LogDirFailure]] = []
+        failures: list[tuple[str, LogDirFailure | DiskFullError]] = []
         closings = [_closing(log, now_ms, failures) for log in self._logs.values()]
         self._run_all(closings, self.settings.num_recovery_threads_per_data_dir * len(self.directories))
         for path, failure in failures:
             self.fail_directory(path, failure)
+        unclean = {path for path, _ in failures}
         for directory in self._online():
             try:
                 for file_name in ALL_CHECKPOINTS:
                     directory.write_checkpoint(file_name, self._offsets(file_name, directory.path))
-                directory.mark_clean(broker_epoch)
+                if directory.path in unclean:
+                    logger.error("no room to close all logs: the next start will recover path=%s", directory.path)
+                else:
+                    directory.mark_clean(broker_epoch)
             except LogDirFailure as failure:
                 self.fail_directory(directory.path, failure)
             except DiskFullError as error:
@@ -555,11 +559,13 @@ class LogManager(LogUpkeep):
             directory.unlock()
 
 
-def _closing(log: PartitionLog, now_ms: int, failures: list[tuple[str, LogDirFailure]]) -> Callable[[], None]:
+def _closing(
+    log: PartitionLog, now_ms: int, failures: list[tuple[str, LogDirFailure | DiskFullError]]
+) -> Callable[[], None]:
     def close() -> None:
         try:
             log.close(now_ms)
-        except LogDirFailure as failure:
+        except (LogDirFailure, DiskFullError) as failure:
             failures.append((log.log_directory, failure))
 
     return close

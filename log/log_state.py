@@ -161,11 +161,15 @@ class LogState:
         except OSError as error:
             raise self._refuse_or_fail("roll", error) from error
 
-    def _roll(self, first_offset: int, now_ms: int) -> Segment:
+    def _roll(self, first_offset: int, now_ms: int, *, is_doomed: bool = False) -> Segment:
+        """`is_doomed`: the active segment is about to be deleted, so that its indexes need not be complete."""
         base_offset = max(first_offset, self.log_end_offset)
         if base_offset == self._active.base_offset:
             return self._active
-        self._active.seal()
+        if is_doomed:
+            self._unless_full(self._active.seal)
+        else:
+            self._active.seal()
         remove_segment_files(self.fs, self.directory, base_offset)
         segment = self._new_segment(base_offset, now_ms)
         # From here on there is no way back; before, a roll that found no room can be tried again.

@@ -125,6 +125,8 @@ class LogUpkeep:
         self._flushing: dict[PartitionLog, list[Done]] = {}
         self._moved: set[str] = set()
         self._cleaning: Job | None = None
+        # Removals for which there was no room, with the log directory each is in.
+        self._refused_removals: list[tuple[str, Callable[[], None]]] = []
 
     def all_logs(self) -> list[PartitionLog]:
         return list(self._logs.values())
@@ -172,6 +174,9 @@ class LogUpkeep:
         )
 
     def _look_for_room(self, now_ms: int) -> bool:
+        refused, self._refused_removals = self._refused_removals, []
+        for path, remove in refused:
+            self._remove(path, remove)
         for directory in self._online():
             if not directory.is_full:
                 continue
@@ -242,6 +247,18 @@ class LogUpkeep:
 
         self._run_in_thread(work, finish)
 
+    def _remove(self, path: str, remove: Callable[[], None]) -> None:
+        """Let a thread remove something in a log directory; where that takes room that there is not, later again."""
+
+        def finish(error: Exception | None) -> None:
+            if error is not None:
+                self._background_failed(path, error)
+                if is_disk_full(error):
+                    self._refused_removals.append((path, remove))
+
+        if self.directories[path].failure is None:
+            self._run_in_thread(remove, finish)
+
     def _background_failed(self, path: str, error: Exception) -> None:
         if isinstance(error, OSError | LogDirFailure | DiskFullError):
             self.fail_directory(path, error)
@@ -271,14 +288,14 @@ class LogUpkeep:
                 return
             logger.info("removed directory=%s", path)
 
-        self.schedule.once(due_ms, lambda: self._run(path.rpartition("/")[0], remove))
+        self.schedule.once(due_ms, lambda: self._remove(path.rpartition("/")[0], remove))
 
     def remove_later(self, log: PartitionLog, deleted: list[DeletedSegment], now_ms: int) -> None:
         """Remove the files of segments that were deleted, after file.delete.delay.ms."""
         if deleted:
             logger.info("deleted segments log=%s count=%d log_start=%d", log, len(deleted), log.log_start_offset)
             due_ms = now_ms + log.config.file_delete_delay_ms
-            self.schedule.once(due_ms, lambda: self._run(log.log_directory, lambda: log.remove_deleted(deleted)))
+            self.schedule.once(due_ms, lambda: self._remove(log.log_directory, lambda: log.remove_deleted(deleted)))
 
     def flush(self, log: PartitionLog, now_ms: int, done: Done = lambda error: None) -> None:
         """Sync what the log holds now, in a thread; then call `done`, with the failure if there was one.

@@ -8,12 +8,13 @@ from bisect import bisect_right
 from contextlib import suppress
 
 from odradek.log import producer_replay, retention, timestamps
-from odradek.log.filesystem import FileRegion, LogDirFailure, remove_if_exists
+from odradek.log.filesystem import DiskFullError, FileRegion, LogDirFailure, is_disk_full, remove_if_exists
 from odradek.log.flush import FlushTask
 from odradek.log.log_append import AppendInfo, LogAppend, UnexpectedOffsetError
 from odradek.log.log_state import LoadedState
 from odradek.log.segment import (
     CLEANED_SUFFIX,
+    DELETED_SUFFIX,
     INDEX_SUFFIX,
     LOG_SUFFIX,
     SEGMENT_SUFFIXES,
@@ -211,7 +212,7 @@ class PartitionLog(LogAppend):
         try:
             if offset >= self.log_end_offset:
                 self.leader_epochs.truncate_from_end(self.log_end_offset)
-                self._write_epochs()
+                self._unless_full(self._write_epochs)
                 return []
             if offset < self._bases[0]:
                 return self._start_over(offset, now_ms)
@@ -221,7 +222,8 @@ class PartitionLog(LogAppend):
             self._active.truncate_to(offset, now_ms)
             self._set_end(offset)
             self.leader_epochs.truncate_from_end(offset)
-            self._write_epochs()
+            # Epochs behind the log's end are cut at the next start.
+            self._unless_full(self._write_epochs)
             self.log_start_offset = min(self.log_start_offset, offset)
             producer_replay.rebuild(
                 self.producer_state, self.segments, self.log_start_offset, offset, now_ms, is_clean=False
@@ -245,7 +247,7 @@ class PartitionLog(LogAppend):
         self.segments[:] = [self._active]
         self._bases[:] = [offset]
         self.leader_epochs.clear()
-        self._write_epochs()
+        self._unless_full(self._write_epochs)
         self.producer_state.truncate_fully(offset)
         self.log_start_offset = offset
         self._set_end(offset)
@@ -275,32 +277,43 @@ class PartitionLog(LogAppend):
         name = self.producer_state.forget_snapshot(deleted.base_offset)
         if name is None:
             return deleted
-        marked = name + ".deleted"
+        path, marked = f"{self.directory}/{name}", name + DELETED_SUFFIX
         try:
-            self.fs.rename(f"{self.directory}/{name}", f"{self.directory}/{marked}")
+            self.fs.rename(path, f"{self.directory}/{marked}")
         except FileNotFoundError:
             return deleted
+        except OSError as error:
+            if not is_disk_full(error):
+                raise
+            # The longer name has no room. If not even the removal has, it is tried again with the other files.
+            if self._unless_full(lambda: remove_if_exists(self.fs, path)) is not None:
+                return deleted
+            marked = name
         return deleted._replace(names=(*deleted.names, marked))
 
     def delete_old_segments(self, now_ms: int) -> list[DeletedSegment]:
         """Apply retention and the log's start; the log's start moves up to the first segment that stays.
 
-        The files are renamed; hand the result to `remove_deleted` after file.delete.delay.ms. Raises LogDirFailure.
+        The files are renamed; hand the result to `remove_deleted` after file.delete.delay.ms. What a full disk does not
+        let go yet goes with a later call. Raises LogDirFailure.
         """
         self._raise_if_failed()
         try:
             count = retention.count_deletable(self, now_ms)
             if count == len(self.segments):
-                rolled = self._unless_full(lambda: self._roll(self.log_end_offset, now_ms))
+                rolled = self._unless_full(lambda: self._roll(self.log_end_offset, now_ms, is_doomed=True))
                 count -= rolled is None
             if count == 0:
                 return []
             self.advance_log_start(self._bases[count])
-            deleted = []
-            self._unsynced_segments = [s for s in self._unsynced_segments if s not in self.segments[:count]]
+            deleted: list[DeletedSegment] = []
             for segment in self.segments[:count]:
-                deleted.append(self._with_snapshot(segment.mark_deleted()))
+                marked = self._unless_full(segment.mark_deleted)
+                if marked is None:
+                    break
                 del self.segments[0], self._bases[0]
+                deleted.append(self._with_snapshot(marked))
+            self._unsynced_segments = [s for s in self._unsynced_segments if s in self.segments]
             return deleted
         except OSError as error:
             raise self._fail("retention", error) from error
@@ -341,13 +354,17 @@ class PartitionLog(LogAppend):
             raise self._refuse_or_fail("compaction", error) from error
 
     def remove_deleted(self, segments: list[DeletedSegment]) -> None:
-        """Remove the files of deleted segments. Only files are touched: it may run in another thread."""
+        """Remove the files of deleted segments. Only files are touched: it may run in another thread.
+
+        Raises LogDirFailure; DiskFullError where a removal needs room: try again.
+        """
         try:
             for segment in segments:
                 for name in segment.names:
                     remove_if_exists(self.fs, f"{self.directory}/{name}")
         except OSError as error:
-            raise LogDirFailure(self.log_directory, f"removing deleted segments failed: {error}") from error
+            kind = DiskFullError if is_disk_full(error) else LogDirFailure
+            raise kind(self.log_directory, f"removing deleted segments failed: {error}") from error
 
     # Flush and close
 
@@ -423,7 +440,10 @@ class PartitionLog(LogAppend):
             self.finish_flush(task, now_ms)
 
     def close(self, now_ms: int) -> None:
-        """Make everything durable, so that the next start need not recover. Blocks; raises LogDirFailure."""
+        """Make everything durable, so that the next start need not recover. Blocks.
+
+        Raises LogDirFailure; DiskFullError if there is no room for all that a start relies on: the next one recovers.
+        """
         if self.failure is not None:
             return
         try:
@@ -439,7 +459,7 @@ class PartitionLog(LogAppend):
             self.fs.sync_directory(self.directory)
             self._is_closed = True
         except OSError as error:
-            raise self._fail("close", error) from error
+            raise self._refuse_or_fail("close", error) from error
 
     def move(self, directory: str) -> None:
         """The partition's directory has been renamed (it is being deleted, or was a future replica)."""

@@ -1,0 +1,158 @@
+"""On a full disk what frees space succeeds, or is tried again, and no directory goes offline."""
+
+import errno
+import os
+from collections.abc import Callable
+from itertools import combinations
+
+import pytest
+
+from odradek.log.filesystem import MemoryFileSystem
+from odradek.log.log_manager import LogManager
+from odradek.log.partition_log import Origin, PartitionLog
+from odradek.log.tests.managers import TOPIC_ID, folders, opened
+from odradek.log.tests.support import idempotent
+from odradek.protocol.records import ControlType, build_control_batch
+
+PATH = "/data/a"
+CONFIG = {
+    "internal.segment.bytes": "400",
+    "index.interval.bytes": "1",
+    "retention.ms": "1000",
+    "file.delete.delay.ms": "1000",
+}
+NEEDS = ("write", "create", "rename", "remove")
+"""Operations that may find no room: a rename to a longer name, and on file systems that copy on write a removal."""
+
+
+class FullDisk(MemoryFileSystem):
+    """Files in memory on a disk on which operations in `refused` find no room."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.refused: frozenset[str] = frozenset()
+        self.error = errno.ENOSPC
+
+    def before(self, operation: str, path: str, half_done: Callable[[], None] | None = None) -> None:
+        if operation in self.refused:
+            if half_done is not None:
+                half_done()
+            raise OSError(self.error, os.strerror(self.error), path)
+        super().before(operation, path, half_done)
+
+
+REFUSED = [frozenset(found) for count in range(1, 5) for found in combinations(NEEDS, count)]
+
+
+def fill(manager: LogManager, *, rounds: int = 4) -> PartitionLog:
+    """A log of several segments with transaction indexes and snapshots, of records as old as the clock of the test."""
+    log = manager.create_log("t", 0, TOPIC_ID, 0)
+    for number in range(rounds):
+        log.roll(0)
+        batch = idempotent(number * 3, 3, timestamp=0, transactional=True)
+        log.append_as_leader(batch, leader_epoch=number, now_ms=0)
+        marker = build_control_batch(
+            ControlType.ABORT, producer_id=7, producer_epoch=0, coordinator_epoch=0, timestamp_ms=0
+        )
+        log.append_as_leader(memoryview(marker), leader_epoch=number, now_ms=0, origin=Origin.COORDINATOR)
+    log.update_high_watermark(log.log_end_offset)
+    assert len(log.segments) == rounds
+    return log
+
+
+def names(fs: MemoryFileSystem) -> list[str]:
+    return [name for name in fs.list_names(f"{PATH}/t-0") if name.endswith((".log", ".snapshot", ".deleted"))]
+
+
+@pytest.mark.parametrize("refused", REFUSED)
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EDQUOT])
+def test_retention(refused: frozenset[str], error: int) -> None:
+    fs = FullDisk()
+    manager = opened(fs, [PATH], CONFIG)
+    log = fill(manager)
+    fs.refused, fs.error = refused, error
+    manager.delete_old_segments(log, 5000)
+    manager.run_due(7000)
+    assert manager.online_directories == [PATH]
+    assert log.log_start_offset >= log.segments[-1].base_offset, "only the last segment may have to stay"
+    if not refused & {"rename", "remove"}:
+        assert len(names(fs)) <= 2
+    if "rename" in refused and "remove" not in refused:
+        assert not [name for name in names(fs) if not name.startswith(f"{log.segments[-1].base_offset:020d}")]
+    fs.refused = frozenset()
+    for now_ms in range(10_000, 40_000, 5_000):
+        manager.delete_old_segments(log, now_ms)
+        manager.run_due(now_ms)
+    end = log.log_end_offset
+    assert (log.log_start_offset, [segment.base_offset for segment in log.segments]) == (end, [end])
+    assert names(fs) in ([f"{end:020d}.log"], [f"{end:020d}.log", f"{end:020d}.snapshot"])
+    batch = idempotent(12, timestamp=40_000)
+    assert log.append_as_leader(batch, leader_epoch=9, now_ms=40_000).first_offset == end
+    manager.close(40_000)
+    [log] = opened(fs, [PATH], CONFIG).all_logs()
+    assert (log.log_start_offset, log.log_end_offset) == (end, end + 1)
+
+
+@pytest.mark.parametrize("refused", REFUSED)
+def test_the_only_segment_goes_as_well(refused: frozenset[str]) -> None:
+    """A new one takes its place as soon as that can be made, though the old one's indexes cannot be completed."""
+    fs = FullDisk()
+    manager = opened(fs, [PATH], CONFIG)
+    log = fill(manager, rounds=1)
+    fs.refused = refused
+    manager.delete_old_segments(log, 5000)
+    assert manager.online_directories == [PATH]
+    if "create" not in refused:
+        assert log.log_start_offset == log.log_end_offset
+    fs.refused = frozenset()
+    manager.delete_old_segments(log, 6000)
+    assert [segment.base_offset for segment in log.segments] == [log.log_end_offset]
+
+
+def test_a_removal_that_needs_room_is_tried_again() -> None:
+    """As on file systems that copy on write."""
+    fs = FullDisk()
+    manager = opened(fs, [PATH], CONFIG)
+    fill(manager)
+    manager.delete_log("t", 0, 0)
+    fs.refused = frozenset({"remove"})
+    manager.run_due(2000)
+    assert folders(fs, PATH) == ["t-0-delete"]
+    assert manager.online_directories == [PATH]
+    manager.run_due(8000)
+    assert folders(fs, PATH) == ["t-0-delete"]
+    fs.refused = frozenset()
+    manager.run_due(14_000)
+    assert folders(fs, PATH) == []
+
+
+@pytest.mark.parametrize("refused", REFUSED)
+def test_a_stop_without_room_is_followed_by_a_recovery(refused: frozenset[str]) -> None:
+    fs = FullDisk()
+    manager = opened(fs, [PATH], CONFIG)
+    log = fill(manager)
+    fs.refused = refused
+    manager.close(1)
+    assert manager.online_directories == [PATH]
+    fs.refused = frozenset()
+    manager = opened(fs, [PATH], CONFIG)
+    [again] = manager.all_logs()
+    assert (again.log_start_offset, again.log_end_offset) == (0, log.log_end_offset)
+    for segment in again.segments:
+        [entry] = segment.transaction_index.entries()
+        assert entry.first_offset == segment.base_offset
+    assert again.producer_state.first_unstable_offset == -1
+    manager.close(2)
+
+
+@pytest.mark.parametrize("refused", REFUSED)
+def test_truncation(refused: frozenset[str]) -> None:
+    if {"rename", "remove"} <= refused:
+        return
+    fs = FullDisk()
+    manager = opened(fs, [PATH], CONFIG)
+    log = fill(manager)
+    fs.refused = refused
+    deleted = log.truncate_to(log.segments[1].base_offset, 0)
+    assert len(deleted) == 2
+    assert log.failure is None
