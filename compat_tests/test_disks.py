@@ -3,6 +3,7 @@
 import os
 import re
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 
 from compat_tests import bad_frames, processes
 from compat_tests.clients import load
-from compat_tests.clients.common import ConsumerOptions, wait_until
+from compat_tests.clients.common import ConsumerOptions, Message, ProducerOptions, wait_until
 from compat_tests.kill.damage import DAMAGES, check_read, read_what_can_be
 from compat_tests.kill.disks import (
     LOSE_WHAT_WAS_NOT_SYNCED,
@@ -420,3 +421,45 @@ def test_a_damaged_file_of_the_directory_is_repaired_or_named(written: Written, 
         told = check_read(read, list(written.committed[partition]), keeps_all=not refused)
         complaints += [f"partition {partition}: {each}" for each in told]
     assert not complaints, shown(complaints)
+
+
+def test_retention_and_deletion_free_a_disk_that_has_no_byte_left(
+    tmp_path: Path, mounted: Callable[..., Disk], broker_on: Callable[..., OdradekBroker]
+) -> None:
+    """New names may need a block of their directory that is not there. The metadata store has a disk of its own."""
+    disk = mounted(image_disk, "disk", 24 * MEBIBYTE)
+    stores = tmp_path / "stores"
+    broker = broker_on(
+        log_dirs=f"{stores},{disk.path / 'data'}",
+        log_retention_check_interval_ms="100",
+        log_initial_task_delay_ms="0",
+        log_segment_delete_delay_ms="100",
+    )
+    for topic in ("kept", "deleted"):
+        # One partition in each of the two directories.
+        create(broker, topic, 2)
+    with load("kafka_python").Admin(broker.bootstrap_servers) as admin:
+        for topic in ("kept", "deleted"):
+            admin.set_config(topic, "segment.ms", "1")
+    client = load("confluent")
+    now_ms = int(time.time() * 1000)
+    with client.Producer(broker.bootstrap_servers, ProducerOptions(idempotent=True)) as producer:
+        for number in range(300):
+            for topic in ("kept", "deleted"):
+                for partition in range(2):
+                    producer.produce(topic, [Message(b"x" * 1000, None, (), partition, now_ms + number * 10)])
+    (on_disk,) = disk.path.glob("data/kept-*")
+    partition = int(on_disk.name.rpartition("-")[2])
+    assert len(list(on_disk.glob("*.log"))) > 250
+    disk.fill()
+    wait_until(lambda: error_of_a_write(broker, "kept", partition, 100_000) == KAFKA_STORAGE_ERROR, what="a full disk")
+    with load("kafka_python").Admin(broker.bootstrap_servers) as admin:
+        admin.set_config("kept", "retention.ms", "1")
+        admin.delete_topic("deleted")
+    wait_until(lambda: error_of_a_write(broker, "kept", partition, 100_000) == 0, what="room for writes")
+    wait_until(lambda: not list(disk.path.glob("data/deleted-*")), what="the end of the deleted topic")
+    wait_until(lambda: len(list(on_disk.glob("*.log"))) <= 3, what="the end of the old segments")
+    assert set(errors_of_log_dirs(broker).values()) == {0}
+    assert "offline" not in broker.log_text()
+    broker.restart()
+    assert error_of_a_write(broker, "kept", partition) == 0
