@@ -204,3 +204,52 @@ def topic_ids(bootstrap: str) -> dict[str, Any]:
     with load("kafka_python").Admin(bootstrap) as admin:
         described = admin._admin.describe_topics()
     return {t["name"]: t["topic_id"] for t in described if not t["is_internal"]}
+
+
+@pytest.mark.parametrize("clean", [True, False], ids=["stopped", "killed"])
+def test_preallocated_segments_go_both_ways(start_broker: Callable[..., Any], tmp_path: Path, clean: bool) -> None:
+    """With log.preallocate the active segment's file has its full size, as a hole; a stop cuts it, a crash does not."""
+    properties = {"log.preallocate": "true", "log.segment.bytes": str(SEGMENT_BYTES)}
+    expected: list[bytes | None] = []
+
+    def log_file() -> Path:
+        (path,) = tmp_path.glob("data/preallocated-0/*.log")
+        return path
+
+    def write(broker: Any) -> None:
+        for _ in range(3):
+            value = b"%d" % len(expected)
+            with CLIENT.Producer(broker.bootstrap_servers, ProducerOptions()) as producer:
+                assert producer.produce("preallocated", [Message(value)])[0].offset == len(expected)
+            expected.append(value)
+
+    def check_file(broker: Any) -> None:
+        size = log_file().stat()
+        assert size.st_size == SEGMENT_BYTES
+        assert size.st_blocks * 512 < SEGMENT_BYTES // 4
+        broker.stop() if clean else broker.kill()
+        assert (log_file().stat().st_size < 10_000) == clean
+
+    def read_all(broker: Any) -> list[bytes | None]:
+        with CLIENT.Consumer(broker.bootstrap_servers, ConsumerOptions()) as consumer:
+            consumer.assign([("preallocated", 0)])
+            return [record.value for record in read(consumer, len(expected))]
+
+    with ApacheKafkaBroker({**SHARED_PROPERTIES, **properties}, directory=tmp_path) as kafka:
+        with load("kafka_python").Admin(kafka.bootstrap_servers) as admin:
+            admin.create_topic("preallocated")
+        write(kafka)
+        check_file(kafka)
+    broker = start_broker(properties, directory=tmp_path)
+    wait_until(lambda: read_all(broker) == expected, what="the records")
+    write(broker)
+    check_file(broker)
+    with ApacheKafkaBroker({**SHARED_PROPERTIES, **properties}, directory=tmp_path) as kafka:
+        wait_until(lambda: read_all(kafka) == expected, what="the records")
+        write(kafka)
+        kafka.stop() if clean else kafka.kill()
+    broker = start_broker(directory=tmp_path)
+    assert read_all(broker) == expected
+    with CLIENT.Producer(broker.bootstrap_servers, ProducerOptions()) as producer:
+        assert producer.produce("preallocated", [Message(b"last")])[0].offset == len(expected)
+    assert "Traceback" not in broker.log_text()

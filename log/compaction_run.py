@@ -80,6 +80,11 @@ class Job(NamedTuple):
     read_bytes: int
     bytes_per_second: float
 
+    @property
+    def preallocated_bytes(self) -> int:
+        """A SegmentConfig's: nothing else is appended to what compaction writes."""
+        return 0
+
 
 class Mapped(NamedTuple):
     """How far the dirty part was mapped, as far as memory went, and how many keys it has."""

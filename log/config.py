@@ -49,11 +49,13 @@ class LogConfig(PropertySet):
     Beyond the declared properties there are, derived once:
         segment_limit_bytes: size at which a segment is rolled: `internal.segment.bytes` or `segment.bytes`
         max_segment_ms: age at which a segment is rolled; compacted topics also heed `max.compaction.lag.ms`
+        preallocated_bytes: size that the file of an active segment gets at once, 0 for none
         compacts, deletes: what `cleanup.policy` asks for; a topic with neither keeps everything for ever
     """
 
     segment_limit_bytes: int
     max_segment_ms: int
+    preallocated_bytes: int
     compacts: bool
     deletes: bool
 
@@ -234,7 +236,8 @@ class LogConfig(PropertySet):
         "preallocate",
         False,
         synonyms=["log.preallocate"],
-        doc="Whether a new segment's file gets its full size at once.",
+        doc="Whether the file of an active segment has the size segment.bytes, with a hole behind its batches. That "
+        "makes syncs cheaper and takes no room on the disk; a segment that is rolled is cut to its batches.",
     )
     remote_log_copy_disable = boolean(
         "remote.log.copy.disable",
@@ -312,6 +315,7 @@ class LogConfig(PropertySet):
         self.deletes = "delete" in policies
         override = self.internal_segment_bytes
         self.segment_limit_bytes = self.segment_bytes if override is None else override
+        self.preallocated_bytes = self.segment_limit_bytes if self.preallocate else 0
         lag_ms = self.max_compaction_lag_ms
         self.max_segment_ms = min(lag_ms, self.segment_ms) if self.compacts else self.segment_ms
 

@@ -21,6 +21,7 @@ from odradek.protocol.errors import ErrorCode, KafkaError
 
 Piece = bytes | bytearray | memoryview
 TEMPORARY_SUFFIX = ".tmp"
+_ZERO_CHECK_BYTES = 1 << 20
 
 
 class LogDirFailure(KafkaError):  # noqa: N818 - a state of the directory, not of one call
@@ -82,6 +83,10 @@ class File(Protocol):
         ...
 
     def size_bytes(self) -> int: ...
+
+    def data_from(self, position: int) -> int:
+        """The first position from `position` on that may hold other bytes than zeros; the file's size if none does."""
+        ...
 
     def truncate(self, size_bytes: int) -> None:
         """Cut the file, or extend it with zeros that take no room on the disk."""
@@ -203,6 +208,17 @@ def remove_if_exists(fs: FileSystem, path: str) -> bool:
     return True
 
 
+def ends_in_zeros(file: File, position: int) -> bool:
+    """Whether the file holds nothing but zeros from a position on. Reads what is not a hole."""
+    end = file.size_bytes()
+    while (position := file.data_from(position)) < end:
+        data = file.pread(position, _ZERO_CHECK_BYTES)
+        if data != bytes(len(data)):
+            return False
+        position += len(data)
+    return True
+
+
 class OsFile:
     """A file of the operating system."""
 
@@ -250,6 +266,13 @@ class OsFile:
 
     def size_bytes(self) -> int:
         return os.fstat(self.fd).st_size
+
+    def data_from(self, position: int) -> int:
+        try:
+            return os.lseek(self.fd, position, os.SEEK_DATA)
+        except OSError as error:
+            # ENXIO: none up to the file's end. Anything else: the file system does not have holes.
+            return self.size_bytes() if error.errno == errno.ENXIO else position
 
     def truncate(self, size_bytes: int) -> None:
         os.ftruncate(self.fd, size_bytes)
@@ -467,6 +490,9 @@ class MemoryFile:
 
     def size_bytes(self) -> int:
         return self._node.content.size
+
+    def data_from(self, position: int) -> int:
+        return position if position < len(self._node.content.data) else self._node.content.size
 
     def truncate(self, size_bytes: int) -> None:
         self._fs.before("truncate", self.path)

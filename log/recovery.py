@@ -136,7 +136,7 @@ class _Loader:
             self._find_epochs(self.segments[:first])
         if not is_clean:
             self._recover_from(first, log_start_offset)
-        end_offset = self.segments[-1].next_offset() if self.segments else None
+        end_offset = self._find_end(log_start_offset) if self.segments else None
         if end_offset is not None and end_offset < recovery_point and first:
             logger.warning(
                 "verifying the whole log, since it does not reach its recovery point directory=%s end=%d point=%d",
@@ -176,6 +176,16 @@ class _Loader:
         recall_batches(producers, self.segments, self.now_ms)
         rebuilt = [segment for segment in self.segments if segment in self.rebuilt]
         return LoadedState(self.segments, start_offset, end_offset, new_point, self.epochs, producers, rebuilt)
+
+    def _find_end(self, log_start_offset: int) -> int:
+        """The log's end. If the last segment's file goes on behind its last batch, it is recovered and cut."""
+        last = self.segments[-1]
+        next_offset, position = last.find_end()
+        if position == last.size_bytes:
+            return next_offset
+        logger.warning("verifying a segment whose file goes on behind its batches file=%s", last.path(LOG_SUFFIX))
+        self._recover_from(len(self.segments) - 1, log_start_offset)
+        return last.next_offset()
 
     def _read_epochs(self) -> None:
         """The checkpoint is written unsynced between two flushes, so a crash of the machine may have torn it."""
@@ -341,7 +351,13 @@ class _Loader:
         producers.settle_latest_snapshot(sync=bool(after))
         report = self.report
         report.verified_bytes += segment.size_bytes
-        report.removed_bytes += removed_bytes
+        if found.flaw is not None:
+            report.removed_bytes += removed_bytes
+        elif removed_bytes:
+            # Without `preallocate` a loss of power may have left them, in place of what was not synced.
+            level = logging.INFO if self.config.preallocate else logging.WARNING
+            path, at = segment.path(LOG_SUFFIX), segment.size_bytes
+            logger.log(level, "cut the zeros behind the last batch file=%s at=%d bytes=%d", path, at, removed_bytes)
         report.segments += 1
         return found.flaw
 

@@ -49,6 +49,8 @@ class SegmentConfig(Protocol):
     def index_interval_bytes(self) -> int: ...
     @property
     def segment_index_bytes(self) -> int: ...
+    @property
+    def preallocated_bytes(self) -> int: ...
 
 
 class DeletedSegment(NamedTuple):
@@ -70,8 +72,9 @@ def file_name(base_offset: int, suffix: str) -> str:
 class Segment:
     """Raises OSError from any method that touches the disk.
 
-    `size_bytes` is what the .log file holds of whole, appended batches; the file is never longer after a failed append
-    unless the disk refused to cut it as well; then `is_torn` is set.
+    `size_bytes` is what the .log file holds of whole, appended batches. With `preallocate` the file of the active
+    segment goes on with zeros, a hole. Otherwise it is never longer, unless the disk refused to cut it after a failed
+    append; then `is_torn` is set.
 
     `roll_timestamp` is `first_timestamp` for a quick comparison: far in the future while the segment is empty, far in
     the past where its age has to be told in another way.
@@ -85,9 +88,11 @@ class Segment:
         "_first_timestamp",
         "_fs",
         "_index_interval_bytes",
+        "_is_extended",
         "_is_repaired",
         "_max_timestamp",
         "_offset_of_max_timestamp",
+        "_preallocated_bytes",
         "_ready",
         "base_offset",
         "created_ms",
@@ -125,6 +130,8 @@ class Segment:
         self.created_ms = now_ms
         self.roll_jitter_ms = roll_jitter_ms
         self._index_interval_bytes = config.index_interval_bytes
+        self._preallocated_bytes = config.preallocated_bytes
+        self._is_extended = False
         index_bytes = config.segment_index_bytes
         self.file: File = fs.open(self.path(LOG_SUFFIX), create=fresh)
         self.size_bytes = 0 if fresh else self.file.size_bytes()
@@ -195,7 +202,10 @@ class Segment:
         self.size_bytes = position
 
     def _make_ready(self) -> None:
-        """Before the first append: the indexes on the disk get their full size and the memory what appends need."""
+        """Before the first append: the files on the disk get their full size and the memory what appends need."""
+        if self.size_bytes < self._preallocated_bytes:
+            self._is_extended = True
+            self.file.truncate(self._preallocated_bytes)
         self.offset_index.preallocate()
         self.time_index.preallocate()
         _ = self.max_timestamp
@@ -366,10 +376,14 @@ class Segment:
 
     def next_offset(self) -> int:
         """The offset behind the last batch, found from the last index entry on."""
-        offset = self.base_offset
-        for _, header in self.headers(self.floor_position(self.offset_index.last_offset)):
-            offset = header.last_offset + 1
-        return offset
+        return self.find_end()[0]
+
+    def find_end(self) -> tuple[int, int]:
+        """The offset and the position behind the last batch, found from the last index entry on."""
+        offset, end = self.base_offset, 0
+        for position, header in self.headers(self.floor_position(self.offset_index.last_offset)):
+            offset, end = header.last_offset + 1, position + header.size_bytes
+        return offset, end
 
     # Timestamps
 
@@ -493,7 +507,10 @@ class Segment:
         return found, removed_bytes
 
     def seal(self) -> None:
-        """The segment takes no more appends: add the last time index entry and trim the indexes."""
+        """The segment takes no more appends: add the last time index entry and trim the files."""
+        if self._is_extended:
+            self.file.truncate(self.size_bytes)
+            self._is_extended = False
         self.time_index.append_if_later(self.max_timestamp, self._offset_of_max_timestamp)
         self.transaction_index.write_pending()
         self.time_index.trim()

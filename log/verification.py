@@ -9,6 +9,7 @@ from collections.abc import Callable
 from struct import Struct
 from typing import TYPE_CHECKING, Final
 
+from odradek.log.filesystem import ends_in_zeros
 from odradek.log.index import OffsetIndex, TimeIndex
 from odradek.protocol.crc import crc32c
 from odradek.protocol.record_batch import ATTRIBUTES_POSITION, HEADER, LOG_OVERHEAD, RECORD_BATCH_OVERHEAD, BatchHeader
@@ -27,7 +28,8 @@ _LENGTH = Struct(">i")
 class Verified:
     """What a segment holds up to its first bad byte.
 
-    `size_bytes`: of whole, sound batches; `flaw` says what is wrong behind them, None if there is nothing
+    `size_bytes`: of whole, sound batches
+    `flaw`: what is wrong behind them; None if there is nothing, or nothing but zeros
     `next_offset`: the offset behind the last of them
     `offset_entries`, `time_entries`: the sparse indexes, encoded; the last time entry of a sealed segment is not in it
     """
@@ -110,6 +112,9 @@ def verify(
         if position < end and at < size:
             needed = _bytes_needed(buffer, at, size, end - position)
             if needed <= size - at:
+                if ends_in_zeros(segment.file, position):
+                    # The file was made longer than its batches (preallocate) and not cut.
+                    break
                 flaw = _flaw(view[at:size], next_offset, limit_offset, end - position)
             elif needed > len(buffer):
                 buffer = bytearray(needed)

@@ -233,7 +233,8 @@ CASES = {
         lambda life: life.fs.open(life.path(-1, ".log")).truncate(life.position(-1, -1) + 20),
         r"file=\S+\.log .*why=a batch is cut off in its header", is_clean=False, keep=up_to(-1, -1),
     ),
-    "zeros at the end": Case(grown(-1, ".log", 5000), r"file=\S+\.log .*why=a batch has length 0", is_clean=False),
+    "zeros at the end": Case(grown(-1, ".log", 5000), r"zeros .*file=\S+\.log at=\d+ bytes=\d+", is_clean=False),
+    "zeros at the end after a clean stop": Case(grown(-1, ".log", 5000), r"zeros .*file=\S+\.log at=\d+ bytes=\d+"),
     "garbage at the end": Case(
         lambda life: life.write(life.path(-1, ".log"), life.segments[-1].size_bytes, b"garbage" * 30),
         r"cut at its first bad byte file=\S+\.log", is_clean=False,

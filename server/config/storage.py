@@ -165,7 +165,7 @@ class StorageProperties(PropertySet):
         "log.preallocate",
         False,
         update_mode=UpdateMode.CLUSTER_WIDE,
-        doc="Whether a new segment's file gets its full size at once.",
+        doc="Whether the file of an active segment has its full size, with a hole behind its batches.",
     )
     log_message_timestamp_type = string(
         "log.message.timestamp.type",
