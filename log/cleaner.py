@@ -18,7 +18,6 @@ from typing import Protocol
 
 from odradek.log.background import RunInThread
 from odradek.log.cleanable import Target, find_target, first_dirty_offset, group_segments
-from odradek.log.compaction import LastRecord
 from odradek.log.compaction_run import (
     Cancelled,
     Job,
@@ -152,14 +151,6 @@ class _Compaction:
         except ValueError:
             return False
         return segments[first : first + len(group)] == group and len(segments) > first + len(group)
-
-
-def last_records(log: PartitionLog) -> dict[int, LastRecord]:
-    """Of each producer that the log knows."""
-    return {
-        producer_id: LastRecord(entry.batches[-1].last_offset if entry.batches else -1, entry.epoch)
-        for producer_id, entry in log.producer_state.producers.items()
-    }
 
 
 class Cleaner:
@@ -362,12 +353,12 @@ class Cleaner:
             self._finish(compaction)
             return
         group = compaction.groups.pop(0)
-        records = last_records(compaction.log)
+        producers = bytes(compaction.log.producer_state.producers.records)
         bases = tuple(segment.base_offset for segment in group)
         written: list[Segment] = []
 
         def write() -> None:
-            compaction.worker.write(bases, records)
+            compaction.worker.write(bases, producers)
             config = compaction.log.config
             written.append(
                 Segment(

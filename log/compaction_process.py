@@ -23,7 +23,6 @@ from contextlib import suppress
 from threading import Lock
 from typing import Any
 
-from odradek.log.compaction import LastRecord
 from odradek.log.compaction_run import (
     Cancelled,
     CompactionFailed,
@@ -90,8 +89,8 @@ class ProcessWorker:
     def begin(self, job: Job) -> Mapped:
         return Mapped(*self._ask((_BEGIN, tuple(job))))
 
-    def write(self, bases: tuple[int, ...], last_records: dict[int, LastRecord]) -> None:
-        self._ask((_WRITE, (bases, {producer_id: tuple(record) for producer_id, record in last_records.items()})))
+    def write(self, bases: tuple[int, ...], producers: bytes) -> None:
+        self._ask((_WRITE, (bases, producers)))
 
     def _ask(self, command: tuple[Any, ...]) -> Any:
         try:
@@ -237,9 +236,9 @@ class _Child:
         self._run = CompactionRun(OsFileSystem(), job, throttle)
         return self._run.map_keys()
 
-    def write(self, bases: tuple[int, ...], last_records: dict[int, tuple[int, int]]) -> None:
+    def write(self, bases: tuple[int, ...], producers: bytes) -> None:
         assert self._run is not None, "begin comes first"
-        self._run.write(bases, {producer_id: LastRecord(*record) for producer_id, record in last_records.items()})
+        self._run.write(bases, producers)
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from odradek.log.compaction import Filter, LastRecord, Transactions, iter_keys, 
 from odradek.log.filesystem import FileSystem, remove_if_exists
 from odradek.log.offset_map import OffsetMap
 from odradek.log.pacing import Pacer
+from odradek.log.producer_table import RECORD
 from odradek.log.segment import (
     CLEANED_SUFFIX,
     INDEX_SUFFIX,
@@ -31,6 +32,7 @@ from odradek.protocol.record_batch import (
 )
 
 _LEAST_READ_BYTES = 4096
+_DECODED_AT_ONCE = 1000
 # So that no single sync takes long: the process is silent meanwhile, and others who use the disk wait.
 _SYNC_BYTES = 64 << 20
 
@@ -101,8 +103,11 @@ class Worker(Protocol):
 
     def begin(self, job: Job) -> Mapped: ...
 
-    def write(self, bases: tuple[int, ...], last_records: dict[int, LastRecord]) -> None:
-        """Write what becomes of these neighbouring segments. Groups come in the order of offsets."""
+    def write(self, bases: tuple[int, ...], producers: bytes) -> None:
+        """Write what becomes of these neighbouring segments. Groups come in the order of offsets.
+
+        `producers` is a RECORD for each producer that the log knows.
+        """
         ...
 
     def cancel(self) -> None:
@@ -130,10 +135,10 @@ class LocalWorker:
         with _plain_failures():
             return self._run.map_keys()
 
-    def write(self, bases: tuple[int, ...], last_records: dict[int, LastRecord]) -> None:
+    def write(self, bases: tuple[int, ...], producers: bytes) -> None:
         assert self._run is not None, "begin comes first"
         with _plain_failures():
-            self._run.write(bases, last_records)
+            self._run.write(bases, producers)
 
     def _check(self) -> None:
         if self._is_cancelled:
@@ -238,11 +243,11 @@ class CompactionRun:
             offsets.latest_offset = offset
         return True
 
-    def write(self, bases: Iterable[int], last_records: dict[int, LastRecord]) -> None:
-        """`last_records`: what the producers are at now; a batch may have become the last one only since the start."""
+    def write(self, bases: Iterable[int], producers: bytes) -> None:
+        """`producers`: as they are now; a batch may have become the last one only since the start."""
         decide, job = self._filter, self._job
         assert decide is not None, "map_keys comes first"
-        decide.last_records = last_records
+        decide.last_records = self._last_records(producers)
         bases = list(bases)
         target = Segment(self._fs, job.directory, bases[0], job, now_ms=job.now_ms, fresh=True, suffix=CLEANED_SUFFIX)
         self._transactions.index = target.transaction_index
@@ -264,6 +269,14 @@ class CompactionRun:
             self._fs.sync_path(target.path(kind))
         self._fs.set_modified_ms(target.path(LOG_SUFFIX), self._fs.modified_ms(self._path(bases[-1], LOG_SUFFIX)))
         self._pause(0)
+
+    def _last_records(self, producers: bytes) -> dict[int, LastRecord]:
+        found: dict[int, LastRecord] = {}
+        for number, (producer_id, epoch, _, offset, *_) in enumerate(RECORD.iter_unpack(producers)):
+            found[producer_id] = LastRecord(offset, epoch)
+            if number % _DECODED_AT_ONCE == 0:
+                self._pause(0)
+        return found
 
     def _path(self, base_offset: int, suffix: str) -> str:
         return f"{self._job.directory}/{file_name(base_offset, suffix)}"

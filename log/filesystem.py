@@ -185,7 +185,7 @@ def write_atomically(fs: FileSystem, path: str, data: bytes, *, sync: bool = Tru
         fs.sync_directory(path.rpartition("/")[0])
 
 
-def write_whole(fs: FileSystem, path: str, data: bytes, *, sync: bool) -> None:
+def write_whole(fs: FileSystem, path: str, data: bytes | bytearray, *, sync: bool) -> None:
     """Make a file of this content, or give it to one that is there. If it raises, something of it may be there."""
     file = fs.open(path, create=True)
     try:

@@ -153,7 +153,7 @@ class LogAppend(LogState):
                         segment = self._roll(offset, now_ms)
                     if producer_id >= 0:
                         producers = self.producer_state
-                        entry = producers.producers.get(producer_id)
+                        entry = producers.producers.recent.get(producer_id) or producers.producers.get(producer_id)
                         is_transactional = attributes & 0x10 != 0
                         if (
                             is_transactional

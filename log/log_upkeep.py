@@ -21,6 +21,7 @@ from odradek.log.config import LogConfig
 from odradek.log.filesystem import DiskFullError, FileSystem, LogDirFailure, is_disk_full
 from odradek.log.log_directory import LogDirectory, Offsets
 from odradek.log.partition_log import PartitionLog
+from odradek.log.producer_expiry import ProducerExpiry
 from odradek.log.segment import DeletedSegment
 from odradek.properties import INT64_MAX
 from odradek.protocol.errors import ErrorCode
@@ -231,7 +232,7 @@ class LogUpkeep:
             add(self._checkpoint_step(file_name), interval_ms, first_ms)
         add(self._look_for_room, _ROOM_CHECK_MS, now_ms + _ROOM_CHECK_MS)
         expiry_ms = settings.producer_id_expiration_check_interval_ms
-        add(sweep(_expire_producers), expiry_ms, now_ms + expiry_ms)
+        add(ProducerExpiry(self.all_logs), expiry_ms, now_ms + expiry_ms)
         if settings.log_cleaner_enable:
             backoff_ms = self.cleaner.backoff_ms
             self._cleaning = add(self.cleaner.step, backoff_ms, now_ms + backoff_ms)
@@ -412,7 +413,3 @@ class LogUpkeep:
             cleaned = self.cleaner.offsets
             return {key: cleaned[key] for key, _ in logs if key in cleaned}
         return {key: log.log_start_offset for key, log in logs if log.log_start_offset > log.segments[0].base_offset}
-
-
-def _expire_producers(log: PartitionLog, now_ms: int) -> None:
-    log.producer_state.remove_expired(now_ms)

@@ -3,7 +3,8 @@
 Its epoch, its last five batches, to recognize one that is sent again, and the first offset of its open transaction.
 """
 
-from collections import deque
+from collections.abc import Iterable
+from struct import Struct
 from typing import Final, NamedTuple
 
 NO_SEQUENCE: Final = -1
@@ -11,6 +12,14 @@ NO_EPOCH: Final = -1
 NO_OFFSET: Final = -1
 RETAINED_BATCHES: Final = 5
 """As many as a producer may have in flight."""
+
+MARK: Final = Struct("=iqiq")
+"""A BatchMark, encoded."""
+_pack_mark = MARK.pack
+_MARK_BYTES: Final = MARK.size
+MARKS_BYTES: Final = RETAINED_BATCHES * _MARK_BYTES
+NO_MARKS: Final = b"\xff" * MARKS_BYTES
+"""No batch: all fields of all marks are -1."""
 
 
 class BatchMark(NamedTuple):
@@ -27,37 +36,59 @@ class BatchMark(NamedTuple):
 
 
 class ProducerEntry:
-    """One producer id. `transaction_start` is the first offset of its open transaction, -1 if none is open."""
+    """One producer id. `transaction_start` is the first offset of its open transaction, -1 if none is open.
+
+    `marks` are its last batches, encoded, the newest at the end; an append costs one `pack` and no object that lasts.
+    """
 
     __slots__ = (
-        "batches",
         "coordinator_epoch",
         "epoch",
         "last_sequence",
         "last_timestamp",
+        "marks",
         "producer_id",
         "transaction_start",
     )
 
-    def __init__(self, producer_id: int) -> None:
+    def __init__(
+        self,
+        producer_id: int,
+        epoch: int = NO_EPOCH,
+        last_sequence: int = NO_SEQUENCE,
+        last_timestamp: int = -1,
+        coordinator_epoch: int = -1,
+        transaction_start: int = NO_OFFSET,
+        marks: bytes = NO_MARKS,
+    ) -> None:
         self.producer_id = producer_id
-        self.epoch = NO_EPOCH
-        self.coordinator_epoch = -1
-        self.last_timestamp = -1
-        self.last_sequence = NO_SEQUENCE
-        self.transaction_start = NO_OFFSET
-        self.batches: deque[BatchMark] = deque(maxlen=RETAINED_BATCHES)
+        self.epoch = epoch
+        self.last_sequence = last_sequence
+        self.last_timestamp = last_timestamp
+        self.coordinator_epoch = coordinator_epoch
+        self.transaction_start = transaction_start
+        self.marks = marks
 
     def set_epoch(self, epoch: int) -> None:
         """Batches of another epoch are forgotten."""
         if epoch != self.epoch:
             self.epoch = epoch
-            self.batches.clear()
+            self.marks = NO_MARKS
             self.last_sequence = NO_SEQUENCE
 
-    def add(self, epoch: int, mark: BatchMark) -> None:
+    def add(self, epoch: int, last_sequence: int, last_offset: int, offset_delta: int, timestamp: int) -> None:
+        """A batch was appended."""
         if epoch != self.epoch:
             self.set_epoch(epoch)
-        self.batches.append(mark)
-        self.last_sequence = mark.last_sequence
-        self.last_timestamp = mark.timestamp
+        self.marks = self.marks[_MARK_BYTES:] + _pack_mark(last_sequence, last_offset, offset_delta, timestamp)
+        self.last_sequence = last_sequence
+        self.last_timestamp = timestamp
+
+    @property
+    def batches(self) -> list[BatchMark]:
+        """The last batches of its epoch, oldest first."""
+        return [mark for mark in map(BatchMark._make, MARK.iter_unpack(self.marks)) if mark.last_offset >= 0]
+
+    @batches.setter
+    def batches(self, batches: Iterable[BatchMark]) -> None:
+        self.marks = b"".join([_pack_mark(*mark) for mark in batches]).rjust(MARKS_BYTES, b"\xff")

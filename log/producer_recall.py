@@ -30,35 +30,39 @@ def recall_batches(state: ProducerState, segments: Sequence[Segment], now_ms: in
     ones near to it.
     """
     window = _FIRST_WINDOW_BYTES
-    while True:
-        wanted = {p: entry for p, entry in state.producers.items() if _may_repeat_more(entry, now_ms)}
-        if not wanted:
-            return
+    producers = state.producers
+    # Producers with their epochs.
+    wanted: dict[int, int] = {}
+    for producer_id in producers.written_since(now_ms - REPEATED_WITHIN_MS):
+        entry = producers[producer_id]
+        if _may_repeat_more(entry):
+            wanted[producer_id] = entry.epoch
+    while wanted:
         seen: dict[int, deque[BatchMark]] = {}
         count = 0
         for header in _last_headers(segments, window):
             count += 1
-            entry = wanted.get(header.producer_id)
-            if entry is None or header.is_control or header.producer_epoch != entry.epoch:
+            if header.is_control or header.producer_epoch != wanted.get(header.producer_id):
                 continue
             mark = BatchMark(
                 header.last_sequence, header.last_offset, header.last_offset - header.base_offset, header.max_timestamp
             )
             seen.setdefault(header.producer_id, deque(maxlen=RETAINED_BATCHES)).append(mark)
         for producer_id, marks in seen.items():
-            if marks[-1].last_offset == wanted[producer_id].batches[-1].last_offset:
-                wanted[producer_id].batches = marks
+            entry = producers[producer_id]
+            if marks[-1].last_offset == entry.batches[-1].last_offset:
+                entry.batches = list(marks)
+            if not _may_repeat_more(entry):
+                del wanted[producer_id]
         if window >= _LARGEST_WINDOW_BYTES or count > _MOST_BATCHES:
             return
         window *= 4
 
 
-def _may_repeat_more(entry: ProducerEntry, now_ms: int) -> bool:
-    """Whether it wrote lately, and batches before the first that is known."""
-    if not 0 < len(entry.batches) < RETAINED_BATCHES or now_ms - entry.last_timestamp > REPEATED_WITHIN_MS:
-        return False
-    first = entry.batches[0]
-    return first.last_sequence > first.offset_delta
+def _may_repeat_more(entry: ProducerEntry) -> bool:
+    """Whether it wrote batches before the first that is known."""
+    batches = entry.batches
+    return 0 < len(batches) < RETAINED_BATCHES and batches[0].last_sequence > batches[0].offset_delta
 
 
 def _last_headers(segments: Sequence[Segment], window: int) -> Iterator[BatchHeader]:

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from odradek.log.filesystem import FileSystem, is_disk_full, remove_if_exists, write_whole
 from odradek.log.producer_entry import NO_EPOCH, NO_OFFSET, BatchMark, ProducerEntry
 from odradek.log.producer_snapshots import CorruptSnapshotError, decode_snapshot, encode_snapshot
+from odradek.log.producer_table import RECORD, ProducerTable
 from odradek.log.segment import SNAPSHOT_SUFFIX, file_name
 from odradek.protocol.errors import ErrorCode, KafkaError
 
@@ -64,7 +65,7 @@ class ProducerState:
         self._fs = fs
         self.directory = directory
         self.expiration_ms = expiration_ms
-        self.producers: dict[int, ProducerEntry] = {}
+        self.producers = ProducerTable()
         self.verifications: dict[int, Verification] = {}
         self.end_offset = 0
         self.last_snapshot_offset = 0
@@ -189,10 +190,10 @@ class ProducerState:
         is_transactional: bool,
     ) -> None:
         """A data batch was written."""
-        entry = self.producers.get(producer_id)
+        entry = self.producers.recent.get(producer_id)
         if entry is None:
-            entry = self.producers[producer_id] = ProducerEntry(producer_id)
-        entry.add(epoch, BatchMark(last_sequence, last_offset, last_offset - first_offset, timestamp))
+            entry = self.producers.get(producer_id) or self.producers.add(producer_id)
+        entry.add(epoch, last_sequence, last_offset, last_offset - first_offset, timestamp)
         if is_transactional:
             self.verifications.pop(producer_id, None)
             if entry.transaction_start < 0:
@@ -204,9 +205,7 @@ class ProducerState:
         self, producer_id: int, epoch: int, coordinator_epoch: int, offset: int, timestamp: int, is_abort: bool
     ) -> CompletedTransaction | None:
         """A marker was written; the transaction it closed, if one was open. Follow with `complete`."""
-        entry = self.producers.get(producer_id)
-        if entry is None:
-            entry = self.producers[producer_id] = ProducerEntry(producer_id)
+        entry = self.producers.get(producer_id) or self.producers.add(producer_id)
         verification = self.verifications.get(producer_id)
         # A marker of the epoch that is being verified ends the transaction before that one.
         if verification is not None and not (verification.adds_partition and verification.epoch == epoch):
@@ -238,16 +237,19 @@ class ProducerState:
         self.end_offset = max(self.end_offset, log_start_offset)
         self.last_snapshot_offset = self._snapshots[-1] if self._snapshots else log_start_offset
 
-    def remove_expired(self, now_ms: int) -> None:
-        """Forget producers that wrote nothing for `expiration_ms` (producer.id.expiration.ms)."""
-        for producer_id in [p for p, entry in self.producers.items() if self._is_expired(entry, now_ms)]:
-            del self.producers[producer_id]
+    def remove_expired(self, now_ms: int, end: int, count: int) -> int:
+        """Forget producers that wrote nothing for `expiration_ms` (producer.id.expiration.ms).
+
+        It looks at up to `count` of them before position `end`, and returns where they began: 0 when it is through.
+        """
+        for producer_id in self.producers.idle_since(now_ms - self.expiration_ms, end, count):
+            self.producers.remove(producer_id)
+        return max(0, end - count)
+
+    def remove_expired_verifications(self, now_ms: int) -> None:
         for producer_id, verification in list(self.verifications.items()):
             if now_ms - verification.began_ms >= self.expiration_ms:
                 del self.verifications[producer_id]
-
-    def _is_expired(self, entry: ProducerEntry, now_ms: int) -> bool:
-        return entry.transaction_start < 0 and now_ms - entry.last_timestamp >= self.expiration_ms
 
     def _find_first_unstable(self) -> None:
         first = min(self._ongoing, default=NO_OFFSET)
@@ -276,7 +278,7 @@ class ProducerState:
                 self._fs.sync_path(self.snapshot_path(self._unsynced_snapshot))
                 self._unsynced_snapshot = NO_OFFSET
             return None
-        data = encode_snapshot(self.producers.values())
+        data = encode_snapshot(self.producers.records)
         path = self.snapshot_path(self.end_offset)
         if self.end_offset == self._spared_snapshot and self._fs.read_bytes(path) == data:
             self._spared_snapshot = NO_OFFSET
@@ -290,7 +292,7 @@ class ProducerState:
         self._unsynced_snapshot = NO_OFFSET if sync else self.end_offset
         return self.end_offset
 
-    def _write_snapshot(self, path: str, data: bytes, *, sync: bool) -> None:
+    def _write_snapshot(self, path: str, data: bytearray, *, sync: bool) -> None:
         try:
             write_whole(self._fs, path, data, sync=sync)
         except OSError:
@@ -365,16 +367,14 @@ class ProducerState:
         while self._snapshots:
             offset = self._snapshots[-1]
             try:
-                entries = decode_snapshot(self._fs.read_bytes(self.snapshot_path(offset)))
+                records = decode_snapshot(self._fs.read_bytes(self.snapshot_path(offset)))
             except (CorruptSnapshotError, FileNotFoundError) as error:
                 logger.warning("removing producer snapshot file=%s why=%s", self.snapshot_path(offset), error)
                 self._remove_snapshot(offset)
                 continue
-            for entry in entries:
-                if not self._is_expired(entry, now_ms):
-                    self.producers[entry.producer_id] = entry
-                    if entry.transaction_start >= 0:
-                        self._ongoing[entry.transaction_start] = entry.producer_id
+            self.producers.load(records)
+            self._ongoing = {fields[-1]: fields[0] for fields in RECORD.iter_unpack(records) if fields[-1] >= 0}
+            self.remove_expired(now_ms, len(self.producers), len(self.producers))
             self.last_snapshot_offset = self.end_offset = offset
             self._find_first_unstable()
             return

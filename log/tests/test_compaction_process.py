@@ -12,7 +12,6 @@ import pytest
 
 from odradek.log import cleaner as cleaner_module
 from odradek.log import compaction_process
-from odradek.log.compaction import LastRecord
 from odradek.log.compaction_process import ProcessWorker
 from odradek.log.compaction_run import Cancelled, WorkerLost, WorkerStalled
 from odradek.log.filesystem import OsFileSystem
@@ -248,10 +247,10 @@ def test_a_worker_tells_death_from_cancelling(workers):
     lost, cancelled = workers(), workers()
     os.kill(lost.pid, signal.SIGKILL)
     with pytest.raises(WorkerLost, match=str(lost.pid)):
-        lost.write((0,), {})
+        lost.write((0,), b"")
     cancelled.cancel()
     with pytest.raises(Cancelled):
-        cancelled.write((0,), {})
+        cancelled.write((0,), b"")
 
 
 class StalledWorkers(Workers):
@@ -320,7 +319,7 @@ def test_a_process_without_progress_is_killed_and_its_log_tried_again_later(tmp_
 def test_a_process_that_takes_no_commands_is_without_progress(stalled):
     """They are larger than what the pipe holds."""
     with pytest.raises(WorkerStalled):
-        stalled().write((0,), {producer_id: LastRecord(1, 0) for producer_id in range(100_000)})
+        stalled().write((0,), bytes(1 << 20))
 
 
 def test_heartbeats_are_progress():

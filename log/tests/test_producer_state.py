@@ -138,9 +138,9 @@ def test_expiry_by_the_time_of_the_batches(state):
     add(state, 0, 10, timestamp=5000)
     add(state, 0, 11, producer_id=8, timestamp=5001)
     add(state, 0, 12, producer_id=9, timestamp=0, transactional=True)
-    state.remove_expired(5999)
+    state.remove_expired(5999, end=10, count=10)
     assert set(state.producers) == {7, 8, 9}
-    state.remove_expired(6000)
+    state.remove_expired(6000, end=10, count=10)
     assert set(state.producers) == {8, 9}, "an open transaction keeps its producer"
 
 

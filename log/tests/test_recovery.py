@@ -350,7 +350,7 @@ def test_recovery_replaces_a_snapshot_that_is_wrong(is_end):
     log = open_log(fs, is_clean=False)
     assert list(log.producer_state.producers) == [7]
     assert [name for name in fs.list_names(DIRECTORY) if name.endswith(".snapshot")] == [f"{3:020d}.snapshot"]
-    assert fs.read_bytes(log.producer_state.snapshot_path(3)) == encode_snapshot(log.producer_state.producers.values())
+    assert fs.read_bytes(log.producer_state.snapshot_path(3)) == encode_snapshot(log.producer_state.producers.records)
 
 
 @pytest.mark.parametrize("seed", [None, 1, 2])

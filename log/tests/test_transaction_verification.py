@@ -96,7 +96,7 @@ def test_an_unknown_producer_begins_at_zero(state):
 
 def test_what_is_never_verified_expires(state):
     begin(state, now_ms=0)
-    state.remove_expired(999)
+    state.remove_expired_verifications(999)
     assert state.verifications
-    state.remove_expired(1000)
+    state.remove_expired_verifications(1000)
     assert not state.verifications

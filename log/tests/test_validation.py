@@ -310,7 +310,7 @@ class TestProducers:
     def test_expired_producers_are_forgotten(self):
         log = open_log(producer_expiration_ms=1000)
         append(log, idempotent(0))
-        log.producer_state.remove_expired(NOW_MS + 1000)
+        log.producer_state.remove_expired(NOW_MS + 1000, end=1, count=1)
         assert append(log, idempotent(77)).first_offset == 1
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from twisted.internet.defer import Deferred
 
+from odradek.log.producer_table import RECORD
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages.describe_producers import (
     DescribeProducersRequest,
@@ -85,14 +86,23 @@ def _producers(services: "Services", topic: str, index: int) -> DescribeProducer
         partition_index=index,
         active_producers=[
             DescribeProducersResponseProducerState(
-                producer_id=entry.producer_id,
-                producer_epoch=entry.epoch,
-                last_sequence=entry.last_sequence,
-                last_timestamp=entry.last_timestamp,
-                coordinator_epoch=entry.coordinator_epoch,
-                current_txn_start_offset=entry.transaction_start,
+                producer_id=producer_id,
+                producer_epoch=epoch,
+                last_sequence=last_sequence,
+                last_timestamp=last_timestamp,
+                coordinator_epoch=coordinator_epoch,
+                current_txn_start_offset=transaction_start,
             )
-            for entry in log.producer_state.producers.values()
+            for (
+                producer_id,
+                epoch,
+                last_sequence,
+                _,
+                _,
+                last_timestamp,
+                coordinator_epoch,
+                transaction_start,
+            ) in RECORD.iter_unpack(log.producer_state.producers.records)
         ],
     )
 
