@@ -204,8 +204,11 @@ def _rewritten(
     """
     try:
         if must_renumber:
+            source = bytearray(batch)
+            # The timestamps that were checked, also if the client states that there is one for all records.
+            source[ATTRIBUTES_POSITION + 1] &= ~LOG_APPEND_TIME_FLAG
             rewritten = build_batch(
-                ((record.timestamp, record.key, record.value, record.headers) for record in iter_records(batch)),
+                ((record.timestamp, record.key, record.value, record.headers) for record in iter_records(source)),
                 codec=target,
                 level=_level(target, config),
                 producer_id=header.producer_id,
@@ -262,7 +265,7 @@ def check_batch_records(
         if largest_delta is not None and header.base_timestamp >= NO_TIMESTAMP:
             max_timestamp = header.base_timestamp + largest_delta
             if (
-                max_timestamp - now_ms <= config.message_timestamp_after_max_ms
+                max_timestamp <= min(now_ms + config.message_timestamp_after_max_ms, INT64_MAX)
                 and config.message_timestamp_before_max_ms == INT64_MAX
             ):
                 return max_timestamp, is_numbered

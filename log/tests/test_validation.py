@@ -250,6 +250,28 @@ def test_timestamps_at_the_ends_of_the_64_bits_are_refused(codec, base, delta):
     assert raised.value.code == ErrorCode.INVALID_TIMESTAMP
 
 
+@NONE_AND_GZIP
+@pytest.mark.parametrize("count", [3, 10])
+def test_timestamps_beyond_the_64_bits_wrap_as_for_readers(codec, count):
+    """message.timestamp.after.max.ms was 2^63-1 by default before Apache Kafka 4.0."""
+    log = open_log(cfg=config(message_timestamp_after_max_ms=2**63 - 1))
+    produced = changed(batch([b"v"] * count, timestamp=[0, *range(1, count)], codec=codec), 27, ">q", 2**63 - 2)
+    with pytest.raises(KafkaError) as raised:
+        append(log, produced)
+    assert raised.value.code == ErrorCode.INVALID_TIMESTAMP
+    append(log, changed(produced, 27, ">q", 2**63 - count))
+    assert log.offset_of_max_timestamp() == (count - 1, 2**63 - 1, 0)
+
+
+@pytest.mark.parametrize("stated", [1, NOW_MS + 1, 2**62])
+def test_renumbered_records_keep_their_timestamps_whatever_the_client_sets(stated):
+    log = open_log()
+    wrong = misnumbered(batch([b"1", b"2"], timestamp=[NOW_MS - 5, NOW_MS - 3]), [1, 2])
+    log_append_time = changed(changed(wrong, 21, ">h", 0x08), 35, ">q", stated)
+    append(log, log_append_time)
+    assert log.offset_of_max_timestamp() == (1, NOW_MS - 3, 0)
+
+
 deltas = st.one_of(st.integers(-3, 130), st.integers(-9000, 9000), st.integers(-(2**45), HOUR_MS))
 
 
