@@ -294,6 +294,8 @@ class LogManager(LogUpkeep):
                     report=report,
                 )
                 log.update_high_watermark(offsets[HIGH_WATERMARKS_FILE].get(key, 0))
+                if not directory.was_clean:
+                    log.directory_unsynced()
                 if config.flush_before_acks and not directory.was_clean:
                     # What was found may be in memory only, and is about to be read.
                     log.flush(now_ms)
@@ -450,7 +452,7 @@ class LogManager(LogUpkeep):
             self.fail_directory(log.log_directory, failure)
             raise failure from error
         self._topic_ids[log.topic, log.partition] = topic_id
-        log.topic_id_written()
+        log.directory_unsynced()
         self._sync_names(log)
 
     def _sync_names(self, log: PartitionLog) -> None:

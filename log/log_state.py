@@ -215,8 +215,8 @@ class LogState:
                 self.leader_epochs = before
                 raise
 
-    def topic_id_written(self) -> None:
-        """The partition's topic id was written, unsynced: the next flush and the close of the log sync it."""
+    def directory_unsynced(self) -> None:
+        """Have the next flush, or the close of the log, sync the directory's name and the topic id in it."""
         self._is_new = True
 
     def _write_epochs(self) -> None:

@@ -93,6 +93,7 @@ class Segment:
         "_index_interval_bytes",
         "_is_extended",
         "_is_repaired",
+        "_log_path",
         "_max_timestamp",
         "_offset_of_max_timestamp",
         "_preallocated_bytes",
@@ -138,7 +139,8 @@ class Segment:
         self._preallocated_bytes = config.preallocated_bytes
         self._is_extended = False
         index_bytes = config.segment_index_bytes
-        self.file: File = fs.open(self.path(LOG_SUFFIX), create=fresh)
+        self._log_path = self.path(LOG_SUFFIX)
+        self.file: File = fs.open(self._log_path, create=fresh)
         self.size_bytes = 0 if fresh else self.file.size_bytes()
         self.offset_index = OffsetIndex(fs, self.path(INDEX_SUFFIX), base_offset, index_bytes, fresh=fresh)
         self.time_index = TimeIndex(fs, self.path(TIME_INDEX_SUFFIX), base_offset, index_bytes, fresh=fresh)
@@ -446,7 +448,7 @@ class Segment:
     @property
     def modified_ms(self) -> int:
         """When the .log file was changed last."""
-        return self._fs.modified_ms(self.path(LOG_SUFFIX))
+        return self._fs.modified_ms(self._log_path)
 
     def timestamps_read(self, largest: int, size_bytes: int) -> None:
         """Note the largest timestamp of the records in the first `size_bytes`, -1 for none."""
@@ -554,25 +556,35 @@ class Segment:
     def move(self, directory: str) -> None:
         """The directory was renamed."""
         self.directory = directory
-        self._update_paths()
+        for kind in SEGMENT_SUFFIXES:
+            self._update_path(kind)
 
     def rename(self, suffix: str) -> None:
-        """Change the suffix behind all file names, such as ".deleted"; the .log file first. May be tried again."""
+        """Change the suffix behind all file names, such as ".deleted"; the .log file first. May be tried again.
+
+        If it raises, the files renamed before are used under their new names.
+        """
         before, old = self.suffix, [self.path(kind) for kind in SEGMENT_SUFFIXES]
         self.suffix = suffix
         try:
             for kind, path in zip(SEGMENT_SUFFIXES, old, strict=True):
                 with suppress(FileNotFoundError):
                     self._fs.rename(path, self.path(kind))
+                self._update_path(kind)
         except OSError:
             self.suffix = before
             raise
-        self._update_paths()
 
-    def _update_paths(self) -> None:
-        self.offset_index.path = self.path(INDEX_SUFFIX)
-        self.time_index.path = self.path(TIME_INDEX_SUFFIX)
-        self.transaction_index.path = self.path(TRANSACTION_INDEX_SUFFIX)
+    def _update_path(self, kind: str) -> None:
+        path = self.path(kind)
+        if kind == LOG_SUFFIX:
+            self._log_path = path
+        elif kind == INDEX_SUFFIX:
+            self.offset_index.path = path
+        elif kind == TIME_INDEX_SUFFIX:
+            self.time_index.path = path
+        else:
+            self.transaction_index.path = path
 
     def mark_deleted(self) -> DeletedSegment:
         """Rename the files so that a later start removes them if nobody does before."""

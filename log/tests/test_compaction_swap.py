@@ -5,8 +5,11 @@ import errno
 import pytest
 
 from odradek.log.filesystem import MemoryFileSystem
+from odradek.log.partition_log import PartitionLog
 from odradek.log.tests.cleaning import T0, clean, make_log, open_manager, put, records, roll
+from odradek.log.tests.threads import Threads
 
+TIMES = pytest.mark.parametrize("timestamp", [T0, -1])
 CONFIG = {"cleanup.policy": "compact,delete", "retention.ms": "-1"}
 KINDS = pytest.mark.parametrize("refused", [".log", ".index", ".timeindex"])
 
@@ -55,3 +58,30 @@ def test_a_replacement_that_can_neither_be_finished_nor_removed_takes_its_direct
     found = open_manager(fs, CONFIG).get("t", 0)
     assert found is not None
     assert records(found) == [(0, b"a", b"v"), (1, b"b", b"v")]
+
+
+@KINDS
+@TIMES
+def test_a_replacement_is_read_while_some_of_its_files_wait_for_their_names(refused: str, timestamp: int) -> None:
+    fs, threads = MemoryFileSystem(now_ms=T0), Threads()
+    manager, log = make_log(fs, {"index.interval.bytes": "1"}, run_in_thread=threads)
+    threads.run()
+    for number in range(20):
+        put(log, (b"%d" % number, b"v"), now_ms=timestamp)
+        roll(log)
+    fs.fail("rename", path_contains=f"{refused}.swap", error=errno.ENOSPC)
+    manager.cleaner.step(T0)
+    while threads.waiting:
+        threads.run(1)
+        assert_readable(log)
+    assert len(log.segments) < 20
+    assert manager.online_directories == ["/d"]
+    assert not [name for name in fs.list_names("/d/t-0") if name.endswith(".swap")]
+
+
+def assert_readable(log: PartitionLog) -> None:
+    assert len(records(log)) == 20
+    for offset in range(20):
+        assert log.read(offset, 1, upper_offset=20, at_least_one=True) is not None
+    log.offset_for_timestamp(T0)
+    log.offset_of_max_timestamp()

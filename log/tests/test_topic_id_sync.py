@@ -21,6 +21,12 @@ def created(threads: Threads) -> tuple[MemoryFileSystem, LogManager]:
     return fs, manager
 
 
+def kill(manager: LogManager) -> None:
+    """End the process: its locks go, and what it wrote stays in memory."""
+    for directory in manager.directories.values():
+        directory.unlock()
+
+
 def assert_served(fs: MemoryFileSystem) -> None:
     manager = opened(fs, [PATH], ids={"t": TOPIC_ID})
     log = manager.get("t", 0)
@@ -44,6 +50,15 @@ def test_a_stop_does_not_count_on_a_sync_that_waits_for_a_thread(seed: int | Non
     assert log is not None
     manager.flush(log, 0)
     manager.close(0)
+    fs.crash(None if seed is None else Random(seed), lose_names=True)
+    assert_served(fs)
+
+
+@SEEDS
+def test_a_clean_stop_syncs_a_topic_id_that_was_found_after_kill_9(seed: int | None) -> None:
+    fs, manager = created(Threads())
+    kill(manager)
+    opened(fs, [PATH], ids={"t": TOPIC_ID}, run_in_thread=Threads()).close(0)
     fs.crash(None if seed is None else Random(seed), lose_names=True)
     assert_served(fs)
 
