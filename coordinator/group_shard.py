@@ -13,7 +13,7 @@ How a server uses it, where `shard` may also be `GroupShard.absent(...)` for par
 
 `next_deadline_ms` returns when `tick` is due; its result is treated alike, and again until no deadline is due. Results
 of one shard must be appended in the order in which they were decided, each before the next decision. A marker in the
-partition goes the same way: `on_marker_appended`, then `on_marker_written`. At election: `replay` every record of the
+partition goes the same way: `on_marker_appended`, then `on_replicated`. At election: `replay` every record of the
 partition (`replay_end_of_transaction` for every marker), then `finish_loading`. When appended records may not stay in
 the log, that is at resignation: `resign`, then `on_write_failed` for every result that was not replicated.
 """
@@ -44,6 +44,7 @@ from odradek.coordinator.record_types import (
 from odradek.coordinator.result import Effects, Response, Result, Token, client_error
 from odradek.coordinator.settings import GroupSettings
 from odradek.coordinator.shard_state import LARGE_KINDS, RequestContext, ShardState
+from odradek.properties import INT64_MAX
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages.describe_groups import DescribeGroupsResponseDescribedGroup
 from odradek.protocol.messages.heartbeat import HeartbeatRequest
@@ -63,10 +64,14 @@ logger = logging.getLogger(__name__)
 class GroupShard:
     """Groups and committed offsets of one partition, from load to resignation. No I/O, no clock, no threads."""
 
-    __slots__ = ("_phase", "_state")
+    __slots__ = ("_high_watermark", "_phase", "_state")
 
-    def __init__(self, settings: GroupSettings, random_uuid: Callable[[], str]) -> None:
+    def __init__(
+        self, settings: GroupSettings, random_uuid: Callable[[], str], high_watermark: int = INT64_MAX
+    ) -> None:
+        """`high_watermark` is the partition's when loading begins; `on_replicated` is called when it has moved."""
         self._state = ShardState(settings, random_uuid)
+        self._high_watermark = high_watermark
         self._phase = Phase.LOADING
 
     @classmethod
@@ -248,20 +253,22 @@ class GroupShard:
         """Apply a transaction marker that is in the log at `offset`, though not replicated yet."""
         self._state.offsets.replay_end_of_transaction(producer_id, is_commit, offset, is_replicated=False)
 
-    def on_marker_written(self, offset: int) -> None:
-        """The marker at `offset` is replicated."""
-        self._state.offsets.replicated_up_to(offset + 1)
+    def on_replicated(self, end_offset: int) -> None:
+        """Every record and marker below `end_offset` is replicated."""
+        self._state.offsets.replicated_up_to(end_offset)
 
     def replay(self, key: bytes, value: bytes | None, offset: int = -1, producer_id: int = NO_PRODUCER_ID) -> None:
         """Apply one record of the partition; `producer_id` is that of its batch if the batch is transactional.
 
         Records of kinds this coordinator does not know, and broken ones, are logged and passed over.
         """
-        self._replay(key, value, offset, producer_id, is_replicated=True)
+        self._replay(key, value, offset, producer_id, is_replicated=offset < self._high_watermark)
 
-    def replay_end_of_transaction(self, producer_id: int, is_commit: bool) -> None:
+    def replay_end_of_transaction(self, producer_id: int, is_commit: bool, offset: int = -1) -> None:
         """Apply one transaction marker of the partition."""
-        self._state.offsets.replay_end_of_transaction(producer_id, is_commit)
+        self._state.offsets.replay_end_of_transaction(
+            producer_id, is_commit, offset, is_replicated=offset < self._high_watermark
+        )
 
     def _replay(
         self, key: bytes, value: bytes | None, offset: int, producer_id: int, *, is_replicated: bool

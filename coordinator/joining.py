@@ -25,11 +25,14 @@ from odradek.coordinator.result import Completion, Effects, Token
 from odradek.coordinator.shard_state import RequestContext, ShardState, session_key
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
+from odradek.protocol.types import MAX_STRING_BYTES
 
 logger = logging.getLogger(__name__)
 
 MEMBER_ID_REQUIRED_SINCE = 4
 SKIP_ASSIGNMENT_SINCE = 9
+MAX_NAME_BYTES = MAX_STRING_BYTES - 100
+"""Of a client or instance id in a member id, which has to be a string of the protocol and of records itself."""
 
 
 class _Join:
@@ -123,7 +126,7 @@ def _has_room(state: ShardState, group: Group, member_id: str) -> bool:
 def _join_without_id(join: _Join, group: Group) -> None:
     request = join.request
     name = join.context.client_id if request.group_instance_id is None else request.group_instance_id
-    member_id = f"{name}-{join.state.random_uuid()}"
+    member_id = f"{_shortened(name)}-{join.state.random_uuid()}"
     if request.group_instance_id is not None:
         old_member_id = group.static_members.get(request.group_instance_id)
         if old_member_id is None:
@@ -137,6 +140,11 @@ def _join_without_id(join: _Join, group: Group) -> None:
         join.refuse(ErrorCode.MEMBER_ID_REQUIRED, member_id)
     else:
         _add_member(join, group, member_id)
+
+
+def _shortened(name: str) -> str:
+    """The name, or as much of it as fits into a member id."""
+    return name.encode()[:MAX_NAME_BYTES].decode(errors="ignore")
 
 
 def _add_member(join: _Join, group: Group, member_id: str) -> None:

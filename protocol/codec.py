@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from odradek.protocol.schema import ArrayType, Field, Message, Struct, StructType
 from odradek.protocol.types import (
+    MAX_STRING_BYTES,
     RECORDS,
     STRING,
     UUID,
@@ -84,6 +85,10 @@ def _past_end(what: str) -> DecodeError:
     return DecodeError(f"{what} runs past the end of the message")
 
 
+def _too_long(what: str) -> DecodeError:
+    return DecodeError(f"{what} is longer than {MAX_STRING_BYTES} bytes")
+
+
 def _null_not_allowed(what: str) -> DecodeError:
     return DecodeError(f"{what} may not be null")
 
@@ -98,6 +103,7 @@ class _Source:
             "write_varint": write_varint,
             "skip_tagged_fields": skip_tagged_fields,
             "past_end": _past_end,
+            "too_long": _too_long,
             "null_not_allowed": _null_not_allowed,
             "DecodeError": DecodeError,
             "Splice": Splice,
@@ -215,6 +221,8 @@ class _DecoderSource(_Source):
     def sized(self, indent: int, target: str, wire: WireType, nullable: bool, what: str) -> None:
         self.length(indent, "n", wire)
         self.null_branch(indent, target, "n", nullable, what)
+        if wire is STRING and self.flexible:
+            self.add(indent + 1, f"if n > {MAX_STRING_BYTES}: raise too_long({what!r})")
         self.add(indent + 1, "e = pos + n", f"if e > end: raise past_end({what!r})")
         if wire is STRING:
             self.add(indent + 1, f"{target} = str(buf[pos:e], 'utf-8')")

@@ -7,7 +7,7 @@ import struct
 from typing import Any
 
 from odradek.protocol.schema import ArrayType, Field, Message, Struct, StructType
-from odradek.protocol.types import STRING, UUID, DecodeError, FixedType, WireType
+from odradek.protocol.types import MAX_STRING_BYTES, STRING, UUID, DecodeError, FixedType, WireType
 
 
 class _Reader:
@@ -74,6 +74,8 @@ class _Reader:
             return None
         if isinstance(wire, ArrayType):
             return [self.value(wire.element, False) for _ in range(size)]
+        if wire is STRING and size > MAX_STRING_BYTES:
+            raise DecodeError("string too long")
         piece = self.take(size)
         return piece.decode() if wire is STRING else piece
 

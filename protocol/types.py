@@ -68,6 +68,8 @@ Records = Annotated[bytes | memoryview | FileRegionLike, RECORDS]
 """Record batches, closed: a view into the frame when decoded; bytes or a file region when encoded."""
 
 ZERO_UUID: Final = bytes(16)
+MAX_STRING_BYTES: Final = 32767
+"""Of a string, in compact form too. A longer one would not fit into records, whose strings have lengths of 16 bits."""
 
 
 class DecodeError(ValueError):

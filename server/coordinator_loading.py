@@ -47,7 +47,7 @@ class ShardLoad(Generic[R]):
         partition: "Partition",
         shard: R,
         chunk_bytes: int,
-        replay_marker: Callable[[R, int, bool], None],
+        replay_marker: Callable[[R, int, bool, int], None],
     ) -> None:
         self.shard = shard
         self.offset = -1
@@ -78,7 +78,7 @@ class ShardLoad(Generic[R]):
             )
         if header.is_control:
             for is_commit in _markers(batch):
-                self._replay_marker(self.shard, header.producer_id, is_commit)
+                self._replay_marker(self.shard, header.producer_id, is_commit, header.last_offset)
         else:
             producer_id = header.producer_id if header.is_transactional else -1
             for record in iter_records(batch):

@@ -169,7 +169,7 @@ class CoordinatorRuntime(ABC, Generic[S]):
     def _make_shard(self, partition: "Partition") -> S:
         """A shard that is still to be loaded."""
 
-    def _replay_marker(self, shard: S, producer_id: int, is_commit: bool) -> None:
+    def _replay_marker(self, shard: S, producer_id: int, is_commit: bool, offset: int) -> None:
         """Apply a marker of the partition's log while the shard is loaded."""
 
     def _send(self, led: Led[S] | None, result: Result) -> None:

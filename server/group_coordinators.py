@@ -53,10 +53,11 @@ class GroupCoordinatorRuntime(CoordinatorRuntime[GroupShard]):
         return GroupShard.absent(self._settings)
 
     def _make_shard(self, partition: "Partition") -> GroupShard:
-        return GroupShard(self._settings, self._random_uuid)
+        log = partition.log
+        return GroupShard(self._settings, self._random_uuid, 0 if log is None else log.high_watermark)
 
-    def _replay_marker(self, shard: GroupShard, producer_id: int, is_commit: bool) -> None:
-        shard.replay_end_of_transaction(producer_id, is_commit)
+    def _replay_marker(self, shard: GroupShard, producer_id: int, is_commit: bool, offset: int) -> None:
+        shard.replay_end_of_transaction(producer_id, is_commit, offset)
 
     def stop(self) -> None:
         super().stop()
@@ -96,6 +97,16 @@ class GroupCoordinatorRuntime(CoordinatorRuntime[GroupShard]):
             self._deleted_before_loaded.setdefault(index, []).extend(deleted)
 
     def _loaded(self, led: Led[GroupShard]) -> None:
+        log, shard = led.partition.log, led.shard
+        if log is not None:
+            end_offset = log.log_end_offset
+
+            def replicated(error: ErrorCode) -> None:
+                if not error:
+                    shard.on_replicated(end_offset)
+
+            # The last records may have been appended before the shard was loaded and be unreplicated still.
+            self.when_replicated(led, end_offset - 1, replicated)
         index = led.partition.index
         deleted = self._deleted_before_loaded.pop(index, None)
         if deleted and index in self._led:
@@ -133,7 +144,7 @@ class GroupCoordinatorRuntime(CoordinatorRuntime[GroupShard]):
 
         def written(error: ErrorCode) -> None:
             if not error:
-                led.shard.on_marker_written(info.last_offset)
+                led.shard.on_replicated(info.last_offset + 1)
             done(error)
 
         if led.waiting or not is_replicated(led.partition, info.last_offset):

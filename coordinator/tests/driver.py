@@ -125,7 +125,7 @@ class Driver:
         """The oldest held write is replicated."""
         base_offset, result = self.held.popleft()
         if result is None:
-            self.shard.on_marker_written(base_offset)
+            self.shard.on_replicated(base_offset + 1)
         else:
             self.take(self.shard.on_written(result, base_offset, self.now_ms))
 

@@ -64,6 +64,14 @@ def test_a_count_beyond_the_message_allocates_nothing(count):
         codec.decode(Sample, 0, b"\xff\xff" + count.to_bytes(4, "big") + b"\x00" * 8)
 
 
+@pytest.mark.parametrize("decode", [codec.decode, interpreter.decode])
+def test_a_compact_string_is_no_longer_than_another(decode):
+    longest, longer = (bytes(codec.encode(Sample(text="x" * size), 1)) for size in (32767, 32768))
+    assert len(decode(Sample, 1, longest).text) == 32767
+    with pytest.raises(DecodeError):
+        decode(Sample, 1, longer)
+
+
 def test_null_where_null_is_not_allowed():
     with pytest.raises(DecodeError, match="may not be null"):
         codec.decode(Sample, 0, b"\xff\xff" + b"\xff\xff\xff\xff" + b"\xff\xff\xff\xff")

@@ -145,9 +145,10 @@ class World:
 
     # -- requests ------------------------------------------------------------------------------------------------
 
-    def ask(self, handler, request, version):
+    def ask(self, handler, request, version, client_id=""):
         """The answers: one, or none yet."""
         context = RequestContext("h", "PLAINTEXT")
+        context.client_id = client_id
         context.api_version = version
         outcome = handler(self, context, request)
         answers = []
@@ -212,13 +213,13 @@ class World:
         [answer] = self.ask(groups.describe_groups, DescribeGroupsRequest(groups=[group]), 5)
         return answer.groups[0].group_state
 
-    def join(self, member_id="", instance_id=None, version=5):
+    def join(self, member_id="", instance_id=None, version=5, client_id=""):
         request = JoinGroupRequest(
             group_id="g", session_timeout_ms=SESSION_MS, rebalance_timeout_ms=60_000, member_id=member_id,
             group_instance_id=instance_id, protocol_type="consumer",
             protocols=[JoinGroupRequestProtocol(name="range", metadata=b"")],
         )  # fmt: skip
-        return self.ask(groups.join_group, request, version)
+        return self.ask(groups.join_group, request, version, client_id)
 
     def join_alone(self, instance_id=None):
         """The first member of a group that has joined; its id."""
@@ -336,6 +337,40 @@ def test_an_offset_is_unstable_until_the_marker_is_replicated(world):
         0, Marker(7, 1, 0, True).encode(world.now_ms()), producer_id=7, is_commit=True, transaction_version=2,
         done=lambda error: None,
     )  # fmt: skip
+    assert (world.fetch(), world.fetch(require_stable=True)) == (1, ErrorCode.UNSTABLE_OFFSET_COMMIT)
+    world.follow()
+    assert (world.fetch(), world.fetch(require_stable=True)) == (5, 5)
+
+
+# -- loading -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_commit_that_is_loaded_before_it_is_replicated_is_not_returned(world):
+    world.commit(1)
+    world.follow()
+    world.commit(2)
+    world.groups.resign(0)
+    world.groups.lead(world.offsets)
+    world.clock.advance(0)
+    world.clock.advance(0)
+    assert world.fetch() == 1
+    world.follow()
+    assert world.fetch() == 2
+
+
+def test_an_offset_whose_marker_is_loaded_before_it_is_replicated_is_unstable(world):
+    world.init()
+    world.commit(1)
+    world.commit_in_transaction(5)
+    world.follow()
+    world.groups.end_transaction(
+        0, Marker(7, 1, 0, True).encode(world.now_ms()), producer_id=7, is_commit=True, transaction_version=2,
+        done=lambda error: None,
+    )  # fmt: skip
+    world.groups.resign(0)
+    world.groups.lead(world.offsets)
+    world.clock.advance(0)
+    world.clock.advance(0)
     assert (world.fetch(), world.fetch(require_stable=True)) == (1, ErrorCode.UNSTABLE_OFFSET_COMMIT)
     world.follow()
     assert (world.fetch(), world.fetch(require_stable=True)) == (5, 5)
@@ -502,6 +537,18 @@ def test_a_deadline_that_becomes_earlier_during_a_write_is_kept(world):
     assert not answers
     world.wait(4_000)
     assert [answer.error_code for answer in answers] == [0], "the initial delay of the rebalance is over"
+
+
+@pytest.mark.parametrize("name", ["x" * 32767, "\N{SNOWMAN}" * 10922])
+def test_a_member_with_the_longest_client_id_gets_its_assignment(world, name):
+    answers = world.join(version=3, client_id=name)
+    world.follow()
+    world.wait(4_000)
+    member_id = answers[0].member_id
+    assert len(member_id.encode()) <= 32767
+    answers = world.sync(member_id)
+    world.follow()
+    assert [answer.error_code for answer in answers] == [0]
 
 
 # -- deleted topics ----------------------------------------------------------------------------------------------------
