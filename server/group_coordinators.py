@@ -39,6 +39,8 @@ class GroupCoordinatorRuntime(CoordinatorRuntime[GroupShard]):
         self._settings = settings
         self._random_uuid = random_uuid
         self._timeouts = WriteTimeouts(settings.commit_timeout_ms, self._write_timed_out, reactor)
+        self._reported: dict[int, Callable[[ErrorCode], None] | None] = {}
+        """The oldest write of a partition when a timeout was last reported."""
         self._deleted_before_loaded: dict[int, DeletedTopics] = {}
         """Topics, by name and id, that were deleted while a partition's shard could not delete their offsets."""
         super().__init__(
@@ -73,8 +75,10 @@ class GroupCoordinatorRuntime(CoordinatorRuntime[GroupShard]):
         led: Led[GroupShard] = write.led
         result = write.result
         write.result = result._replace(replies=[], completions=[])
-        if led.waiting and write.first_offset <= led.waiting[0][0]:
-            # Once for all writes that wait for the same replica or sync.
+        oldest = led.waiting[0][1] if led.waiting else None
+        if self._reported.get(led.partition.index) is not oldest:
+            # Once for all writes that wait behind the same one.
+            self._reported[led.partition.index] = oldest
             logger.warning(
                 "coordinator records not replicated in time; until they are, commits and changes of groups get "
                 "COORDINATOR_NOT_AVAILABLE partition=%s-%d offset=%d timeout_ms=%d",
@@ -114,6 +118,7 @@ class GroupCoordinatorRuntime(CoordinatorRuntime[GroupShard]):
 
     def resign(self, index: int) -> None:
         self._deleted_before_loaded.pop(index, None)
+        self._reported.pop(index, None)
         super().resign(index)
 
     def end_transaction(

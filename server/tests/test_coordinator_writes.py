@@ -402,6 +402,10 @@ def test_a_commit_that_is_not_replicated_in_time_is_answered_and_stays(impatient
 
 
 def test_commits_that_wait_for_the_same_replica_are_reported_once(impatient, caplog):
+    impatient.groups.end_transaction(
+        0, Marker(7, 1, 0, True).encode(impatient.now_ms()), producer_id=7, is_commit=True, transaction_version=2,
+        done=lambda error: None,
+    )  # fmt: skip
     answers = [impatient.commit(offset) for offset in range(3)]
     impatient.wait(TIMEOUT_MS)
     assert all(answers)
