@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from odradek.coordinator.group_shard import GroupShard
 from odradek.coordinator.phase import Phase
+from odradek.coordinator.result import Result
 from odradek.coordinator.settings import GroupSettings
-from odradek.coordinator.topic_deletion import DeletedTopics
+from odradek.coordinator.topic_deletion import DeletedTopics, OffsetDeletion
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.replication.topic_names import GROUP_METADATA_TOPIC
 from odradek.server.coordinator_runtime import CoordinatorRuntime, Led, is_replicated
@@ -95,10 +96,13 @@ class GroupCoordinatorRuntime(CoordinatorRuntime[GroupShard]):
         led = self._led[index]
         if led.shard.phase is Phase.ACTIVE:
             self._carry_out(led, led.shard.topics_deleted(deleted, self._now_ms()))
-        # A write that failed halfway has the shard loaded anew.
-        current = self._led.get(index)
-        if current is not None and current.shard.phase is not Phase.ACTIVE:
+        else:
             self._deleted_before_loaded.setdefault(index, []).extend(deleted)
+
+    def _written_in_part(self, index: int, result: Result) -> None:
+        for completion in result.completions:
+            if isinstance(completion, OffsetDeletion):
+                self._deleted_before_loaded.setdefault(index, []).extend(completion.deleted)
 
     def _loaded(self, led: Led[GroupShard]) -> None:
         log, shard = led.partition.log, led.shard

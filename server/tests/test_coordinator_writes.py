@@ -636,6 +636,29 @@ def test_a_topic_whose_offsets_are_deleted_in_part(world, monkeypatch):
     assert (world.stored("g"), world.stored("h")) == (-1, -1)
 
 
+def test_a_topic_whose_offsets_are_deleted_in_part_at_the_second_attempt(world, monkeypatch):
+    for group in ("g", "h"):
+        world.commit(1, group)
+    world.follow()
+    monkeypatch.setattr(coordinator_runtime, "_RECORDS_PER_BATCH", 1)
+    append, attempts = world.offsets._leader_log.append_as_leader, []
+
+    def append_the_second(*args, **how):
+        attempts.append(args)
+        if len(attempts) != 2:
+            raise DiskFullError("/d", "no room")
+        return append(*args, **how)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(world.offsets._leader_log, "append_as_leader", append_the_second)
+        world.recreate_topic()
+        world.wait(1_000)
+    world.wait(5_000)
+    world.follow()
+    assert len(attempts) >= 3, "the second batch of the second attempt was refused"
+    assert (world.stored("g"), world.stored("h")) == (-1, -1)
+
+
 @pytest.mark.parametrize("is_recreated", [True, False])
 def test_a_topic_that_is_deleted_while_its_commit_is_verified(world, is_recreated):
     world.init()
