@@ -42,11 +42,14 @@ def delete_offsets(state: ShardState, deleted: DeletedTopics, effects: Effects, 
         partitions.pop(key, None)
     if partitions:
         effects.records.extend(offset_commit_tombstone(*key) for key in partitions)
-        effects.completions.append(_Retry(state, deleted))
+        effects.completions.append(OffsetDeletion(state, deleted))
 
 
-class _Retry(Completion):
-    """Deletes again what could not be deleted: nobody else asks for it a second time."""
+class OffsetDeletion(Completion):
+    """Deletes again what could not be deleted: nobody else asks for it a second time.
+
+    If the shard has resigned, because a part was written, its runtime has the next one delete the rest.
+    """
 
     __slots__ = ("deleted", "state")
 

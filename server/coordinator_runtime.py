@@ -331,6 +331,7 @@ class CoordinatorRuntime(ABC, Generic[S]):
                     # Some of them are: who loads them will know which.
                     self.resign(led.partition.index)
                     self.lead(led.partition)
+                    self._written_in_part(led.partition.index, result)
                 result = shard.on_write_failed(result, error.code, now_ms)
                 led.wake()
                 continue
@@ -343,6 +344,9 @@ class CoordinatorRuntime(ABC, Generic[S]):
             result = shard.on_written(result, first_offset, now_ms)
         self._send(led, result)
         self._set_alarm(led)
+
+    def _written_in_part(self, index: int, result: Result) -> None:
+        """A result that need not be written as a whole is written in part; the shard is being loaded anew."""
 
     def when_replicated(self, led: Led[S], offset: int, done: Callable[[ErrorCode], None]) -> None:
         """Call `done` with NONE once a record is replicated, after all that wait already, or with an error."""

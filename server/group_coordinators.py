@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from odradek.coordinator.group_shard import GroupShard
 from odradek.coordinator.phase import Phase
+from odradek.coordinator.result import Result
 from odradek.coordinator.settings import GroupSettings
-from odradek.coordinator.topic_deletion import DeletedTopics
+from odradek.coordinator.topic_deletion import DeletedTopics, OffsetDeletion
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.replication.topic_names import GROUP_METADATA_TOPIC
 from odradek.server.coordinator_runtime import CoordinatorRuntime, Led, is_replicated
@@ -39,6 +40,8 @@ class GroupCoordinatorRuntime(CoordinatorRuntime[GroupShard]):
         self._settings = settings
         self._random_uuid = random_uuid
         self._timeouts = WriteTimeouts(settings.commit_timeout_ms, self._write_timed_out, reactor)
+        self._reported: dict[int, Callable[[ErrorCode], None] | None] = {}
+        """The oldest write of a partition when a timeout was last reported."""
         self._deleted_before_loaded: dict[int, DeletedTopics] = {}
         """Topics, by name and id, that were deleted while a partition's shard could not delete their offsets."""
         super().__init__(
@@ -73,8 +76,10 @@ class GroupCoordinatorRuntime(CoordinatorRuntime[GroupShard]):
         led: Led[GroupShard] = write.led
         result = write.result
         write.result = result._replace(replies=[], completions=[])
-        if led.waiting and write.first_offset <= led.waiting[0][0]:
-            # Once for all writes that wait for the same replica or sync.
+        oldest = led.waiting[0][1] if led.waiting else None
+        if self._reported.get(led.partition.index) is not oldest:
+            # Once for all writes that wait behind the same one.
+            self._reported[led.partition.index] = oldest
             logger.warning(
                 "coordinator records not replicated in time; until they are, commits and changes of groups get "
                 "COORDINATOR_NOT_AVAILABLE partition=%s-%d offset=%d timeout_ms=%d",
@@ -91,10 +96,13 @@ class GroupCoordinatorRuntime(CoordinatorRuntime[GroupShard]):
         led = self._led[index]
         if led.shard.phase is Phase.ACTIVE:
             self._carry_out(led, led.shard.topics_deleted(deleted, self._now_ms()))
-        # A write that failed halfway has the shard loaded anew.
-        current = self._led.get(index)
-        if current is not None and current.shard.phase is not Phase.ACTIVE:
+        else:
             self._deleted_before_loaded.setdefault(index, []).extend(deleted)
+
+    def _written_in_part(self, index: int, result: Result) -> None:
+        for completion in result.completions:
+            if isinstance(completion, OffsetDeletion):
+                self._deleted_before_loaded.setdefault(index, []).extend(completion.deleted)
 
     def _loaded(self, led: Led[GroupShard]) -> None:
         log, shard = led.partition.log, led.shard
@@ -114,6 +122,7 @@ class GroupCoordinatorRuntime(CoordinatorRuntime[GroupShard]):
 
     def resign(self, index: int) -> None:
         self._deleted_before_loaded.pop(index, None)
+        self._reported.pop(index, None)
         super().resign(index)
 
     def end_transaction(

@@ -402,6 +402,10 @@ def test_a_commit_that_is_not_replicated_in_time_is_answered_and_stays(impatient
 
 
 def test_commits_that_wait_for_the_same_replica_are_reported_once(impatient, caplog):
+    impatient.groups.end_transaction(
+        0, Marker(7, 1, 0, True).encode(impatient.now_ms()), producer_id=7, is_commit=True, transaction_version=2,
+        done=lambda error: None,
+    )  # fmt: skip
     answers = [impatient.commit(offset) for offset in range(3)]
     impatient.wait(TIMEOUT_MS)
     assert all(answers)
@@ -629,6 +633,29 @@ def test_a_topic_whose_offsets_are_deleted_in_part(world, monkeypatch):
         world.recreate_topic()
     world.clock.advance(0)
     world.follow()
+    assert (world.stored("g"), world.stored("h")) == (-1, -1)
+
+
+def test_a_topic_whose_offsets_are_deleted_in_part_at_the_second_attempt(world, monkeypatch):
+    for group in ("g", "h"):
+        world.commit(1, group)
+    world.follow()
+    monkeypatch.setattr(coordinator_runtime, "_RECORDS_PER_BATCH", 1)
+    append, attempts = world.offsets._leader_log.append_as_leader, []
+
+    def append_the_second(*args, **how):
+        attempts.append(args)
+        if len(attempts) != 2:
+            raise DiskFullError("/d", "no room")
+        return append(*args, **how)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(world.offsets._leader_log, "append_as_leader", append_the_second)
+        world.recreate_topic()
+        world.wait(1_000)
+    world.wait(5_000)
+    world.follow()
+    assert len(attempts) >= 3, "the second batch of the second attempt was refused"
     assert (world.stored("g"), world.stored("h")) == (-1, -1)
 
 
