@@ -292,7 +292,8 @@ class _Loader:
                 return True
         if segment.find_end()[1] < segment.size_bytes:
             # It was cut when its log was opened before, and a power loss undid that.
-            logger.warning("rebuilding segment because of bytes behind its last batch file=%s", segment.path(LOG_SUFFIX))
+            path = segment.path(LOG_SUFFIX)
+            logger.warning("rebuilding segment because of bytes behind its last batch file=%s", path)
             return True
         return False
 
