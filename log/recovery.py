@@ -290,6 +290,12 @@ class _Loader:
             if index.ends_in_zeros:
                 logger.warning("rebuilding segment because of an index that ends in zeros file=%s", index.path)
                 return True
+        if segment.find_end()[1] < segment.size_bytes:
+            # It was cut when its log was opened before, and a power loss undid that.
+            logger.warning(
+                "rebuilding segment because of bytes behind its last batch file=%s", segment.path(LOG_SUFFIX)
+            )
+            return True
         return False
 
     # Recovery

@@ -111,6 +111,24 @@ def test_zeros_in_place_of_batches_end_the_log(policy: str) -> None:
     assert (read_all(log), log.log_end_offset) == ([(0, b"first")], 1)
 
 
+def test_zeros_that_come_back_before_a_new_segment_are_cut_again() -> None:
+    """A second power loss undoes the cut. The new segment begins at the recovery point, so that it alone is read."""
+    fs = MemoryFileSystem()
+    log = open_log(fs, PREALLOCATED)
+    append(log, [b"first"])
+    log.flush(NOW_MS)
+    kept_bytes = log.size_bytes
+    for _ in range(2):
+        fs.crash()
+        log = open_log(fs, PREALLOCATED, is_clean=False, recovery_point=1)
+        assert (read_all(log), log.log_end_offset) == ([(0, b"first")], 1)
+        log.roll(NOW_MS)
+    assert file_sizes(log) == batch_bytes(log) == [kept_bytes, 0]
+    log.close(NOW_MS)
+    fs.crash()
+    assert read_all(open_log(fs, PREALLOCATED)) == [(0, b"first")]
+
+
 def test_a_batch_behind_zeros_is_damage(caplog) -> None:
     fs = MemoryFileSystem()
     log = open_log(fs, PREALLOCATED)
