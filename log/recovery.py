@@ -292,8 +292,9 @@ class _Loader:
                 return True
         if segment.find_end()[1] < segment.size_bytes:
             # It was cut when its log was opened before, and a power loss undid that.
-            path = segment.path(LOG_SUFFIX)
-            logger.warning("rebuilding segment because of bytes behind its last batch file=%s", path)
+            logger.warning(
+                "rebuilding segment because of bytes behind its last batch file=%s", segment.path(LOG_SUFFIX)
+            )
             return True
         return False
 
