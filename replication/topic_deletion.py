@@ -13,6 +13,7 @@ from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.replication import znodes
 from odradek.replication.cluster_metadata import ClusterMetadata
 from odradek.replication.metadata_store import (
+    Check,
     Create,
     Delete,
     MetadataStore,
@@ -143,15 +144,20 @@ class TopicDeletion:
     async def _remove(self, name: str) -> None:
         """Remove a topic's nodes, the mark last, so that an interrupted removal can begin again."""
         store = self._controller.store
+        mark = znodes.deletion_path(name)
+        if await store.exists(mark) is None:
+            self._unfinished.pop(name, None)
+            return
         paths = []
         if await store.exists(znodes.partitions_path(name)) is not None:
             for index in await store.get_children(znodes.partitions_path(name)):
                 paths += [znodes.state_path(name, int(index)), znodes.partition_path(name, int(index))]
             paths.append(znodes.partitions_path(name))
-        paths += [znodes.topic_path(name), znodes.topic_config_path(name), znodes.deletion_path(name)]
+        paths += [znodes.topic_path(name), znodes.topic_config_path(name), mark]
         deletions = [Delete(path) for path in paths if await store.exists(path) is not None]
         for first in range(0, len(deletions), MAX_OPERATIONS):
-            await self._controller.write(deletions[first : first + MAX_OPERATIONS])
+            # Without the mark these nodes are those of a later topic of that name.
+            await self._controller.write([Check(mark), *deletions[first : first + MAX_OPERATIONS]])
         self._unfinished.pop(name, None)
 
 

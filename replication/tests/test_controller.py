@@ -285,3 +285,16 @@ def test_a_change_that_the_store_confirms_late_does_not_bring_a_deleted_topic_ba
         change.send(None)
     assert cluster.image.contents() == before
     assert [key for key in log_keys(cluster) if key[0] == "t"] == ([("t", 0)] if is_recreated else [])
+
+
+def test_a_removal_that_comes_late_leaves_the_recreated_topic_alone():
+    cluster = Cluster()
+    create(cluster, new("t"))
+    deletion = cluster.controller.deletion
+    assert run_now(cluster.controller.delete_topics(["t"])) == {}
+    create(cluster, new("t"))
+    # As when two removals of one name overlap in a store that suspends.
+    deletion._unfinished["t"] = None
+    run_now(deletion.finish(["t"]))
+    assert deletion.obstacle("t") is None
+    assert run_now(cluster.store.exists(znodes.state_path("t", 0))) is not None
