@@ -132,6 +132,8 @@ class _Loader:
         bases = self._open_segments()
         first = len(bases) if is_clean else bisect_right(bases[1:], recovery_point)
         self._rebuild_lacking(self.segments[:first], log_start_offset, is_clean=is_clean)
+        if not is_clean and bases and self._lacks_epochs(max(log_start_offset, bases[0])):
+            self.epochs.clear()
         if not self.epochs.entries:
             self._find_epochs(self.segments[:first])
         if not is_clean:
@@ -194,6 +196,11 @@ class _Loader:
             self.epochs = LeaderEpochs(checkpoints.read_leader_epochs(self.fs, path))
         except checkpoints.MalformedFileError as error:
             logger.warning("finding leader epochs in the batches again: %s", error)
+
+    def _lacks_epochs(self, start_offset: int) -> bool:
+        """Whether the first epoch begins after the log: a crash has undone a later start of the log."""
+        earliest = self.epochs.earliest()
+        return earliest is not None and earliest[1] > start_offset
 
     def _find_epochs(self, segments: list[Segment]) -> None:
         for segment in segments:

@@ -213,6 +213,21 @@ def test_an_epoch_the_disk_had_no_room_for_is_found_again_in_the_batches():
     assert log.leader_epochs.entries == [(0, 0), (1, 1)]
 
 
+def test_epochs_are_complete_where_a_crash_undoes_a_later_start_of_the_log():
+    fs = MemoryFileSystem(now_ms=NOW_MS)
+    log = open_log(fs, SMALL)
+    append(log, [b"old" * 40])
+    append(log, [b"new" * 40], leader_epoch=1)
+    log.roll(NOW_MS)
+    for recovery_point in (0, 2):
+        log.update_high_watermark(log.log_end_offset)
+        log.delete_records_before(2)
+        log.flush(NOW_MS)
+        fs.crash()
+        log = open_log(fs, SMALL, is_clean=False, recovery_point=recovery_point)
+        assert (log.log_start_offset, log.leader_epochs.entries) == (0, [(0, 0), (1, 1)])
+
+
 def test_clean_start_reads_no_batch_and_unclean_reads_from_the_recovery_point():
     fs = MemoryFileSystem(now_ms=NOW_MS)
     log = open_log(fs, SMALL)

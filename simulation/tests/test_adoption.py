@@ -13,7 +13,6 @@ from odradek.protocol.messages.produce import (
 from odradek.protocol.records import build_batch
 from odradek.replication.kraft_metadata import DIRECTORY
 from odradek.replication.tests import kraft
-from odradek.simulation.broker_process import SimulatedMetadata
 from odradek.simulation.world import World
 
 TOPICS = {"kept": 2, "other": 1, "__consumer_offsets": 2}
@@ -64,7 +63,7 @@ def with_topics_and_no_store(seed):
     world.run(lambda: False, 5)  # threads have made the topic ids durable
     world.broker.stop()
     assert world.run(lambda: not world.broker.is_alive, 60)
-    world.metadata = SimulatedMetadata(world)
+    world.metadata.lose()
     return world, {topic.name: topic_id for topic_id, topic in topics.items()}
 
 
