@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 
 from odradek.coordinator import offset_commands, transaction_markers, transactional_offsets
 from odradek.coordinator.offsets import CommittedOffset, OffsetStore
-from odradek.log import producer_replay, verification
+from odradek.log import found_directories, producer_replay, validation, verification
 from odradek.log.filesystem import is_disk_full
 from odradek.log.flush import FlushTask
 from odradek.log.log_state import LogState
@@ -20,7 +20,10 @@ from odradek.log.producer_state import ProducerState
 from odradek.log.recovery import _Loader
 from odradek.log.segment import Segment
 from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.replication import adoption, topic_admin
 from odradek.replication.partition import Partition
+from odradek.server.broker import Broker
+from odradek.server.handlers.delete_records import _PendingRequest
 from odradek.server.marker_sender import MarkerSender
 from odradek.simulation.checker import ViolationKind
 from odradek.simulation.clients.workload import make_clients
@@ -199,6 +202,29 @@ def _failed_syncs_count(old: Any) -> Any:
     return run
 
 
+def _stated_timestamps_count(old: Any) -> Any:
+    """The largest timestamp of a batch is the one that its header states."""
+
+    def check_batch_records(header: Any, *arguments: Any) -> tuple[int, bool]:
+        _, is_numbered = old(header, *arguments)
+        return header.max_timestamp, is_numbered
+
+    return check_batch_records
+
+
+def _answered_before_it_is_saved(old: Any) -> Any:
+    def answer(self: _PendingRequest, timeout_ms: int) -> Any:
+        for deletion in self._pending:
+            deletion.row.low_watermark = deletion.offset
+        return self._response
+
+    return answer
+
+
+async def _settles_nothing(*arguments: Any) -> None:
+    """Producer ids begin where the metadata store has them begin."""
+
+
 _K: Final = ViolationKind
 
 SAFEGUARDS: Final = (
@@ -207,14 +233,14 @@ SAFEGUARDS: Final = (
         "Recovery checks the CRC of every batch.",
         ((verification, "crc32c", _replaced_by(lambda data: _AnyChecksum())),),
         (_K.UNREADABLE, "wrong checksum", _K.LOST_WRITE, _K.ALTERED_RECORD),
-        2,
+        9,
     ),
     Safeguard(
         "cut",
         "Recovery drops the segments behind a bad byte.",
         ((_Loader, "_recover_from", _cut_nothing_behind),),
         (_K.HOLE, _K.UNREADABLE, _K.LOST_WRITE),
-        2,
+        9,
     ),
     Safeguard(
         "producer-state",
@@ -243,7 +269,7 @@ SAFEGUARDS: Final = (
             (ProducerEntry, "set_epoch", _epochs_never_fall),
         ),
         (_K.ABORTED_READ, _K.HANGING_TRANSACTION, _K.TORN_TRANSACTION, _K.DUPLICATE),
-        0,
+        3,
     ),
     Safeguard(
         "markers",
@@ -257,28 +283,28 @@ SAFEGUARDS: Final = (
         "A coordinator that starts finishes what was decided before.",
         ((transaction_markers, "resume", _replaced_by(_nothing)),),
         (_K.HANGING_TRANSACTION, _K.TORN_TRANSACTION, "gave up on"),
-        7,
+        13,
     ),
     Safeguard(
         "flush-before-acks",
         "With flush.before.acks the high watermark, and with it each answer, waits for the sync.",
         ((Partition, "configure", _synced_at_once),),
         (_K.LOST_WRITE, _K.LOST_TRANSACTION, _K.OFFSET_BACK),
-        12,
+        17,
     ),
     Safeguard(
         "sync-errors",
         "A sync that failed takes the directory offline.",
         ((FlushTask, "run", _failed_syncs_count),),
         (_K.LOST_WRITE, _K.LOST_TRANSACTION, _K.OFFSET_BACK, _K.TWO_VALUES),
-        79,
+        279,
     ),
     Safeguard(
         "write-errors",
         "What the disk refused is not acknowledged.",
         ((Segment, "append", _failed_writes_count),),
         (_K.LOST_WRITE, _K.UNREADABLE, _K.LOST_TRANSACTION),
-        2,
+        0,
     ),
     Safeguard(
         "last-stable-offset",
@@ -299,7 +325,7 @@ SAFEGUARDS: Final = (
         "Of two commits the later one counts.",
         ((OffsetStore, "replay", _first_offset_wins),),
         (_K.OFFSET_BACK, _K.COPY_DUPLICATE),
-        0,
+        1,
     ),
     Safeguard(
         "generations",
@@ -309,7 +335,56 @@ SAFEGUARDS: Final = (
             (transactional_offsets, "_check", _any_generation),
         ),
         (_K.OFFSET_BACK, _K.COPY_DUPLICATE),
-        12,
+        32,
+    ),
+    Safeguard(
+        "largest-timestamps",
+        "A stored batch states the largest timestamp that its records have.",
+        ((validation, "check_batch_records", _stated_timestamps_count),),
+        (_K.WRONG_LOOKUP, _K.LOST_WRITE),
+        0,
+    ),
+    Safeguard(
+        "producer-ids",
+        "Producer ids begin above those that the logs have.",
+        ((Broker, "_settle_producer_ids", _replaced_by(_settles_nothing)),),
+        (_K.LOST_WRITE, _K.TWO_VALUES, _K.ABORTED_READ),
+        75,
+    ),
+    Safeguard(
+        "suspended-retention",
+        "Topics that are adopted without their configuration keep every record.",
+        ((adoption, "SUSPENDED", _replaced_by({})),),
+        (_K.LOST_WRITE,),
+        9,
+    ),
+    Safeguard(
+        "internal-topics",
+        "Internal topics keep their number of partitions.",
+        ((topic_admin, "is_internal", _replaced_by(lambda name: False)),),
+        (_K.ODD_ANSWER, _K.OFFSET_BACK, _K.OFFSET_INVENTED),
+        1,
+    ),
+    Safeguard(
+        "foreign-directories",
+        "A directory counts as a partition only if it holds a topic id or a segment.",
+        ((found_directories, "is_partition", _replaced_by(lambda *arguments: True)),),
+        (_K.FOREIGN_TOPIC, "which is no partition, has been changed"),
+        13,
+    ),
+    Safeguard(
+        "delete-records",
+        "A start of the log is on the disk before DeleteRecords is answered.",
+        ((_PendingRequest, "answer", _answered_before_it_is_saved),),
+        (_K.DELETION_UNDONE,),
+        17,
+    ),
+    Safeguard(
+        "topic-ids",
+        "Offsets of an earlier topic of the same name are not returned.",
+        ((offset_commands, "_is_other_topic", _replaced_by(lambda *arguments: False)),),
+        (_K.OFFSET_INVENTED,),
+        2,
     ),
 )
 
