@@ -118,7 +118,7 @@ class GroupShard:
         return membership.leave_group(self._state, request, context, token, now_ms).result()
 
     def rebalance_timeout_ms(self, group_id: str) -> int:
-        """How long a JoinGroup or SyncGroup of a group may wait for its members; 0 if there is no such group."""
+        """Return the longest wait of a JoinGroup or SyncGroup for the members; 0 if there is no such group."""
         group = self._state.groups.get(group_id)
         return 0 if group is None else group.rebalance_timeout_ms()
 

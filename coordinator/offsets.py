@@ -178,14 +178,14 @@ class OffsetStore:
         return {topic: partitions for topic, partitions in found.items() if partitions}
 
     def is_unstable(self, group_id: str, topic: str, partition: int) -> bool:
-        """Whether an open transaction, or one whose end is not replicated, holds an offset for the partition."""
+        """Return whether an open transaction, or one whose end is not replicated, holds an offset for the partition."""
         changes = self._unreplicated.get(group_id, {}).get((topic, partition), ())
         return self.is_pending(group_id, topic, partition) or any(change.is_pending for change in changes)
 
     # -- state as of the end of the log, for decisions -----------------------------------------------------------
 
     def is_held(self, group_id: str, topic: str, partition: int) -> bool:
-        """Whether there is anything to delete for the partition, or a deletion that is not replicated yet.
+        """Return whether there is anything to delete for the partition, or a deletion that is not replicated yet.
 
         Deleting once more makes the second request wait as long as the first.
         """
@@ -205,7 +205,7 @@ class OffsetStore:
         return list(held | dict.fromkeys(self._open.get(group_id, ())))
 
     def has_pending(self, group_id: str) -> bool:
-        """Whether open transactions hold offsets of the group."""
+        """Return whether open transactions hold offsets of the group."""
         return group_id in self._open
 
     def is_pending(self, group_id: str, topic: str, partition: int) -> bool:

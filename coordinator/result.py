@@ -48,7 +48,7 @@ class Reply(NamedTuple):
 
 
 class Completion:
-    """What a decision still has to do once its records are replicated, or if they are not written."""
+    """The rest of a decision, for when its records are replicated, or are not written."""
 
     __slots__ = ()
 

@@ -61,7 +61,7 @@ class OffsetCheckpointFile:
                 self._uncertain = None
 
     def may_hold(self, key: tuple[str, int]) -> bool:
-        """Whether this partition has an entry on the disk, or might get one by a write that waits or is under way."""
+        """Return whether this partition has an entry on the disk, or might get one by a pending write."""
         with self._state_lock:
             contents = (self._recorded, self._written, self._uncertain)
             return any(offsets is not None and key in offsets for offsets in contents)

@@ -209,7 +209,7 @@ def remove_if_exists(fs: FileSystem, path: str) -> bool:
 
 
 def ends_in_zeros(file: File, position: int) -> bool:
-    """Whether the file holds nothing but zeros from a position on. Reads what is not a hole."""
+    """Return whether the file holds nothing but zeros from a position on. Reads what is not a hole."""
     end = file.size_bytes()
     while (position := file.data_from(position)) < end:
         data = file.pread(position, _ZERO_CHECK_BYTES)

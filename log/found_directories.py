@@ -46,7 +46,7 @@ class KnownPartitions(NamedTuple):
 
 
 class Verdict(Enum):
-    """What becomes of a directory with the name of a partition."""
+    """The treatment of a directory with the name of a partition."""
 
     SERVE = "load its log"
     SET_ASIDE = "rename it as stray"
@@ -65,7 +65,7 @@ def judge(fs: FileSystem, path: str, entry: PartitionDirectory, known: KnownPart
 def is_partition(
     fs: FileSystem, path: str, entry: PartitionDirectory, is_topic_name: Callable[[str], bool]
 ) -> bool:
-    """Whether the directory `path` is a partition, though none of the cluster's. Raises OSError."""
+    """Return whether the directory `path` is a partition, though none of the cluster's. Raises OSError."""
     if entry.partition >= MAX_FOUND_PARTITIONS or not is_topic_name(entry.topic):
         return False
     try:

@@ -347,7 +347,7 @@ class LogAppend(LogState):
 
 
 def _records_are_sound(records: memoryview, count: int, base_timestamp: int, max_timestamp: int) -> bool:
-    """Whether the records of a plain batch chain, begin at its offset, and have the largest timestamp it states."""
+    """True if the records of a plain batch chain, begin at its offset, and have the largest timestamp it states."""
     stated_delta = max_timestamp - base_timestamp
     if stated_delta < 0 or base_timestamp < NO_TIMESTAMP or 1 < count <= FEW_RECORDS:
         return False

@@ -202,7 +202,7 @@ class LogDirectory:
             write()
 
     def may_have_checkpoint_of(self, key: tuple[str, int]) -> bool:
-        """Whether a checkpoint file has an entry for this partition, or a write that is prepared might add one."""
+        """Return whether a checkpoint file has an entry for this partition, or a prepared write might add one."""
         return any(checkpoint.may_hold(key) for checkpoint in self._checkpoints.values())
 
     def _write(self, file_name: str) -> None:

@@ -129,7 +129,7 @@ class LogManager(LogUpkeep):
         self._topic_ids: dict[Key, bytes] = {}
         self._untidy: set[str] = set()
         self.has_found_strays = False
-        """Whether `open` found partitions that the cluster does not have."""
+        """True if `open` found partitions that the cluster does not have."""
 
     # Open
 

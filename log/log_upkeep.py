@@ -138,7 +138,7 @@ class LogUpkeep:
         return list(self._logs.values())
 
     def serves(self, log: PartitionLog) -> bool:
-        """Whether the log is there; false for one that was deleted, also if another has its name now."""
+        """Return whether the log is there; false for one that was deleted, also if another has its name now."""
         return self._logs.get((log.topic, log.partition)) is log
 
     # Directories

@@ -60,7 +60,7 @@ def recall_batches(state: ProducerState, segments: Sequence[Segment], now_ms: in
 
 
 def _may_repeat_more(entry: ProducerEntry) -> bool:
-    """Whether it wrote batches before the first that is known."""
+    """Return whether it wrote batches before the first that is known."""
     batches = entry.batches
     return 0 < len(batches) < RETAINED_BATCHES and batches[0].last_sequence > batches[0].offset_delta
 

@@ -198,7 +198,7 @@ class _Loader:
             logger.warning("finding leader epochs in the batches again: %s", error)
 
     def _lacks_epochs(self, start_offset: int) -> bool:
-        """Whether the first epoch begins after the log: a crash has undone a later start of the log."""
+        """Return whether the first epoch begins after the log: a crash has undone a later start of the log."""
         earliest = self.epochs.earliest()
         return earliest is not None and earliest[1] > start_offset
 

@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 
 def is_older(segment: Segment, bound_ms: int) -> bool:
-    """Whether the newest record is certainly from before `bound_ms`. Raises OSError."""
+    """Return whether the newest record is certainly from before `bound_ms`. Raises OSError."""
     newest_ms = segment.verified_timestamp_ms
     if newest_ms is not None:
         return newest_ms < bound_ms
@@ -37,7 +37,7 @@ def is_older(segment: Segment, bound_ms: int) -> bool:
 
 
 def is_doubtful(segment: Segment, bound_ms: int) -> bool:
-    """Whether only the records can tell if the segment is older than `bound_ms`. Raises OSError."""
+    """Return whether only the records can tell if the segment is older than `bound_ms`. Raises OSError."""
     if segment.verified_timestamp_ms is not None:
         return False
     return (segment.largest_timestamp_ms < bound_ms) is not (segment.modified_ms < bound_ms)

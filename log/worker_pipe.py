@@ -93,7 +93,7 @@ class WorkerPipe:
         return message
 
     def await_end(self, seconds: float) -> bool:
-        """Whether the process, which was killed, has ended, and with it its end of the pipes."""
+        """Return whether the process, which was killed, has ended, and with it its end of the pipes."""
         deadline = self._monotonic() + seconds
         while self._monotonic() < deadline:
             if self._wait(self._answers, select.POLLIN, _POLL_SECONDS):

@@ -274,7 +274,7 @@ def _follow(data: bytes | memoryview, position: int, count: int, largest: _Large
 def _follow_run(
     data: bytes | memoryview, position: int, remaining: int, largest: _LargestDelta
 ) -> tuple[int, int]:
-    """How many records from `position` on have the length of the first; its stride.
+    """Return the number of records from `position` on that have the length of the first, and its stride.
 
     The run may be cut short: it is a short cut, not a promise.
     """

@@ -32,7 +32,7 @@ _NEVER_LED = -1
 
 
 async def is_in_progress(store: MetadataStore) -> bool:
-    """Whether an adoption into this store was begun and is not complete."""
+    """Return whether an adoption into this store was begun and is not complete."""
     return await store.exists(znodes.ADOPTION) is not None
 
 
@@ -70,7 +70,7 @@ class Adoption:
         return {key: configs[key] for key in (None, self._controller.broker_id) if key in configs}
 
     def has_partition(self, topic: str, partition: int) -> bool:
-        """Whether a partition of the completed image is this broker's: by the metadata, or by being found."""
+        """Return whether a partition of the completed image is this broker's: by the metadata, or by being found."""
         known = None if self.kraft is None else self.kraft.topics.get(topic)
         if known is None:
             return True
@@ -182,7 +182,7 @@ class Adoption:
         return {**known, **suspended}, bool(suspended)
 
     def _suspended(self, configs: Mapping[str, str]) -> dict[str, str]:
-        """What suspends retention of a topic whose own configuration is known, empty if its retention is configured."""
+        """Configuration that suspends retention of a topic with known metadata, empty if retention is configured."""
         policy = self._configured("cleanup.policy", configs)
         if policy is not None and "delete" not in {part.strip() for part in policy.split(",")}:
             return {}

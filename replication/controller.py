@@ -272,7 +272,7 @@ class Controller:
         self.image.publish()
 
     def _is_current(self, topic: TopicMetadata) -> bool:
-        """Whether the topic is still there: it may be deleted while a change of it is under way to the store."""
+        """Return whether the topic is still there: it may be deleted while a change of it is under way to the store."""
         current = self.image.topics.get(topic.name)
         return current is not None and current.topic_id == topic.topic_id
 

@@ -163,7 +163,7 @@ class KraftTopic:
         return max(self.partitions, default=-1) + 1
 
     def has_replica_on(self, broker_id: int) -> bool:
-        """Whether the broker has a replica of some partition."""
+        """Return whether the broker has a replica of some partition."""
         return any(broker_id in partition.replicas for partition in self.partitions.values())
 
 

@@ -63,7 +63,7 @@ class StoreUnavailableError(MetadataStoreError, KafkaError):
 
 
 class StoreDamagedError(StoreUnavailableError):
-    """What the store holds is wrong; the message says where, and what to do."""
+    """The content of the store is damaged; the message names the place, and what to do."""
 
 
 class TransactionError(MetadataStoreError):

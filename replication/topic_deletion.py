@@ -39,7 +39,7 @@ RunLater = Callable[[int, Task], None]
 
 
 class DeletionHost(Protocol):
-    """What the deletion of topics needs of the controller."""
+    """The controller, as the deletion of topics uses it."""
 
     store: MetadataStore
     image: ClusterMetadata

@@ -27,7 +27,7 @@ def check_topic_name(name: str) -> None:
 
 
 def is_topic_name(name: str) -> bool:
-    """Whether a topic may have the name."""
+    """Return whether a topic may have the name."""
     return _problem(name) is None
 
 

@@ -150,7 +150,7 @@ class Connection:
         self._close()
 
     def _has_to_wait(self) -> bool:
-        """Whether the next request may not be begun yet."""
+        """Return whether the next request may not be begun yet."""
         return self.in_progress is not None or not self._transport.writer.is_idle
 
     def _begin_requests(self) -> None:

@@ -26,7 +26,7 @@ MAX_RETRY_PAUSE_S: Final = 60.0
 
 
 class Replayable(Protocol):
-    """What loading needs of a shard."""
+    """A shard, as loading uses it."""
 
     def replay(self, key: bytes, value: bytes | None, offset: int = -1, producer_id: int = -1) -> None: ...
 
@@ -96,7 +96,7 @@ def _markers(batch: memoryview) -> Iterator[bool]:
 
 
 def is_transient(error: Exception) -> bool:
-    """Whether a load that failed with `error` may succeed when it is tried again."""
+    """Return whether a load that failed with `error` may succeed when it is tried again."""
     if isinstance(error, KafkaError):
         return error.code is not ErrorCode.CORRUPT_MESSAGE
     return isinstance(error, MemoryError | OSError)

@@ -209,7 +209,7 @@ class CoordinatorRuntime(ABC, Generic[S]):
         return token.outcome()
 
     def _describe_wait(self, index: int) -> str:
-        """What a request to a shard that is not answered yet waits for."""
+        """Describe the wait of a request that has no response yet."""
         led = self._led.get(index)
         if led is None:
             return f"coordinator {self.topic}-{index}, which is not led here any more"

@@ -28,7 +28,7 @@ _TIMEOUT_FIELDS: Final = ("max_wait_ms", "timeout_ms")
 
 
 def own_timeout_ms(services: "Services", request: Any) -> int:
-    """How long a request may wait by its own terms; 0 for one that waits for nothing but its own work."""
+    """Return the wait that a request allows by its own fields; 0 for one that has none."""
     groups = services.groups_in_use
     if groups is not None and request.api_key in (_JOIN_GROUP_KEY, _SYNC_GROUP_KEY):
         return groups.shard(groups.index_of(request.group_id)).rebalance_timeout_ms(request.group_id)
@@ -47,7 +47,7 @@ class StallWatch:
 
     @property
     def holds_something(self) -> bool:
-        """Whether the last look found a request without a response, or a response that was not sent."""
+        """Return whether the last look found a request without a response, or a response that was not sent."""
         return self._subject is not None
 
     def look(self, transport: "KafkaTransport", services: "Services", now_s: float, has_sent: bool) -> None:

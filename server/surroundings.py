@@ -72,7 +72,7 @@ class Surroundings:
         parallel.run_all(actions, thread_count)
 
     def has_metadata_store(self, directory: str) -> bool:
-        """Whether the file of a store is in a log directory, which may be absent. Raises OSError."""
+        """Return whether the file of a store is in a log directory, which may be absent. Raises OSError."""
         from odradek.server.stores.sqlite import has_store
 
         return has_store(directory)

@@ -71,7 +71,7 @@ class SocketWriter:
 
     @property
     def is_idle(self) -> bool:
-        """Whether the socket has taken everything, except what waits for the end of the reactor iteration.
+        """Return whether the socket has taken everything, except what waits for the end of the reactor iteration.
 
         False for good once the connection has failed.
         """
@@ -265,7 +265,7 @@ class KafkaTransport(Protocol):
         self.connection.connection_lost()
 
     def take_activity(self) -> bool:
-        """Whether bytes were received or sent since the last call."""
+        """Return whether bytes were received or sent since the last call."""
         was_active = self._has_received or self.writer.has_progressed
         self._has_received = self.writer.has_progressed = False
         return was_active

@@ -22,7 +22,7 @@ class Wait(Deferred[T]):
 
 
 def describe_wait(deferred: Deferred[Any]) -> str:
-    """What `deferred` waits for now: its own description, or that of the Deferred that a callback returned."""
+    """Describe the wait of `deferred`: its own description, or that of the Deferred that a callback returned."""
     while isinstance(inner := getattr(deferred, "result", None), Deferred):
         deferred = inner
     return deferred.describe() if isinstance(deferred, Wait) else UNNAMED

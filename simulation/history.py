@@ -447,7 +447,7 @@ class History:
         return deletion
 
     def end_group_deletion(self, deletion: GroupDeletion, outcome: Outcome, error: str) -> None:
-        """Whether the group was deleted."""
+        """Return whether the group was deleted."""
         self._end(deletion, outcome, error)
         self._say(deletion.client, f"deleted group {deletion.group} {outcome.value} {error}")
 

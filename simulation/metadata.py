@@ -38,7 +38,7 @@ class SimulatedMetadata:
         self._is_after_commit = False
 
     def is_in(self, directory: str) -> bool:
-        """Whether a store was created in this log directory."""
+        """Return whether a store was created in this log directory."""
         return directory in self._servers
 
     def open(self, directory: str, reactor: "ProcessReactor") -> MetadataStore:
@@ -90,7 +90,7 @@ class SimulatedMetadata:
         return StoreUnavailableError("simulated failure of the metadata store")
 
     def pause_s(self) -> float:
-        """How long a session is disconnected."""
+        """The time for which a session is disconnected."""
         return self._random.uniform(0.05, 0.5)
 
 

@@ -324,7 +324,7 @@ class ByteStream:
 
     @property
     def is_intact(self) -> bool:
-        """Whether nothing has happened to the connection: whatever was sent arrives, in both directions."""
+        """Return whether nothing has happened to the connection: whatever was sent arrives, in both directions."""
         return self._link in self._link.network.links
 
     def write(self, data: bytes) -> None:
@@ -434,7 +434,7 @@ class Network:
         return available
 
     def taken_bytes(self, offered: int) -> int:
-        """How much a socket takes of what it has room for."""
+        """The part of its room that a socket takes."""
         share = self.habits.short_send_share
         if share and offered > 1 and self.random.random() < share:
             return self.random.randint(1, offered - 1)

@@ -25,7 +25,7 @@ class Topic(NamedTuple):
 
     @property
     def keeps_all(self) -> bool:
-        """Whether retention deletes nothing, however old."""
+        """Return whether retention deletes nothing, however old."""
         return self.configs["retention.ms"] == "-1"
 
 
@@ -54,7 +54,7 @@ class Scenario(NamedTuple):
 
     @property
     def groups_expire(self) -> bool:
-        """Whether the broker looks for expired offsets while clients are at work."""
+        """Return whether the broker looks for expired offsets while clients are at work."""
         return int(self.properties["offsets.retention.check.interval.ms"]) < _NEVER_MS
 
 

@@ -187,7 +187,7 @@ class World:
 
 
 def _is_unexpected(record: logging.LogRecord) -> bool:
-    """Whether a line of the log has an exception that nobody brought about, or asks for a report."""
+    """Return whether a line of the log has an exception that nobody brought about, or asks for a report."""
     if record.exc_info and isinstance(record.exc_info[1], StoreUnavailableError):
         return False
     return bool(record.exc_info) or "please report it" in record.msg

@@ -249,7 +249,7 @@ class SqliteMetadataStore(ZnodeStore):
 
 
 def has_store(directory: str | os.PathLike[str]) -> bool:
-    """Whether the directory has the file of a store; an empty one is none. Raises OSError."""
+    """Return whether the directory has the file of a store; an empty one is none. Raises OSError."""
     try:
         return (Path(directory) / FILE_NAME).stat().st_size > 0
     except FileNotFoundError:

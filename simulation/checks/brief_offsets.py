@@ -34,7 +34,7 @@ def check_brief(
 
 
 def _may_follow(deletion: GroupDeletion, commit: OffsetCommit, fetch: OffsetFetch) -> bool:
-    """Whether a deletion may have come between a commit and a fetch."""
+    """Return whether a deletion may have come between a commit and a fetch."""
     if deletion.outcome is Outcome.FAILED or fetch.finished is None or deletion.invoked.order > fetch.finished.order:
         return False
     is_over = deletion.outcome is Outcome.OK and deletion.finished is not None
@@ -44,7 +44,7 @@ def _may_follow(deletion: GroupDeletion, commit: OffsetCommit, fetch: OffsetFetc
 def _is_deleted(
     commits: Sequence[OffsetCommit], deletions: Sequence[GroupDeletion], fetch: OffsetFetch
 ) -> bool:
-    """Whether the group was deleted before the fetch, and nothing can have been committed since."""
+    """Return whether the group was deleted before the fetch, and nothing can have been committed since."""
     done = [
         deletion.invoked.order
         for deletion in deletions

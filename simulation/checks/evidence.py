@@ -98,7 +98,7 @@ class Evidence:
         self._visible: dict[Partition, set[bytes]] = {}
 
     def _is_lost(self, life: TopicLife) -> bool:
-        """Whether the topic may have gone with the metadata store, since nothing was in it."""
+        """Return whether the topic may have gone with the metadata store, since nothing was in it."""
         sends = [send for index in range(life.partitions) for send in self.sends.get(life.partition(index), ())]
         is_empty = not any(send.outcome is Outcome.OK for send in sends)
         return is_empty and any(loss.order > life.created.order for loss in self.history.store_losses)
@@ -154,11 +154,11 @@ class Evidence:
         return found
 
     def is_deleted(self, topic: str) -> bool:
-        """Whether somebody asked for the topic's deletion, or nothing but the metadata store may have had it."""
+        """Return whether somebody asked for the topic's deletion, or nothing but the metadata store may have had it."""
         return topic in self._gone
 
     def may_be_gone(self, partition: Partition, offset: int, timestamp: int) -> bool:
-        """Whether somebody asked for the deletion of a record, or retention may have taken it.
+        """Return whether somebody asked for the deletion of a record, or retention may have taken it.
 
         One without a timestamp goes with the segment that it is in.
         """

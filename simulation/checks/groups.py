@@ -28,7 +28,7 @@ def check_groups(evidence: Evidence) -> Iterator[Violation]:
 
 
 def _is_deleted(evidence: Evidence, first: Assignment, second: Assignment) -> bool:
-    """Whether the group may have been deleted between two assignments, so that its generations begin again."""
+    """Return whether the group may have been deleted between two assignments, so that its generations begin again."""
     return any(
         deletion.invoked.order < second.invoked.order
         and (

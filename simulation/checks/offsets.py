@@ -52,7 +52,7 @@ def check_offsets(evidence: Evidence) -> Iterator[Violation]:
 
 
 def _may_be_left(evidence: Evidence, partition: Partition) -> bool:
-    """Whether offsets of a deleted topic may be there for lack of a deletion that a crash prevented, or took.
+    """Return whether offsets of a deleted topic may be there for lack of a deletion that a crash prevented, or took.
 
     Those of a name without a topic are of no topic's consumers, those of a topic that is there only for its own.
     """
@@ -133,7 +133,7 @@ class _Positions:
         return before == 0 or commit.offset > reached[before - 1]
 
     def _may_be_deleted(self, commit: OffsetCommit) -> bool:
-        """Whether a deletion of the group, asked for before the commit was stored, may have come after it."""
+        """Return whether a deletion of the group, asked for before the commit was stored, may have come after it."""
         return any(
             deletion.outcome is not Outcome.OK
             or deletion.finished is None

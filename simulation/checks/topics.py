@@ -35,7 +35,7 @@ def _listings(evidence: Evidence) -> Iterator[Violation]:
 
 
 def _is_certain(evidence: Evidence, deleted: Moment, listed: Moment) -> bool:
-    """Whether a deletion was before a listing. A store that is lost may take the memory of deletions with it."""
+    """Return whether a deletion was before a listing. A store that is lost may take the memory of deletions with it."""
     losses = evidence.history.store_losses
     return deleted.order < listed.order and not any(loss.order > deleted.order for loss in losses)
 
@@ -65,7 +65,7 @@ def _final_start(evidence: Evidence, partition: Partition) -> list[tuple[Moment,
 
 
 def _machine_crashed(evidence: Evidence, since: Moment, until: Moment) -> bool:
-    """Whether more than the process was lost in between."""
+    """Return whether more than the process was lost in between."""
     return any(
         crash.kind is not CrashKind.PROCESS_KILL and since.order < crash.moment.order < until.order
         for crash in evidence.history.crashes

@@ -87,7 +87,7 @@ def put_kraft_metadata(world, ids):
 
 
 def adopt_with_a_crash_at(change, *, is_power_loss, with_kraft):
-    """Whether the crash came before the broker was up."""
+    """Return whether the crash came before the broker was up."""
     world, ids = with_topics_and_no_store(change)
     if with_kraft:
         put_kraft_metadata(world, ids)
