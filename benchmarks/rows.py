@@ -24,6 +24,7 @@ TRANSACTIONS: Mapping[str, int] = {**SMALL_BATCH, "records_per_transaction": 100
 SYNCED: Mapping[str, Mapping[str, str]] = {
     "kafka": {"flush.messages": "1"},
     "odradek": {"flush.before.acks": "true"},
+    "baseline": {"flush.before.acks": "true"},
 }
 
 
