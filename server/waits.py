@@ -20,6 +20,20 @@ class Wait(Deferred[T]):
         super().__init__(canceller)
         self.describe = describe
 
+    def callback(self, result: "T | Failure") -> None:
+        """Fire. What describes the wait mostly refers to this: kept, it would be garbage only a collection frees."""
+        self.describe = _is_over
+        super().callback(result)
+
+    def errback(self, fail: Failure | BaseException | None = None) -> None:
+        """Fire with an error; see `callback`."""
+        self.describe = _is_over
+        super().errback(fail)
+
+
+def _is_over() -> str:
+    return UNNAMED
+
 
 def describe_wait(deferred: Deferred[Any]) -> str:
     """Describe the wait of `deferred`: its own description, or that of the Deferred that a callback returned."""

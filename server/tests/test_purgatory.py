@@ -1,5 +1,8 @@
 """A waiting request is completed exactly once: by an event, by its timeout or by the client going away."""
 
+import gc
+import weakref
+
 import pytest
 from twisted.internet.defer import CancelledError
 from twisted.internet.task import Clock
@@ -92,3 +95,18 @@ def test_an_operation_that_is_woken_by_its_own_look_is_completed_once(outcome):
     partition.happen()
     assert answers == ["the first"]
     assert partition.watchers == {}
+
+
+def test_a_completed_operation_is_freed_without_a_collection():
+    clock = Clock()
+    gc.disable()
+    try:
+        operation = DelayedOperation(lambda: "response", lambda: None)
+        deferred = operation.wait(clock, 1000, [])
+        freed = weakref.ref(deferred)
+        operation.wake()
+        assert deferred.result == "response"
+        del operation, deferred
+        assert freed() is None
+    finally:
+        gc.enable()
