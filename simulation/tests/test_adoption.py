@@ -13,6 +13,7 @@ from odradek.protocol.messages.produce import (
 from odradek.protocol.records import build_batch
 from odradek.replication.kraft_metadata import DIRECTORY
 from odradek.replication.tests import kraft
+from odradek.simulation.tests.test_world import finish
 from odradek.simulation.world import World
 
 TOPICS = {"kept": 2, "other": 1, "__consumer_offsets": 2}
@@ -24,14 +25,6 @@ PROPERTIES = {
     "log.retention.check.interval.ms": "100",
     "log.cleaner.backoff.ms": "100",
 }
-
-
-def finish(world, coroutine):
-    results = []
-    world.start(coroutine, "test").addCallback(results.append)
-    assert world.run(lambda: bool(results), 60)
-    assert world.failures == []
-    return results[0]
 
 
 async def fill(world):
