@@ -72,6 +72,22 @@ def test_a_deleted_group_has_no_offset(story):
     assert story.found() == {"OFFSET_INVENTED"}
 
 
+def test_a_loss_of_power_may_take_a_deletion(story):
+    story.commit_briefly(1)
+    story.delete_group()
+    story.crash()
+    story.fetch_offset(1)
+    assert story.found() == set()
+
+
+def test_a_deletion_after_a_loss_of_power_counts(story):
+    story.commit_briefly(1)
+    story.crash()
+    story.delete_group()
+    story.fetch_offset(1)
+    assert story.found() == {"OFFSET_INVENTED"}
+
+
 def test_a_group_whose_deletion_was_refused_has_its_offset(story):
     story.commit_briefly(1)
     story.delete_group(Outcome.FAILED)
