@@ -49,6 +49,7 @@ from odradek.server.producer_id_floor import settle_producer_ids
 from odradek.server.reactor import install as install_reactor
 from odradek.server.request import RequestContext
 from odradek.server.services import Services
+from odradek.server.slices import Slices
 from odradek.server.store_location import FoundMetadata, find_kraft_metadata, open_store
 from odradek.server.surroundings import Surroundings
 from odradek.server.transport import KafkaTransport, KafkaTransportFactory
@@ -84,7 +85,8 @@ class Broker:
         self._reactor = surroundings.reactor
         self._now_ms = surroundings.now_ms
         self._random = surroundings.random_source
-        self.services = Services(config, self._reactor, self._now_ms, self._random)
+        slices = Slices(self._reactor, surroundings.monotonic, surroundings.slice_s)
+        self.services = Services(config, self._reactor, self._now_ms, self._random, slices)
         self._store: MetadataStore | None = None
         self._fs = surroundings.fs
         self._dispatch = Dispatch(self.services)
@@ -123,6 +125,7 @@ class Broker:
             port.stopListening()
         self.ports.clear()
         self._connections.stop()
+        self.services.slices.stop()
         if self._background is not None and self._background.active():
             self._background.cancel()
         self._delayed_tasks.stop()

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from odradek.server.flusher import Flusher
     from odradek.server.group_coordinators import GroupCoordinatorRuntime
     from odradek.server.marker_sender import MarkerSender
+    from odradek.server.slices import Slices
     from odradek.server.transaction_coordinators import TransactionCoordinatorRuntime
     from odradek.server.transaction_verification import TransactionVerifier
 
@@ -49,12 +50,18 @@ class Services:
     """Plain references; a handler takes what it needs. `config` is the configuration now in force."""
 
     def __init__(
-        self, config: "BrokerConfig", reactor: Any, now_ms: Callable[[], int], random_source: "random.Random"
+        self,
+        config: "BrokerConfig",
+        reactor: Any,
+        now_ms: Callable[[], int],
+        random_source: "random.Random",
+        slices: "Slices",
     ) -> None:
         self.config = config
         self.reactor = reactor
         self.now_ms = now_ms
         self.random_source = random_source
+        self.slices = slices
         self.configs: BrokerConfigs
         self.controller: Controller
         self.features: Features

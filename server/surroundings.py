@@ -15,6 +15,7 @@ from odradek.log.background import Done
 from odradek.log.compaction_run import Worker
 from odradek.log.filesystem import File, FileSystem, OsFileSystem
 from odradek.replication.metadata_store import MetadataStore
+from odradek.server.slices import SLICE_S
 from odradek.server.threads import GrowingThreads
 
 
@@ -23,7 +24,10 @@ class Surroundings:
 
     fs: where the logs lie
     random_source: for ids, jitter and whatever else must not repeat itself
+    slice_s: seconds of each reactor iteration for long work (`slices`)
     """
+
+    slice_s = SLICE_S
 
     def __init__(self, reactor: Any, random_source: random.Random | None = None) -> None:
         self.reactor = reactor

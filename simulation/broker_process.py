@@ -79,6 +79,8 @@ class ProcessReactor:
 class SimulatedSurroundings(Surroundings):
     """What one life of a broker has around it."""
 
+    slice_s = 0.0
+
     def __init__(self, world: "World", reactor: ProcessReactor, random: Random) -> None:
         self.reactor = reactor
         self.random_source = random

@@ -1,0 +1,75 @@
+"""Long work on the reactor thread, in slices: other requests are served between them.
+
+All work shares one slice per reactor iteration, so that the bound holds for any number of requests that do long work.
+"""
+
+from collections.abc import Callable, Generator
+from typing import Any, Final, TypeVar
+
+from twisted.internet.defer import CancelledError, Deferred, fail, succeed
+from twisted.internet.task import Cooperator, TaskStopped
+from twisted.python.failure import Failure
+
+T = TypeVar("T")
+
+SLICE_S: Final = 0.002
+"""Length of a slice. A step of the work should take far less: a slice ends after the step that exceeds it."""
+
+
+class Slices:
+    """Runs generators, each `next()` of which is a step, for up to `slice_s` seconds per reactor iteration in total.
+
+    With `slice_s=0` every step is a slice of its own, which the simulation uses to interleave other events.
+    """
+
+    def __init__(self, clock: Any, monotonic: Callable[[], float], slice_s: float = SLICE_S) -> None:
+        self._monotonic = monotonic
+        self._slice_s = slice_s
+        self._cooperator = Cooperator(self._begin_slice, lambda tick: clock.callLater(0, tick))
+
+    def run(self, work: Generator[None, None, T]) -> Deferred[T]:
+        """Run `work` to its end, and return a Deferred of its return value.
+
+        The first slice runs at once: short work costs no reactor iteration. Cancelling the Deferred closes the
+        generator. Work that is left at `stop` ends with `SchedulerStopped`.
+        """
+        is_over = self._begin_slice()
+        try:
+            while True:
+                next(work)
+                if is_over():
+                    break
+        except StopIteration as end:
+            return succeed(end.value)
+        except Exception as error:
+            return fail(error)
+        return self._continue(work)
+
+    def stop(self) -> None:
+        """Run no further step."""
+        self._cooperator.stop()
+
+    def _continue(self, work: Generator[None, None, T]) -> Deferred[T]:
+        returned: list[T] = []
+
+        def steps() -> Generator[None, None, None]:
+            returned.append((yield from work))
+
+        task = self._cooperator.cooperate(steps())
+
+        def cancel(_: Deferred[Any]) -> None:
+            task.stop()
+            work.close()
+
+        def failed(failure: Failure) -> Failure:
+            if isinstance(failure.value, TaskStopped):
+                raise CancelledError
+            return failure
+
+        outcome: Deferred[T] = Deferred(cancel)
+        task.whenDone().addCallbacks(lambda _: returned[0], failed).chainDeferred(outcome)
+        return outcome
+
+    def _begin_slice(self) -> Callable[[], bool]:
+        end_s = self._monotonic() + self._slice_s
+        return lambda: self._monotonic() >= end_s

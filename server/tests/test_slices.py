@@ -1,0 +1,94 @@
+"""Long work gives way after every slice, and all work shares the slices."""
+
+import pytest
+from twisted.internet.defer import CancelledError
+from twisted.internet.task import Clock, SchedulerStopped
+
+from odradek.server.slices import Slices
+
+STEP_S = 0.001
+
+
+class Work:
+    def __init__(self):
+        self.clock = Clock()
+        self.now_s = 0.0
+        self.log = []
+        self.slices = Slices(self.clock, lambda: self.now_s, slice_s=3 * STEP_S)
+
+    def steps(self, name, count):
+        try:
+            for _ in range(count):
+                self.now_s += STEP_S
+                self.log.append(name)
+                yield
+        except GeneratorExit:
+            self.log.append(f"{name} closed")
+            raise
+        return name
+
+    def iterate(self):
+        """One reactor iteration; the steps done in it."""
+        self.log.clear()
+        # Not `advance`: it would also make the calls that are scheduled meanwhile.
+        call = self.clock.calls.pop(0)
+        call.func(*call.args)
+        return "".join(self.log)
+
+
+@pytest.fixture
+def work():
+    return Work()
+
+
+def test_short_work_ends_at_once(work):
+    results = []
+    work.slices.run(work.steps("a", 2)).addCallback(results.append)
+    assert results == ["a"]
+    assert not work.clock.getDelayedCalls()
+
+
+def test_long_work_gives_way_after_each_slice(work):
+    results = []
+    work.slices.run(work.steps("a", 7)).addCallback(results.append)
+    assert work.log == ["a"] * 3
+    assert [work.iterate(), work.iterate()] == ["aaa", "a"]
+    assert results == ["a"]
+
+
+def test_all_work_shares_a_slice(work):
+    for name in "abcd":
+        work.slices.run(work.steps(name, 8))
+    assert [len(work.iterate()) for _ in range(3)] == [3, 3, 3]
+    assert set(work.iterate() + work.iterate()) == set("abcd")
+
+
+def test_an_error_reaches_the_caller(work):
+    def failing():
+        for _ in range(5):
+            work.now_s += STEP_S
+            yield
+        raise ValueError("broken")
+
+    failures = []
+    work.slices.run(failing()).addErrback(lambda failure: failures.append(failure.value))
+    work.iterate()
+    assert [str(error) for error in failures] == ["broken"]
+
+
+def test_cancelled_work_is_closed(work):
+    failures = []
+    running = work.slices.run(work.steps("a", 9))
+    running.addErrback(lambda failure: failures.append(failure.type))
+    running.cancel()
+    assert work.log[-1] == "a closed"
+    assert failures == [CancelledError]
+    assert not work.clock.getDelayedCalls()
+
+
+def test_stop_ends_what_is_left(work):
+    failures = []
+    work.slices.run(work.steps("a", 9)).addErrback(lambda failure: failures.append(failure.type))
+    work.slices.stop()
+    assert failures == [SchedulerStopped]
+    assert not work.clock.getDelayedCalls()
