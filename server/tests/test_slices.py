@@ -59,8 +59,31 @@ def test_long_work_gives_way_after_each_slice(work):
 def test_all_work_shares_a_slice(work):
     for name in "abcd":
         work.slices.run(work.steps(name, 8))
+    assert work.log == ["a"] * 3, "the others wait for the next iteration"
     assert [len(work.iterate()) for _ in range(3)] == [3, 3, 3]
     assert set(work.iterate() + work.iterate()) == set("abcd")
+
+
+def test_short_work_shares_the_slice_too(work):
+    for name in "abc":
+        work.slices.run(work.steps(name, 1))
+    results = []
+    work.slices.run(work.steps("d", 1)).addCallback(results.append)
+    assert "".join(work.log) == "abc"
+    assert work.iterate() == "d"
+    assert results == ["d"]
+    work.slices.run(work.steps("e", 1))
+    assert work.log[-1] == "e", "the slice has been renewed"
+
+
+def test_work_within_a_step_counts_as_its_part(work):
+    def outer():
+        work.slices.run(work.steps("b", 2))
+        yield
+        work.log.append("a")
+
+    work.slices.run(outer())
+    assert "".join(work.log) == "bba"
 
 
 def test_an_error_reaches_the_caller(work):
