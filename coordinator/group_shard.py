@@ -8,6 +8,7 @@ How a server uses it, where `shard` may also be `GroupShard.absent(...)` for par
         except KafkaError as error: result = shard.on_write_failed(result, error.code, now_ms)
         else:
             shard.on_appended(result, base_offset), at once, and wait until the records are replicated
+            (`is_replicated=True` if they and all before them are already)
             result = shard.on_written(result, base_offset, now_ms)
     send every reply of result.replies to its token
 
@@ -36,6 +37,7 @@ from odradek.coordinator.group import DEAD, Group
 from odradek.coordinator.offsets import NO_PRODUCER_ID
 from odradek.coordinator.phase import Phase
 from odradek.coordinator.record_types import (
+    OffsetChange,
     OffsetCommitKey,
     read_group_metadata_value,
     read_key,
@@ -213,11 +215,14 @@ class GroupShard:
 
     # -- records -------------------------------------------------------------------------------------------------
 
-    def on_appended(self, result: Result, base_offset: int) -> None:
-        """Apply the result's records, which are in the log at `base_offset` and on, though not replicated yet."""
+    def on_appended(self, result: Result, base_offset: int, *, is_replicated: bool = False) -> None:
+        """Apply the result's records, which are in the log at `base_offset` and on, though maybe not replicated yet."""
         producer_id = NO_PRODUCER_ID if result.producer is None else result.producer.producer_id
-        for position, record in enumerate(result.records):
-            self._replay(record.key, record.value, base_offset + position, producer_id, is_replicated=False)
+        for offset, record in enumerate(result.records, base_offset):
+            if record.change is None:
+                self._replay(record.key, record.value, offset, producer_id, is_replicated=is_replicated)
+            else:
+                self._replay_offset(record.change, offset, producer_id, is_replicated)
 
     def on_written(self, result: Result, base_offset: int, now_ms: int) -> Result:
         """The result's records are replicated; returns what follows."""
@@ -279,21 +284,20 @@ class GroupShard:
                 logger.warning("record of unknown type passed over type=%d offset=%d", parsed, offset)
             elif isinstance(parsed, OffsetCommitKey):
                 commit = None if value is None else read_offset_commit_value(value)
-                if commit is not None and parsed.group not in self._state.groups:
-                    self._state.groups[parsed.group] = Group(parsed.group)
-                self._state.offsets.replay(
-                    parsed.group,
-                    parsed.topic,
-                    parsed.partition,
-                    commit,
-                    offset,
-                    producer_id,
-                    is_replicated=is_replicated,
-                )
+                change = OffsetChange(parsed.group, parsed.topic, parsed.partition, commit)
+                self._replay_offset(change, offset, producer_id, is_replicated)
             else:
                 self._replay_group(parsed.group, value)
         except DecodeError as error:
             logger.error("record not readable, passed over offset=%d error=%s", offset, error)
+
+    def _replay_offset(self, change: OffsetChange, offset: int, producer_id: int, is_replicated: bool) -> None:
+        group_id, topic, partition, value = change
+        if value is not None and group_id not in self._state.groups:
+            self._state.groups[group_id] = Group(group_id)
+        self._state.offsets.replay(
+            group_id, topic, partition, value, offset, producer_id, is_replicated=is_replicated
+        )
 
     def _replay_group(self, group_id: str, value: bytes | None) -> None:
         """Once loaded, a group in memory is at its record or ahead of it, until the record deletes it.

@@ -5,7 +5,7 @@ Which topics exist and may be seen has been settled before (`offset_requests`).
 
 import logging
 from collections.abc import Callable
-from functools import partial
+from functools import lru_cache, partial
 
 from odradek.coordinator import rebalance
 from odradek.coordinator.group import COMPLETING_REBALANCE, DEAD, EMPTY, PREPARING_REBALANCE, STABLE, Group
@@ -13,9 +13,9 @@ from odradek.coordinator.offsets import CommittedOffset, expired_partitions
 from odradek.coordinator.partitioning import utf16_length
 from odradek.coordinator.record_types import (
     OffsetCommitValue,
+    OffsetRecords,
     group_metadata_tombstone,
-    offset_commit_record,
-    offset_commit_tombstone,
+    offset_tombstones,
 )
 from odradek.coordinator.responses import INVALID_OFFSET, offset_commit_error, offset_delete_error
 from odradek.coordinator.result import Effects, ReplyWhenWritten, Token
@@ -66,25 +66,29 @@ def commit_offsets(
     if request.retention_time_ms != NO_RETENTION:
         expire_ms = min(now_ms + request.retention_time_ms, INT64_MAX)
     response = OffsetCommitResponse(topics=[])
+    most_metadata = state.settings.offset_metadata_max_length
     for topic in request.topics:
         answered = OffsetCommitResponseTopic(name=topic.name, topic_id=topic.topic_id, partitions=[])
         response.topics.append(answered)
+        encode = OffsetRecords(request.group_id, topic.name).commit
         for item in topic.partitions:
-            error_code = ErrorCode.NONE
-            if utf16_length(item.committed_metadata or "") > state.settings.offset_metadata_max_length:
-                error_code = ErrorCode.OFFSET_METADATA_TOO_LARGE
+            if item.committed_metadata and utf16_length(item.committed_metadata) > most_metadata:
+                answered.partitions.append(_commit_result(item.partition_index, ErrorCode.OFFSET_METADATA_TOO_LARGE))
             else:
                 value = _commit_value(item, topic.topic_id, expire_ms, now_ms)
-                record = offset_commit_record(request.group_id, topic.name, item.partition_index, value)
-                effects.records.append(record)
-            answered.partitions.append(
-                OffsetCommitResponsePartition(partition_index=item.partition_index, error_code=error_code)
-            )
+                effects.records.append(encode(item.partition_index, value))
+                answered.partitions.append(_commit_result(item.partition_index))
     if effects.records:
         effects.completions.append(ReplyWhenWritten(token, response, partial(offset_commit_error, request)))
     else:
         effects.reply(token, response)
     return effects
+
+
+@lru_cache(maxsize=1024)
+def _commit_result(partition: int, error: ErrorCode = ErrorCode.NONE) -> OffsetCommitResponsePartition:
+    """One row of a response. It is shared by responses, and not to be changed."""
+    return OffsetCommitResponsePartition(partition_index=partition, error_code=error)
 
 
 def _commit_value(
@@ -199,6 +203,7 @@ def delete_offsets(state: ShardState, request: OffsetDeleteRequest, token: Token
     response = OffsetDeleteResponse(topics=[])
     for topic in request.topics:
         is_subscribed = group.is_subscribed_to(topic.name)
+        records = OffsetRecords(group.group_id, topic.name)
         error_code = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if is_subscribed else ErrorCode.NONE
         answered = OffsetDeleteResponseTopic(name=topic.name, partitions=[])
         response.topics.append(answered)
@@ -208,7 +213,7 @@ def delete_offsets(state: ShardState, request: OffsetDeleteRequest, token: Token
                 OffsetDeleteResponsePartition(partition_index=partition, error_code=error_code)
             )
             if not is_subscribed and state.offsets.is_held(group.group_id, topic.name, partition):
-                effects.records.append(offset_commit_tombstone(group.group_id, topic.name, partition))
+                effects.records.append(records.tombstone(partition))
     if effects.records:
         effects.completions.append(ReplyWhenWritten(token, response, offset_delete_error))
     else:
@@ -227,8 +232,7 @@ def _group_for_delete(state: ShardState, request: OffsetDeleteRequest) -> Group:
 
 def all_offset_tombstones(state: ShardState, group_id: str, effects: Effects) -> None:
     """Delete every offset of a group, those of open transactions too."""
-    for topic, partition in state.offsets.held_of_group(group_id):
-        effects.records.append(offset_commit_tombstone(group_id, topic, partition))
+    effects.records.extend(offset_tombstones(group_id, state.offsets.held_of_group(group_id)))
 
 
 def schedule_expiry(state: ShardState, now_ms: int) -> None:
@@ -243,9 +247,7 @@ def _expire(state: ShardState, effects: Effects, now_ms: int) -> None:
     ended: list[Group] = []
     for group in state.groups.values():
         expired, is_all = expired_partitions(state.offsets, group, state.settings.offsets_retention_ms, now_ms)
-        effects.records.extend(
-            offset_commit_tombstone(group.group_id, topic, partition) for topic, partition in expired
-        )
+        effects.records.extend(offset_tombstones(group.group_id, expired))
         if is_all and group.is_empty:
             ended.append(group)
     effects.records.extend(group_metadata_tombstone(group.group_id) for group in ended)

@@ -37,7 +37,10 @@ class OffsetTable:
         return self.groups.get(group_id, {}).get(topic, {}).get(partition)
 
     def put(self, group_id: str, topic: str, partition: int, offset: CommittedOffset) -> None:
-        self.groups.setdefault(group_id, {}).setdefault(topic, {})[partition] = offset
+        try:
+            self.groups[group_id][topic][partition] = offset
+        except KeyError:
+            self.groups.setdefault(group_id, {}).setdefault(topic, {})[partition] = offset
 
     def remove(self, group_id: str, topic: str, partition: int) -> None:
         topics = self.groups.get(group_id)

@@ -236,7 +236,7 @@ class TransactionShard:
 
     # -- records -------------------------------------------------------------------------------------------------
 
-    def on_appended(self, result: Result, base_offset: int) -> None:
+    def on_appended(self, result: Result, base_offset: int, *, is_replicated: bool = False) -> None:
         """Apply nothing yet: a change is pending until its record is replicated, and no other is decided until then."""
 
     def on_written(self, result: Result, base_offset: int, now_ms: int) -> Result:

@@ -19,7 +19,7 @@ from odradek.coordinator.phase import Phase
 from odradek.coordinator.result import CoordinatorRecord, Result
 from odradek.log.validation import Origin
 from odradek.protocol.errors import ErrorCode, KafkaError
-from odradek.protocol.records import build_batch
+from odradek.protocol.records import build_plain_batch
 from odradek.server.coordinator_loading import ShardLoad, is_transient, retry_pause_s
 from odradek.server.pending_writes import PendingWrite
 from odradek.server.waits import Wait
@@ -49,7 +49,7 @@ class Shard(Protocol):
 
     def resign(self, now_ms: int) -> Result: ...
 
-    def on_appended(self, result: Result, base_offset: int) -> None: ...
+    def on_appended(self, result: Result, base_offset: int, *, is_replicated: bool = False) -> None: ...
 
     def on_written(self, result: Result, base_offset: int, now_ms: int) -> Result: ...
 
@@ -336,8 +336,9 @@ class CoordinatorRuntime(ABC, Generic[S]):
                 led.wake()
                 continue
             first_offset, last_offset = offsets[0], offsets[-1]
-            shard.on_appended(result, first_offset)
-            if led.waiting or not is_replicated(led.partition, last_offset):
+            is_done = not led.waiting and is_replicated(led.partition, last_offset)
+            shard.on_appended(result, first_offset, is_replicated=is_done)
+            if not is_done:
                 self._set_alarm(led)
                 self.when_replicated(led, last_offset, self._when_written(PendingWrite(led, result, first_offset)))
                 return
@@ -421,10 +422,7 @@ def _batches(result: Result, now_ms: int) -> Iterator[bytes]:
 
 
 def _batch(records: list[CoordinatorRecord], result: Result, now_ms: int) -> bytes:
-    fields = ((now_ms, record.key, record.value, ()) for record in records)
     producer = result.producer
     if producer is None:
-        return build_batch(fields)
-    return build_batch(
-        fields, producer_id=producer.producer_id, producer_epoch=producer.producer_epoch, transactional=True
-    )
+        return build_plain_batch(records, now_ms)
+    return build_plain_batch(records, now_ms, producer.producer_id, producer.producer_epoch)

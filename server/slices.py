@@ -21,8 +21,8 @@ class Slices:
 
     With `slice_s=0` every step is a slice of its own, which the simulation uses to interleave other events.
 
-    A slice that is used up is renewed by the next reactor iteration that runs work which is left; so one request in many
-    may wait for an iteration without need.
+    A slice that is used up is renewed by the next reactor iteration that runs work which is left. So one request in
+    many may wait for an iteration without need.
     """
 
     def __init__(self, clock: Any, monotonic: Callable[[], float], slice_s: float = SLICE_S) -> None:

@@ -106,7 +106,8 @@ class Driver:
         else:
             base_offset = len(self.log)
             self._append(result)
-            self.shard.on_appended(result, base_offset)
+            is_replicated = not self.is_holding and not self.held
+            self.shard.on_appended(result, base_offset, is_replicated=is_replicated)
             self._hold(Held(base_offset, result))
 
     def _append(self, result: Result) -> None:

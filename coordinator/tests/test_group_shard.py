@@ -27,9 +27,9 @@ def new_shard():
 
 
 def commit(offset, topic_id=TOPIC_ID):
-    return offset_commit_record(
-        "g", "t", 0, OffsetCommitValue(offset=offset, metadata="", commit_timestamp=1, topic_id=topic_id)
-    )
+    value = OffsetCommitValue(offset=offset, metadata="", commit_timestamp=1, topic_id=topic_id)
+    record = offset_commit_record("g", "t", 0, value)
+    return record.key, record.value
 
 
 def fetched(shard, *, require_stable=False, topic_id=bytes(16)):
@@ -93,7 +93,7 @@ def test_aborted_overtaken_and_deleted_transactional_offsets_never_show():
     shard.finish_loading(0)
     assert fetched(shard, require_stable=True) == (3, ErrorCode.NONE)
     shard.replay(*commit(4), offset=5, producer_id=9)
-    shard.replay(*offset_commit_tombstone("g", "t", 0), offset=6)
+    shard.replay(offset_commit_tombstone("g", "t", 0).key, None, offset=6)
     shard.replay_end_of_transaction(9, is_commit=True)
     assert fetched(shard, require_stable=True) == (-1, ErrorCode.NONE)
 

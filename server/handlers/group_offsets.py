@@ -53,9 +53,10 @@ class Topics:
         topic = self._metadata.topics_by_id.get(topic_id)
         return None if topic is None else topic.name
 
-    def has_partition(self, name: str, partition: int) -> bool:
-        """Whether the topic exists and has the partition."""
-        return self._metadata.partition(name, partition) is not None
+    def partition_count(self, name: str) -> int:
+        """The number of the topic's partitions, or 0 if there is no such topic."""
+        topic = self._metadata.topics.get(name)
+        return 0 if topic is None else len(topic.partitions)
 
 
 def _everything(name: str) -> bool:
