@@ -12,7 +12,8 @@ How a server uses it, where `shard` may also be `GroupShard.absent(...)` for par
             result = shard.on_written(result, base_offset, now_ms)
     send every reply of result.replies to its token
 
-`next_deadline_ms` returns when `tick` is due; its result is treated alike, and again until no deadline is due. Results
+`now_ms` is the wall clock. `next_deadline_ms` returns when `tick` is due, on the monotonic clock that the shard is made
+with; the result of `tick` is treated alike, and again until no deadline is due. Results
 of one shard must be appended in the order in which they were decided, each before the next decision. A marker in the
 partition goes the same way: `on_marker_appended`, then `on_replicated`. At election: `replay` every record of the
 partition (`replay_end_of_transaction` for every marker), then `finish_loading`. When appended records may not stay in
@@ -64,22 +65,26 @@ logger = logging.getLogger(__name__)
 
 
 class GroupShard:
-    """Groups and committed offsets of one partition, from load to resignation. No I/O, no clock, no threads."""
+    """Groups and committed offsets of one partition, from load to resignation. No I/O, no threads."""
 
     __slots__ = ("_high_watermark", "_phase", "_state")
 
     def __init__(
-        self, settings: GroupSettings, random_uuid: Callable[[], str], high_watermark: int = INT64_MAX
+        self,
+        settings: GroupSettings,
+        random_uuid: Callable[[], str],
+        monotonic_ms: Callable[[], int],
+        high_watermark: int = INT64_MAX,
     ) -> None:
         """`high_watermark` is the partition's when loading begins; `on_replicated` is called when it has moved."""
-        self._state = ShardState(settings, random_uuid)
+        self._state = ShardState(settings, random_uuid, monotonic_ms)
         self._high_watermark = high_watermark
         self._phase = Phase.LOADING
 
     @classmethod
     def absent(cls, settings: GroupSettings) -> "GroupShard":
         """A shard that answers everything with NOT_COORDINATOR, for partitions that are led elsewhere."""
-        shard = cls(settings, str)
+        shard = cls(settings, str, int)
         shard._phase = Phase.CLOSED
         return shard
 
@@ -110,7 +115,7 @@ class GroupShard:
             return _only_reply(token, responses.heartbeat_response())
         if error:
             return _only_reply(token, responses.heartbeat_response(error))
-        return membership.heartbeat(self._state, request, token, now_ms).result()
+        return membership.heartbeat(self._state, request, token).result()
 
     def leave_group(self, request: LeaveGroupRequest, context: RequestContext, token: Token, now_ms: int) -> Result:
         """LeaveGroup 0-5."""
@@ -320,10 +325,10 @@ class GroupShard:
         state = self._state
         for group in list(state.groups.values()):
             for member in group.members.values():
-                rebalance.refresh_session(state, group, member, now_ms)
+                rebalance.refresh_session(state, group, member)
             if len(group.members) > state.settings.max_group_size:
                 rebalance.start(state, group, "loaded with more members than allowed", effects, now_ms)
-        offset_commands.schedule_expiry(state, now_ms)
+        offset_commands.schedule_expiry(state)
         logger.info("group shard loaded groups=%d", len(state.groups))
         return effects.result()
 
@@ -335,23 +340,25 @@ class GroupShard:
             responses.answer_all_syncs(effects, group, ErrorCode.NOT_COORDINATOR)
             group.change_state(DEAD, "coordinator resigned", now_ms)
         self._phase = Phase.CLOSED
-        self._state = ShardState(self._state.settings, self._state.random_uuid)
+        state = self._state
+        self._state = ShardState(state.settings, state.random_uuid, state.timers.monotonic_ms)
         return effects.result()
 
     def next_deadline_ms(self) -> int | None:
-        """When `tick` is due next, in ms since the epoch."""
+        """When `tick` is due next, on the monotonic clock."""
         return self._state.timers.next_deadline_ms()
 
     def tick(self, now_ms: int) -> Result:
         """Let due deadlines take effect. Those with many records have a result of their own."""
         effects = Effects()
         timers = self._state.timers
-        while (deadline_ms := timers.next_deadline_ms()) is not None and deadline_ms <= now_ms:
+        due_ms = timers.monotonic_ms()
+        while (deadline_ms := timers.next_deadline_ms()) is not None and deadline_ms <= due_ms:
             key = timers.next_key()
             is_large = key is not None and key[0] in LARGE_KINDS
             if is_large and (effects.records or effects.replies):
                 break
-            action = timers.pop_due(now_ms)
+            action = timers.pop_due(due_ms)
             if action is not None:
                 action(effects, now_ms)
             if is_large:

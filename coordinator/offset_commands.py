@@ -58,7 +58,7 @@ def commit_offsets(
     """Decide an OffsetCommit whose topics carry both name and id."""
     effects = Effects()
     try:
-        _check_commit(state, request, context, now_ms)
+        _check_commit(state, request, context)
     except KafkaError as error:
         effects.reply(token, offset_commit_error(request, error.code))
         return effects
@@ -104,7 +104,7 @@ def _commit_value(
     )
 
 
-def _check_commit(state: ShardState, request: OffsetCommitRequest, context: RequestContext, now_ms: int) -> None:
+def _check_commit(state: ShardState, request: OffsetCommitRequest, context: RequestContext) -> None:
     """Raise what is wrong with a commit; one that is right counts as a heartbeat."""
     group = state.groups.get(request.group_id)
     generation_id = request.generation_id_or_member_epoch
@@ -127,7 +127,7 @@ def _check_commit(state: ShardState, request: OffsetCommitRequest, context: Requ
     if group.state is COMPLETING_REBALANCE:
         raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS)
     if group.state in (STABLE, PREPARING_REBALANCE):
-        rebalance.refresh_session(state, group, group.members[request.member_id], now_ms)
+        rebalance.refresh_session(state, group, group.members[request.member_id])
 
 
 # -- fetch ---------------------------------------------------------------------------------------------------------
@@ -235,10 +235,10 @@ def all_offset_tombstones(state: ShardState, group_id: str, effects: Effects) ->
     effects.records.extend(offset_tombstones(group_id, state.offsets.held_of_group(group_id)))
 
 
-def schedule_expiry(state: ShardState, now_ms: int) -> None:
+def schedule_expiry(state: ShardState) -> None:
     """Set the time of the next search for expired offsets."""
-    deadline_ms = now_ms + state.settings.offsets_retention_check_interval_ms
-    state.timers.schedule(EXPIRY_KEY, deadline_ms, lambda effects, now_ms: _expire(state, effects, now_ms))
+    delay_ms = state.settings.offsets_retention_check_interval_ms
+    state.timers.schedule(EXPIRY_KEY, delay_ms, lambda effects, now_ms: _expire(state, effects, now_ms))
 
 
 def _expire(state: ShardState, effects: Effects, now_ms: int) -> None:
@@ -253,4 +253,4 @@ def _expire(state: ShardState, effects: Effects, now_ms: int) -> None:
     effects.records.extend(group_metadata_tombstone(group.group_id) for group in ended)
     if effects.records:
         logger.info("expired offsets and groups tombstones=%d", len(effects.records))
-    schedule_expiry(state, now_ms)
+    schedule_expiry(state)

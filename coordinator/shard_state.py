@@ -35,12 +35,14 @@ class ShardState:
 
     __slots__ = ("groups", "offsets", "random_uuid", "settings", "timers")
 
-    def __init__(self, settings: GroupSettings, random_uuid: Callable[[], str]) -> None:
+    def __init__(
+        self, settings: GroupSettings, random_uuid: Callable[[], str], monotonic_ms: Callable[[], int]
+    ) -> None:
         self.settings = settings
         self.random_uuid = random_uuid
         self.groups: dict[str, Group] = {}
         self.offsets = OffsetStore()
-        self.timers = DeadlineHeap()
+        self.timers = DeadlineHeap(monotonic_ms)
 
     def group(self, group_id: str, missing: ErrorCode = ErrorCode.GROUP_ID_NOT_FOUND) -> Group:
         """The group; raises `missing` if there is none."""

@@ -66,4 +66,4 @@ class OffsetDeletion(Completion):
             ",".join(name for name, _ in self.deleted), error.name,
         )  # fmt: skip
         key = (TOPIC_DELETION_KIND, *self.deleted)
-        self.state.timers.schedule(key, now_ms + RETRY_PAUSE_MS, partial(delete_offsets, self.state, self.deleted))
+        self.state.timers.schedule(key, RETRY_PAUSE_MS, partial(delete_offsets, self.state, self.deleted))

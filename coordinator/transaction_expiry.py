@@ -2,6 +2,10 @@
 
 Both are looked for now and then. What is found is written in pieces, one for each `tick`: a decision must be known to
 be written or not to be, so it never shares its fate with others, and tombstones go in batches that fit into the log.
+
+How long a transaction has been open is measured on the monotonic clock, so that a step of the wall clock aborts none.
+What was open when the shard was loaded counts from the start in its record, which is wall time; Apache Kafka compares
+with the wall clock throughout. Expiry of transactional ids is retention, and goes by wall time.
 """
 
 import logging
@@ -27,51 +31,54 @@ EXPECTED: Final = frozenset(
 )
 
 
-def schedule(state: TransactionShardState, now_ms: int) -> None:
-    """Set the times of the first searches."""
-    _schedule_timeouts(state, now_ms)
-    _schedule_expiry(state, now_ms)
+def begin(state: TransactionShardState, now_ms: int) -> None:
+    """The shard is loaded: let the timeouts of open transactions go on, and set the times of the first searches."""
+    monotonic_ms = state.timers.monotonic_ms()
+    for transaction in state.transactions.values():
+        if transaction.state is ONGOING:
+            transaction.open_since_ms = monotonic_ms - max(0, now_ms - transaction.start_ms)
+    _schedule_timeouts(state)
+    _schedule_expiry(state)
 
 
 # -- timeouts --------------------------------------------------------------------------------------------------------
 
 
-def _schedule_timeouts(state: TransactionShardState, now_ms: int) -> None:
+def _schedule_timeouts(state: TransactionShardState) -> None:
     state.timers.schedule(
-        TIMEOUT_KEY,
-        now_ms + state.settings.abort_timed_out_interval_ms,
-        lambda effects, now_ms: _find_timed_out(state, now_ms),
+        TIMEOUT_KEY, state.settings.abort_timed_out_interval_ms, lambda effects, now_ms: _find_timed_out(state)
     )
 
 
-def _is_timed_out(transaction: Transaction, now_ms: int) -> bool:
+def _is_timed_out(transaction: Transaction, monotonic_ms: int) -> bool:
     return (
         transaction.state is ONGOING
         and transaction.pending is None
         and transaction.timeout_ms != NO_TIMEOUT_MS
-        and transaction.start_ms + transaction.timeout_ms < now_ms
+        and transaction.open_since_ms + transaction.timeout_ms < monotonic_ms
     )
 
 
-def _find_timed_out(state: TransactionShardState, now_ms: int) -> None:
-    found = deque(transaction for transaction in state.transactions.values() if _is_timed_out(transaction, now_ms))
+def _find_timed_out(state: TransactionShardState) -> None:
+    monotonic_ms = state.timers.monotonic_ms()
+    found = deque(one for one in state.transactions.values() if _is_timed_out(one, monotonic_ms))
     if found:
-        _schedule_abort(state, found, now_ms)
+        _schedule_abort(state, found)
     else:
-        _schedule_timeouts(state, now_ms)
+        _schedule_timeouts(state)
 
 
-def _schedule_abort(state: TransactionShardState, found: deque[Transaction], now_ms: int) -> None:
-    state.timers.schedule(TIMEOUT_KEY, now_ms, lambda effects, now_ms: _abort_next(state, found, effects, now_ms))
+def _schedule_abort(state: TransactionShardState, found: deque[Transaction]) -> None:
+    state.timers.schedule(TIMEOUT_KEY, 0, lambda effects, now_ms: _abort_next(state, found, effects, now_ms))
 
 
 def _abort_next(state: TransactionShardState, found: deque[Transaction], effects: Effects, now_ms: int) -> None:
     transaction = found.popleft()
     if found:
-        _schedule_abort(state, found, now_ms)
+        _schedule_abort(state, found)
     else:
-        _schedule_timeouts(state, now_ms)
-    if not _is_timed_out(transaction, now_ms):
+        _schedule_timeouts(state)
+    if not _is_timed_out(transaction, state.timers.monotonic_ms()):
         return
 
     def answer(effects: Effects, error: ErrorCode, producer_id: int, producer_epoch: int) -> None:
@@ -88,11 +95,9 @@ def _abort_next(state: TransactionShardState, found: deque[Transaction], effects
 # -- expiry of transactional ids -------------------------------------------------------------------------------------
 
 
-def _schedule_expiry(state: TransactionShardState, now_ms: int) -> None:
+def _schedule_expiry(state: TransactionShardState) -> None:
     state.timers.schedule(
-        EXPIRY_KEY,
-        now_ms + state.settings.remove_expired_interval_ms,
-        lambda effects, now_ms: _find_expired(state, now_ms),
+        EXPIRY_KEY, state.settings.remove_expired_interval_ms, lambda effects, now_ms: _find_expired(state, now_ms)
     )
 
 
@@ -109,13 +114,13 @@ def _find_expired(state: TransactionShardState, now_ms: int) -> None:
         transaction for transaction in state.transactions.values() if _is_expired(state, transaction, now_ms)
     )
     if found:
-        _schedule_removal(state, found, now_ms)
+        _schedule_removal(state, found)
     else:
-        _schedule_expiry(state, now_ms)
+        _schedule_expiry(state)
 
 
-def _schedule_removal(state: TransactionShardState, found: deque[Transaction], now_ms: int) -> None:
-    state.timers.schedule(EXPIRY_KEY, now_ms, lambda effects, now_ms: _remove_some(state, found, effects, now_ms))
+def _schedule_removal(state: TransactionShardState, found: deque[Transaction]) -> None:
+    state.timers.schedule(EXPIRY_KEY, 0, lambda effects, now_ms: _remove_some(state, found, effects, now_ms))
 
 
 def _remove_some(state: TransactionShardState, found: deque[Transaction], effects: Effects, now_ms: int) -> None:
@@ -135,9 +140,9 @@ def _remove_some(state: TransactionShardState, found: deque[Transaction], effect
         logger.info("expired transactional ids count=%d", len(removed))
         effects.completions.append(_Removal(removed))
     if found:
-        _schedule_removal(state, found, now_ms)
+        _schedule_removal(state, found)
     else:
-        _schedule_expiry(state, now_ms)
+        _schedule_expiry(state)
 
 
 class _Removal(Completion):

@@ -66,11 +66,13 @@ OFFSETS_TOPIC = "__consumer_offsets"
 
 
 class TransactionShard:
-    """Transactions of one partition, from load to resignation. No I/O, no clock, no threads.
+    """Transactions of one partition, from load to resignation. No I/O, no threads.
 
     `coordinator_epoch` is the partition's leader epoch. `take_producer_id` gives out a producer id that nobody has
-    had; it raises COORDINATOR_LOAD_IN_PROGRESS while there is none at hand. `begin_producer_ids_at` is called with the
-    id behind the largest one that was loaded: a metadata store that was restored may be older than these records.
+    had; it raises COORDINATOR_LOAD_IN_PROGRESS while there is none at hand. `monotonic_ms` times the shard's deadlines,
+    and transactions while they are open; `now_ms` of its methods is the wall clock. `begin_producer_ids_at` is called
+    with the id behind the largest one that was loaded: a metadata store that was restored may be older than these
+    records.
     """
 
     __slots__ = ("_begin_producer_ids_at", "_phase", "_state")
@@ -81,16 +83,17 @@ class TransactionShard:
         *,
         coordinator_epoch: int,
         take_producer_id: Callable[[], int],
+        monotonic_ms: Callable[[], int],
         begin_producer_ids_at: Callable[[int], None] = lambda least_id: None,
     ) -> None:
-        self._state = TransactionShardState(settings, coordinator_epoch, take_producer_id)
+        self._state = TransactionShardState(settings, coordinator_epoch, take_producer_id, monotonic_ms)
         self._begin_producer_ids_at = begin_producer_ids_at
         self._phase = Phase.LOADING
 
     @classmethod
     def absent(cls, settings: TransactionSettings) -> "TransactionShard":
         """A shard that answers everything with NOT_COORDINATOR, for partitions that are led elsewhere."""
-        shard = cls(settings, coordinator_epoch=-1, take_producer_id=_no_producer_id)
+        shard = cls(settings, coordinator_epoch=-1, take_producer_id=_no_producer_id, monotonic_ms=int)
         shard._phase = Phase.CLOSED
         return shard
 
@@ -290,7 +293,7 @@ class TransactionShard:
         for transaction in state.transactions.values():
             if transaction.state in PREPARED:
                 transaction_markers.resume(state, transaction, effects, now_ms)
-        transaction_expiry.schedule(state, now_ms)
+        transaction_expiry.begin(state, now_ms)
         logger.info(
             "transaction shard loaded transactions=%d unfinished=%d coordinator_epoch=%d",
             len(state.transactions), len(effects.outcomes), state.coordinator_epoch,
@@ -301,17 +304,21 @@ class TransactionShard:
         """Another broker takes over: nothing is kept. What is being written is answered by `on_write_failed`."""
         self._phase = Phase.CLOSED
         state = self._state
-        self._state = TransactionShardState(state.settings, state.coordinator_epoch, state.take_producer_id)
+        self._state = TransactionShardState(
+            state.settings, state.coordinator_epoch, state.take_producer_id, state.timers.monotonic_ms
+        )
         return Effects().result()
 
     def next_deadline_ms(self) -> int | None:
-        """When `tick` is due next, in ms since the epoch."""
+        """When `tick` is due next, on the monotonic clock."""
         return self._state.timers.next_deadline_ms()
 
     def tick(self, now_ms: int) -> Result:
         """Let the deadlines that are due take effect, up to the first that wants a record written."""
         effects = Effects()
-        while not effects.records and (action := self._state.timers.pop_due(now_ms)) is not None:
+        timers = self._state.timers
+        due_ms = timers.monotonic_ms()
+        while not effects.records and (action := timers.pop_due(due_ms)) is not None:
             action(effects, now_ms)
         return effects.result()
 

@@ -141,7 +141,8 @@ class Led(Generic[S]):
 class CoordinatorRuntime(ABC, Generic[S]):
     """The coordinators of one kind on this broker.
 
-    `partition_count` says how many partitions their topic has, or 0 while it does not exist.
+    `partition_count` says how many partitions their topic has, or 0 while it does not exist. `now_ms` is the wall
+    clock; deadlines are on the monotonic one.
     """
 
     def __init__(
@@ -150,6 +151,7 @@ class CoordinatorRuntime(ABC, Generic[S]):
         *,
         reactor: Any,
         now_ms: Callable[[], int],
+        monotonic_ms: Callable[[], int],
         partition_count: Callable[[], int],
         load_buffer_bytes: int = _MAX_LOAD_CHUNK_BYTES,
     ) -> None:
@@ -157,6 +159,7 @@ class CoordinatorRuntime(ABC, Generic[S]):
         self._load_chunk_bytes = min(load_buffer_bytes, _MAX_LOAD_CHUNK_BYTES)
         self._reactor = reactor
         self._now_ms = now_ms
+        self._monotonic_ms = monotonic_ms
         self._partition_count = partition_count
         self._led: dict[int, Led[S]] = {}
         self._absent = self._make_absent()
@@ -393,7 +396,7 @@ class CoordinatorRuntime(ABC, Generic[S]):
             if led.alarm_ms <= deadline_ms:
                 return
             led.alarm.cancel()
-        delay_s = min(max(0, deadline_ms - self._now_ms()) / 1000, _MAX_TIMER_S)
+        delay_s = min(max(0, deadline_ms - self._monotonic_ms()) / 1000, _MAX_TIMER_S)
         led.alarm_ms = deadline_ms
         led.alarm = self._reactor.callLater(delay_s, self._alarm_rings, led)
 
@@ -402,7 +405,7 @@ class CoordinatorRuntime(ABC, Generic[S]):
         while (
             self._is_led(led)
             and (deadline_ms := led.shard.next_deadline_ms()) is not None
-            and deadline_ms <= self._now_ms()
+            and deadline_ms <= self._monotonic_ms()
         ):
             self._carry_out(led, led.shard.tick(self._now_ms()))
         self._set_alarm(led)

@@ -33,6 +33,7 @@ class GroupCoordinatorRuntime(CoordinatorRuntime[GroupShard]):
         *,
         reactor: Any,
         now_ms: Callable[[], int],
+        monotonic_ms: Callable[[], int],
         random_uuid: Callable[[], str],
         partition_count: Callable[[], int],
         load_buffer_bytes: int,
@@ -48,6 +49,7 @@ class GroupCoordinatorRuntime(CoordinatorRuntime[GroupShard]):
             GROUP_METADATA_TOPIC,
             reactor=reactor,
             now_ms=now_ms,
+            monotonic_ms=monotonic_ms,
             partition_count=partition_count,
             load_buffer_bytes=load_buffer_bytes,
         )
@@ -57,7 +59,8 @@ class GroupCoordinatorRuntime(CoordinatorRuntime[GroupShard]):
 
     def _make_shard(self, partition: "Partition") -> GroupShard:
         log = partition.log
-        return GroupShard(self._settings, self._random_uuid, 0 if log is None else log.high_watermark)
+        high_watermark = 0 if log is None else log.high_watermark
+        return GroupShard(self._settings, self._random_uuid, self._monotonic_ms, high_watermark)
 
     def _replay_marker(self, shard: GroupShard, producer_id: int, is_commit: bool, offset: int) -> None:
         shard.replay_end_of_transaction(producer_id, is_commit, offset)

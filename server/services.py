@@ -47,19 +47,25 @@ class LeaderNode(NamedTuple):
 
 
 class Services:
-    """Plain references; a handler takes what it needs. `config` is the configuration now in force."""
+    """Plain references; a handler takes what it needs. `config` is the configuration now in force.
+
+    `now_ms` is the wall clock: timestamps of records and retention. `monotonic_ms` is for whatever measures how long
+    something takes or waits. See `surroundings`.
+    """
 
     def __init__(
         self,
         config: "BrokerConfig",
         reactor: Any,
         now_ms: Callable[[], int],
+        monotonic_ms: Callable[[], int],
         random_source: "random.Random",
         slices: "Slices",
     ) -> None:
         self.config = config
         self.reactor = reactor
         self.now_ms = now_ms
+        self.monotonic_ms = monotonic_ms
         self.random_source = random_source
         self.slices = slices
         self.configs: BrokerConfigs
@@ -116,6 +122,7 @@ class Services:
             settings,
             reactor=self.reactor,
             now_ms=self.now_ms,
+            monotonic_ms=self.monotonic_ms,
             random_uuid=lambda: str(uuid.UUID(int=self.random_source.getrandbits(128), version=4)),
             partition_count=lambda: self._partition_count(GROUP_METADATA_TOPIC),
             load_buffer_bytes=config.offsets_load_buffer_size,
@@ -158,6 +165,7 @@ class Services:
             settings,
             reactor=self.reactor,
             now_ms=self.now_ms,
+            monotonic_ms=self.monotonic_ms,
             take_producer_id=self.producer_ids.take,
             begin_producer_ids_at=self.producer_ids.begin_at,
             partition_count=lambda: self._partition_count(TRANSACTION_STATE_TOPIC),

@@ -25,6 +25,7 @@ class TransactionCoordinatorRuntime(CoordinatorRuntime[TransactionShard]):
         *,
         reactor: Any,
         now_ms: Callable[[], int],
+        monotonic_ms: Callable[[], int],
         take_producer_id: Callable[[], int],
         begin_producer_ids_at: Callable[[int], None],
         partition_count: Callable[[], int],
@@ -39,6 +40,7 @@ class TransactionCoordinatorRuntime(CoordinatorRuntime[TransactionShard]):
             TRANSACTION_STATE_TOPIC,
             reactor=reactor,
             now_ms=now_ms,
+            monotonic_ms=monotonic_ms,
             partition_count=partition_count,
             load_buffer_bytes=load_buffer_bytes,
         )
@@ -51,6 +53,7 @@ class TransactionCoordinatorRuntime(CoordinatorRuntime[TransactionShard]):
             self.settings,
             coordinator_epoch=partition.leader_epoch,
             take_producer_id=self._take_producer_id,
+            monotonic_ms=self._monotonic_ms,
             begin_producer_ids_at=self._begin_producer_ids_at,
         )
 

@@ -28,16 +28,17 @@ class Held(NamedTuple):
 
 
 class Driver:
-    """A shard, its log and its clock.
+    """A shard, its log and its clocks.
 
-    Every token is answered at most once, or an assertion fails. With `is_holding`, what is written stays in `held`
-    until `release` is called, as it does while replicas lag: in the log, but not replicated. The next append fails
-    with `refused`.
+    `now_ms` is the wall clock, which a test may set; `wait` moves both. Every token is answered at most once, or an
+    assertion fails. With `is_holding`, what is written stays in `held` until `release` is called, as it does while
+    replicas lag: in the log, but not replicated. The next append fails with `refused`.
     """
 
     def __init__(self, settings: GroupSettings | None = None) -> None:
         self.settings = settings or GroupSettings()
         self.now_ms = START_MS
+        self.monotonic_ms = 0
         self.log: list[CoordinatorRecord | Marker] = []
         self.producers: dict[int, int] = {}
         """Offset in the log -> producer id of the transaction in which it was written."""
@@ -53,7 +54,7 @@ class Driver:
         self.shard = self.new_shard()
 
     def new_shard(self) -> GroupShard:
-        return GroupShard(self.settings, self._next_id)
+        return GroupShard(self.settings, self._next_id, lambda: self.monotonic_ms)
 
     def _next_id(self) -> str:
         self._ids += 1
@@ -139,14 +140,18 @@ class Driver:
 
     def wait(self, duration_ms: int) -> None:
         """Let time pass, stopping at every deadline."""
-        end_ms = self.now_ms + duration_ms
+        end_ms = self.monotonic_ms + duration_ms
         turns = 0
         while (deadline_ms := self.shard.next_deadline_ms()) is not None and deadline_ms <= end_ms:
-            self.now_ms = max(self.now_ms, deadline_ms)
+            self._pass(max(0, deadline_ms - self.monotonic_ms))
             self.take(self.shard.tick(self.now_ms))
             turns += 1
             assert turns < 100_000, "deadlines do not end"
-        self.now_ms = end_ms
+        self._pass(end_ms - self.monotonic_ms)
+
+    def _pass(self, duration_ms: int) -> None:
+        self.monotonic_ms += duration_ms
+        self.now_ms += duration_ms
 
     def resign(self) -> None:
         """Another broker leads from here on; the log is what it was."""

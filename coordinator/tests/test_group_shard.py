@@ -23,7 +23,7 @@ TOPIC_ID, OTHER_ID = b"1" * 16, b"2" * 16
 
 
 def new_shard():
-    return GroupShard(GroupSettings(), lambda: "id")
+    return GroupShard(GroupSettings(), lambda: "id", int)
 
 
 def commit(offset, topic_id=TOPIC_ID):

@@ -400,7 +400,7 @@ class GroupMachine(RuleBasedStateMachine):
 
     def loaded(self, end_offset=None):
         """A shard that has loaded the log up to an offset."""
-        shard = GroupShard(self.driver.settings, str)
+        shard = GroupShard(self.driver.settings, str, int)
         self.driver.replay_into(shard, end_offset)
         shard.finish_loading(self.driver.now_ms)
         return shard

@@ -80,13 +80,13 @@ class World:
                 offsets_retention_ms=RETENTION_MS,
                 offsets_retention_check_interval_ms=CHECK_MS,
             ),
-            reactor=self.clock, now_ms=self.now_ms, random_uuid=self.next_id, partition_count=lambda: 1,
-            load_buffer_bytes=1 << 20,
+            reactor=self.clock, now_ms=self.now_ms, monotonic_ms=self.monotonic_ms, random_uuid=self.next_id,
+            partition_count=lambda: 1, load_buffer_bytes=1 << 20,
         )  # fmt: skip
         self.markers = MarkerSender(self)
         self.transactions = TransactionCoordinatorRuntime(
             TransactionSettings(transaction_version=2), reactor=self.clock, now_ms=self.now_ms,
-            take_producer_id=lambda: 7, begin_producer_ids_at=lambda least_id: None, partition_count=lambda: 1,
+            monotonic_ms=self.monotonic_ms, take_producer_id=lambda: 7, begin_producer_ids_at=lambda least_id: None, partition_count=lambda: 1,
             load_buffer_bytes=1 << 20, markers=self.markers,
         )  # fmt: skip
         self.verifier = TransactionVerifier(self)
@@ -118,7 +118,10 @@ class World:
         return self.partitions[OFFSETS]
 
     def now_ms(self):
-        return START_MS + int(self.clock.seconds() * 1000)
+        return START_MS + self.monotonic_ms()
+
+    def monotonic_ms(self):
+        return int(self.clock.seconds() * 1000)
 
     def next_id(self):
         self.ids += 1

@@ -67,8 +67,8 @@ class Broker:
             replicas=cluster.replicas, now_ms=lambda: 0, metadata=cluster.image, flusher=self.flusher,
             reactor=self.clock, current_leader=lambda *_: None,
             groups=GroupCoordinatorRuntime(
-                GroupSettings(), reactor=self.clock, now_ms=lambda: 0, random_uuid=lambda: "id",
-                partition_count=lambda: 1, load_buffer_bytes=1 << 20,
+                GroupSettings(), reactor=self.clock, now_ms=lambda: 0, monotonic_ms=lambda: 0,
+                random_uuid=lambda: "id", partition_count=lambda: 1, load_buffer_bytes=1 << 20,
             ),
         )  # fmt: skip
         if cluster.replicas.get(OFFSETS, 0).log is not None:

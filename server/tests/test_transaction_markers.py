@@ -62,6 +62,7 @@ class World:
             GroupSettings(),
             reactor=self.clock,
             now_ms=self.now_ms,
+            monotonic_ms=self.monotonic_ms,
             random_uuid=lambda: "id",
             partition_count=lambda: 1,
             load_buffer_bytes=1 << 20,
@@ -71,6 +72,7 @@ class World:
             TransactionSettings(marker_retry_backoff_ms=100),
             reactor=self.clock,
             now_ms=self.now_ms,
+            monotonic_ms=self.monotonic_ms,
             take_producer_id=lambda: ID,
             begin_producer_ids_at=lambda least_id: None,
             partition_count=lambda: 1,
@@ -79,7 +81,10 @@ class World:
         )
 
     def now_ms(self):
-        return NOW_MS + int(self.clock.seconds() * 1000)
+        return NOW_MS + self.monotonic_ms()
+
+    def monotonic_ms(self):
+        return int(self.clock.seconds() * 1000)
 
     def _get(self, topic, index):
         if (topic, index) not in self.partitions:

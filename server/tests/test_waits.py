@@ -81,7 +81,7 @@ def test_the_time_a_request_may_wait():
 
 
 def test_members_of_a_group_wait_for_the_slowest_of_them():
-    shard = GroupShard(GroupSettings(), lambda: "id")
+    shard = GroupShard(GroupSettings(), lambda: "id", int)
     written = shard.finish_loading(0)
     assert not written.records
     for timeout_ms in (60_000, 300_000):
