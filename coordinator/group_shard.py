@@ -47,6 +47,7 @@ from odradek.coordinator.record_types import (
 from odradek.coordinator.result import Effects, Response, Result, Token, client_error
 from odradek.coordinator.settings import GroupSettings
 from odradek.coordinator.shard_state import LARGE_KINDS, RequestContext, ShardState
+from odradek.coordinator.steps import Steps, pieces
 from odradek.properties import INT64_MAX
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages.describe_groups import DescribeGroupsResponseDescribedGroup
@@ -318,18 +319,20 @@ class GroupShard:
 
     # -- life ----------------------------------------------------------------------------------------------------
 
-    def finish_loading(self, now_ms: int) -> Result:
+    def finish_loading(self, now_ms: int) -> Steps[Result]:
         """Every record is replayed: start serving. All sessions start anew; oversized groups rebalance."""
-        self._phase = Phase.ACTIVE
         effects = Effects()
         state = self._state
-        for group in list(state.groups.values()):
-            for member in group.members.values():
-                rebalance.refresh_session(state, group, member)
-            if len(group.members) > state.settings.max_group_size:
-                rebalance.start(state, group, "loaded with more members than allowed", effects, now_ms)
+        for groups in pieces(state.groups.values()):
+            for group in groups:
+                for member in group.members.values():
+                    rebalance.refresh_session(state, group, member)
+                if len(group.members) > state.settings.max_group_size:
+                    rebalance.start(state, group, "loaded with more members than allowed", effects, now_ms)
+            yield
+        self._phase = Phase.ACTIVE
         offset_commands.schedule_expiry(state)
-        logger.info("group shard loaded groups=%d", len(state.groups))
+        logger.debug("group shard loaded groups=%d", len(state.groups))
         return effects.result()
 
     def resign(self, now_ms: int) -> Result:

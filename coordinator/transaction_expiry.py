@@ -31,12 +31,13 @@ EXPECTED: Final = frozenset(
 )
 
 
-def begin(state: TransactionShardState, now_ms: int) -> None:
-    """The shard is loaded: let the timeouts of open transactions go on, and set the times of the first searches."""
-    monotonic_ms = state.timers.monotonic_ms()
-    for transaction in state.transactions.values():
-        if transaction.state is ONGOING:
-            transaction.open_since_ms = monotonic_ms - max(0, now_ms - transaction.start_ms)
+def resume_timeout(state: TransactionShardState, transaction: Transaction, now_ms: int) -> None:
+    """Let the timeout of a transaction that was open when the shard was loaded go on."""
+    transaction.open_since_ms = state.timers.monotonic_ms() - max(0, now_ms - transaction.start_ms)
+
+
+def begin(state: TransactionShardState) -> None:
+    """Set the times of the first searches."""
     _schedule_timeouts(state)
     _schedule_expiry(state)
 

@@ -32,7 +32,8 @@ from odradek.coordinator import (
 from odradek.coordinator.phase import Phase
 from odradek.coordinator.result import Effects, Response, Result, Token, client_error
 from odradek.coordinator.shard_state import RequestContext
-from odradek.coordinator.transaction import NO_PRODUCER_ID, PREPARED, Transaction
+from odradek.coordinator.steps import Steps, pieces
+from odradek.coordinator.transaction import NO_PRODUCER_ID, ONGOING, PREPARED, Transaction
 from odradek.coordinator.transaction_records import (
     largest_producer_id,
     read_transaction_key,
@@ -284,17 +285,26 @@ class TransactionShard:
 
     # -- life ----------------------------------------------------------------------------------------------------
 
-    def finish_loading(self, now_ms: int) -> Result:
-        """Every record is replayed: start serving, and finish what is decided."""
-        self._phase = Phase.ACTIVE
+    def finish_loading(self, now_ms: int) -> Steps[Result]:
+        """Every record is replayed and replicated: start serving, and finish what is decided.
+
+        Without replication a decision could be lost when its markers are already in the log of a partition.
+        """
         state = self._state
         effects = Effects()
-        self._begin_producer_ids_at(max(map(largest_producer_id, state.transactions.values()), default=-1) + 1)
-        for transaction in state.transactions.values():
-            if transaction.state in PREPARED:
-                transaction_markers.resume(state, transaction, effects, now_ms)
-        transaction_expiry.begin(state, now_ms)
-        logger.info(
+        largest_id = -1
+        for transactions in pieces(state.transactions.values()):
+            for transaction in transactions:
+                largest_id = max(largest_id, largest_producer_id(transaction))
+                if transaction.state in PREPARED:
+                    transaction_markers.resume(state, transaction, effects, now_ms)
+                elif transaction.state is ONGOING:
+                    transaction_expiry.resume_timeout(state, transaction, now_ms)
+            yield
+        self._phase = Phase.ACTIVE
+        self._begin_producer_ids_at(largest_id + 1)
+        transaction_expiry.begin(state)
+        logger.debug(
             "transaction shard loaded transactions=%d unfinished=%d coordinator_epoch=%d",
             len(state.transactions), len(effects.outcomes), state.coordinator_epoch,
         )  # fmt: skip

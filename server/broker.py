@@ -87,7 +87,8 @@ class Broker:
         self._random = surroundings.random_source
         slices = Slices(self._reactor, surroundings.monotonic, surroundings.slice_s)
         self.services = Services(
-            config, self._reactor, self._now_ms, surroundings.monotonic_ms, self._random, slices
+            config, self._reactor, self._now_ms, surroundings.monotonic_ms, self._random, slices,
+            surroundings.run_in_thread,
         )
         self._store: MetadataStore | None = None
         self._fs = surroundings.fs

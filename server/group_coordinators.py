@@ -13,10 +13,12 @@ from odradek.coordinator.phase import Phase
 from odradek.coordinator.result import Result
 from odradek.coordinator.settings import GroupSettings
 from odradek.coordinator.topic_deletion import DeletedTopics, OffsetDeletion
+from odradek.log.background import RunInThread
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.replication.topic_names import GROUP_METADATA_TOPIC
 from odradek.server.coordinator_runtime import CoordinatorRuntime, Led, is_replicated
 from odradek.server.pending_writes import PendingWrite, WriteTimeouts
+from odradek.server.slices import Slices
 
 if TYPE_CHECKING:
     from odradek.replication.partition import Partition
@@ -37,6 +39,8 @@ class GroupCoordinatorRuntime(CoordinatorRuntime[GroupShard]):
         random_uuid: Callable[[], str],
         partition_count: Callable[[], int],
         load_buffer_bytes: int,
+        slices: Slices,
+        run_in_thread: RunInThread,
     ) -> None:
         self._settings = settings
         self._random_uuid = random_uuid
@@ -52,6 +56,8 @@ class GroupCoordinatorRuntime(CoordinatorRuntime[GroupShard]):
             monotonic_ms=monotonic_ms,
             partition_count=partition_count,
             load_buffer_bytes=load_buffer_bytes,
+            slices=slices,
+            run_in_thread=run_in_thread,
         )
 
     def _make_absent(self) -> GroupShard:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from twisted.internet.defer import Deferred
 
     from odradek.coordinator.producer_ids import ProducerIdManager
+    from odradek.log.background import RunInThread
     from odradek.log.log_manager import LogManager
     from odradek.replication.broker_configs import BrokerConfigs
     from odradek.replication.cluster_metadata import ClusterMetadata
@@ -61,6 +62,7 @@ class Services:
         monotonic_ms: Callable[[], int],
         random_source: "random.Random",
         slices: "Slices",
+        run_in_thread: "RunInThread",
     ) -> None:
         self.config = config
         self.reactor = reactor
@@ -68,6 +70,7 @@ class Services:
         self.monotonic_ms = monotonic_ms
         self.random_source = random_source
         self.slices = slices
+        self.run_in_thread = run_in_thread
         self.configs: BrokerConfigs
         self.controller: Controller
         self.features: Features
@@ -126,6 +129,8 @@ class Services:
             random_uuid=lambda: str(uuid.UUID(int=self.random_source.getrandbits(128), version=4)),
             partition_count=lambda: self._partition_count(GROUP_METADATA_TOPIC),
             load_buffer_bytes=config.offsets_load_buffer_size,
+            slices=self.slices,
+            run_in_thread=self.run_in_thread,
         )
 
     @property
@@ -170,6 +175,8 @@ class Services:
             begin_producer_ids_at=self.producer_ids.begin_at,
             partition_count=lambda: self._partition_count(TRANSACTION_STATE_TOPIC),
             load_buffer_bytes=config.transaction_state_log_load_buffer_size,
+            slices=self.slices,
+            run_in_thread=self.run_in_thread,
             markers=self.markers,
         )
 

@@ -21,15 +21,17 @@ class Slices:
 
     With `slice_s=0` every step is a slice of its own, which the simulation uses to interleave other events.
 
-    A slice that is used up is renewed by the next reactor iteration that runs work which is left. So one request in
-    many may wait for an iteration without need.
+    Only a slice that is used up is renewed, in the next iteration: short work costs no timer, but one request in many
+    waits for an iteration without need.
     """
 
     def __init__(self, clock: Any, monotonic: Callable[[], float], slice_s: float = SLICE_S) -> None:
         self._monotonic = monotonic
         self._slice_s = slice_s
         self._used_s = 0.0
-        self._cooperator = Cooperator(self._begin_slice, lambda tick: clock.callLater(0, tick))
+        self._clock = clock
+        self._renewal: Any = None
+        self._cooperator = Cooperator(self._measure, lambda tick: clock.callLater(0, tick))
 
     def run(self, work: Generator[None, None, T]) -> Deferred[T]:
         """Run `work` to its end, and return a Deferred of its return value.
@@ -55,6 +57,9 @@ class Slices:
     def stop(self) -> None:
         """Run no further step."""
         self._cooperator.stop()
+        if self._renewal is not None:
+            self._renewal.cancel()
+            self._renewal = None
 
     def _continue(self, work: Generator[None, None, T]) -> Deferred[T]:
         returned: list[T] = []
@@ -77,16 +82,20 @@ class Slices:
         task.whenDone().addCallbacks(lambda _: returned[0], failed).chainDeferred(outcome)
         return outcome
 
-    def _begin_slice(self) -> Callable[[], bool]:
-        self._used_s = 0.0
-        return self._measure()
-
     def _measure(self) -> Callable[[], bool]:
         """Return a function that counts the time since this call as used, and returns whether the slice is over."""
         begin_s = self._monotonic() - self._used_s
 
         def is_over() -> bool:
             self._used_s = self._monotonic() - begin_s
-            return self._used_s >= self._slice_s
+            if self._used_s < self._slice_s:
+                return False
+            if self._renewal is None and self._slice_s:
+                self._renewal = self._clock.callLater(0, self._renew)
+            return True
 
         return is_over
+
+    def _renew(self) -> None:
+        self._renewal = None
+        self._used_s = 0.0

@@ -2,13 +2,16 @@
 
 from collections import deque
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from odradek.coordinator.group_shard import GroupShard
 from odradek.coordinator.result import CoordinatorRecord, Result
 from odradek.coordinator.settings import GroupSettings
 from odradek.coordinator.shard_state import RequestContext
+from odradek.coordinator.steps import Steps
 from odradek.protocol.errors import ErrorCode
+
+T = TypeVar("T")
 
 START_MS = 1_000_000
 
@@ -73,7 +76,7 @@ class Driver:
         """Replay the log into a fresh shard and start serving."""
         self.shard = self.new_shard()
         self.replay_into(self.shard)
-        self.take(self.shard.finish_loading(self.now_ms))
+        self.take(run_at_once(self.shard.finish_loading(self.now_ms)))
 
     def replay_into(self, shard: GroupShard, end_offset: int | None = None) -> None:
         for offset, entry in enumerate(self.log[:end_offset]):
@@ -165,6 +168,15 @@ class Driver:
         """The log's end is lost, as it is when another replica becomes leader."""
         del self.log[end_offset:]
         self.producers = {offset: producer for offset, producer in self.producers.items() if offset < end_offset}
+
+
+def run_at_once(steps: Steps[T]) -> T:
+    """All steps of a decision without a pause, and what they return."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return end.value
 
 
 def subscription(topics: list[str], user_data: bytes = b"") -> bytes:

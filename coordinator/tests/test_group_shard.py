@@ -6,7 +6,7 @@ from odradek.coordinator.group_shard import GroupShard, Phase
 from odradek.coordinator.record_types import OffsetCommitValue, offset_commit_record, offset_commit_tombstone
 from odradek.coordinator.settings import GroupSettings
 from odradek.coordinator.shard_state import RequestContext
-from odradek.coordinator.tests.driver import Driver
+from odradek.coordinator.tests.driver import Driver, run_at_once
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages.heartbeat import HeartbeatRequest
 from odradek.protocol.messages.join_group import JoinGroupRequest
@@ -76,7 +76,7 @@ def test_transactional_offsets_show_at_the_end_of_their_transaction():
     shard = new_shard()
     shard.replay(*commit(1), offset=0)
     shard.replay(*commit(2), offset=1, producer_id=7)
-    shard.finish_loading(0)
+    run_at_once(shard.finish_loading(0))
     assert fetched(shard) == (1, ErrorCode.NONE)
     assert fetched(shard, require_stable=True) == (-1, ErrorCode.UNSTABLE_OFFSET_COMMIT)
     shard.replay_end_of_transaction(7, is_commit=True)
@@ -90,7 +90,7 @@ def test_aborted_overtaken_and_deleted_transactional_offsets_never_show():
     shard.replay(*commit(2), offset=2, producer_id=8)
     shard.replay(*commit(3), offset=3)
     shard.replay_end_of_transaction(8, is_commit=True)
-    shard.finish_loading(0)
+    run_at_once(shard.finish_loading(0))
     assert fetched(shard, require_stable=True) == (3, ErrorCode.NONE)
     shard.replay(*commit(4), offset=5, producer_id=9)
     shard.replay(offset_commit_tombstone("g", "t", 0).key, None, offset=6)
@@ -114,7 +114,7 @@ def test_pending_offsets_hold_expiry_and_go_with_their_group():
 def test_offsets_of_an_earlier_topic_of_the_same_name_are_not_shown():
     shard = new_shard()
     shard.replay(*commit(1), offset=0)
-    shard.finish_loading(0)
+    run_at_once(shard.finish_loading(0))
     assert fetched(shard, topic_id=OTHER_ID) == (-1, ErrorCode.NONE)
     assert fetched(shard, topic_id=TOPIC_ID) == (1, ErrorCode.NONE)
     assert fetched(shard) == (1, ErrorCode.NONE)
@@ -151,7 +151,7 @@ def test_foreign_and_broken_records_are_passed_over(key, value):
     shard = new_shard()
     shard.replay(bytes.fromhex(key), bytes.fromhex(value), 0)
     shard.replay(*commit(1), offset=1)
-    shard.finish_loading(0)
+    run_at_once(shard.finish_loading(0))
     assert fetched(shard) == (1, ErrorCode.NONE)
 
 

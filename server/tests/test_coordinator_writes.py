@@ -50,6 +50,7 @@ from odradek.server.group_coordinators import GroupCoordinatorRuntime
 from odradek.server.handlers import group_offsets, groups, transaction_offsets
 from odradek.server.marker_sender import Marker, MarkerSender
 from odradek.server.request import RequestContext
+from odradek.server.tests.background import background
 from odradek.server.transaction_coordinators import TransactionCoordinatorRuntime
 from odradek.server.transaction_verification import TransactionVerifier
 
@@ -73,6 +74,8 @@ class World:
             request_timeout_ms=30_000,
         )
         self.ids = 0
+        shared = background(self.clock)
+        self.slices = shared["slices"]
         self.groups = GroupCoordinatorRuntime(
             GroupSettings(
                 initial_rebalance_delay_ms=3_000,
@@ -81,13 +84,14 @@ class World:
                 offsets_retention_check_interval_ms=CHECK_MS,
             ),
             reactor=self.clock, now_ms=self.now_ms, monotonic_ms=self.monotonic_ms, random_uuid=self.next_id,
-            partition_count=lambda: 1, load_buffer_bytes=1 << 20,
+            partition_count=lambda: 1, load_buffer_bytes=1 << 20, **shared,
         )  # fmt: skip
         self.markers = MarkerSender(self)
         self.transactions = TransactionCoordinatorRuntime(
             TransactionSettings(transaction_version=2), reactor=self.clock, now_ms=self.now_ms,
-            monotonic_ms=self.monotonic_ms, take_producer_id=lambda: 7, begin_producer_ids_at=lambda least_id: None, partition_count=lambda: 1,
-            load_buffer_bytes=1 << 20, markers=self.markers,
+            monotonic_ms=self.monotonic_ms, take_producer_id=lambda: 7,
+            begin_producer_ids_at=lambda least_id: None, partition_count=lambda: 1, load_buffer_bytes=1 << 20,
+            markers=self.markers, **shared,
         )  # fmt: skip
         self.verifier = TransactionVerifier(self)
         self.partitions = {name: self.add(name) for name in (OFFSETS, STATE)}
@@ -95,6 +99,7 @@ class World:
         self.put_topic("t", OLD_ID)
         self.groups.lead(self.offsets)
         self.transactions.lead(self.partitions[STATE])
+        self.clock.advance(0)
 
     def add(self, name):
         log = open_partition_log(MemoryFileSystem(), f"/d/{name}-0", name, 0, LogConfig({}), now_ms=0, is_clean=True)

@@ -41,6 +41,7 @@ from odradek.server.handlers.group_offsets import offset_commit, offset_fetch
 from odradek.server.handlers.produce import produce
 from odradek.server.produce_memo import PendingProduce, ProduceMemo
 from odradek.server.request import RequestContext
+from odradek.server.tests.background import background
 
 OFFSETS = "__consumer_offsets"
 VERSION = 9
@@ -69,6 +70,7 @@ class Broker:
             groups=GroupCoordinatorRuntime(
                 GroupSettings(), reactor=self.clock, now_ms=lambda: 0, monotonic_ms=lambda: 0,
                 random_uuid=lambda: "id", partition_count=lambda: 1, load_buffer_bytes=1 << 20,
+                **background(self.clock),
             ),
         )  # fmt: skip
         if cluster.replicas.get(OFFSETS, 0).log is not None:

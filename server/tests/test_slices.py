@@ -31,8 +31,9 @@ class Work:
         """One reactor iteration; the steps done in it."""
         self.log.clear()
         # Not `advance`: it would also make the calls that are scheduled meanwhile.
-        call = self.clock.calls.pop(0)
-        call.func(*call.args)
+        calls, self.clock.calls = self.clock.calls, []
+        for call in calls:
+            call.func(*call.args)
         return "".join(self.log)
 
 
@@ -62,6 +63,13 @@ def test_all_work_shares_a_slice(work):
     assert work.log == ["a"] * 3, "the others wait for the next iteration"
     assert [len(work.iterate()) for _ in range(3)] == [3, 3, 3]
     assert set(work.iterate() + work.iterate()) == set("abcd")
+
+
+def test_work_that_begins_shares_the_slice_with_what_is_left(work):
+    work.slices.run(work.steps("a", 9))
+    for began in "bcd":
+        work.clock.callLater(0, lambda name=began: work.slices.run(work.steps(name, 9)))
+        assert len(work.iterate()) <= 3 + 1, "a tick takes one step at least"
 
 
 def test_short_work_shares_the_slice_too(work):
@@ -106,6 +114,7 @@ def test_cancelled_work_is_closed(work):
     running.cancel()
     assert work.log[-1] == "a closed"
     assert failures == [CancelledError]
+    assert work.iterate() == ""
     assert not work.clock.getDelayedCalls()
 
 
