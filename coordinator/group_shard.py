@@ -28,6 +28,7 @@ from odradek.coordinator import (
     joining,
     membership,
     offset_commands,
+    offset_expiry,
     prechecks,
     rebalance,
     responses,
@@ -46,7 +47,7 @@ from odradek.coordinator.record_types import (
 )
 from odradek.coordinator.result import Effects, Response, Result, Token, client_error
 from odradek.coordinator.settings import GroupSettings
-from odradek.coordinator.shard_state import LARGE_KINDS, RequestContext, ShardState
+from odradek.coordinator.shard_state import DEADLINES_PER_TICK, LARGE_KINDS, RequestContext, ShardState
 from odradek.coordinator.steps import Steps, pieces
 from odradek.properties import INT64_MAX
 from odradek.protocol.errors import ErrorCode, KafkaError
@@ -214,10 +215,14 @@ class GroupShard:
         return offset_commands.delete_offsets(self._state, request, token).result()
 
     def topics_deleted(self, deleted: topic_deletion.DeletedTopics, now_ms: int) -> Result:
-        """Delete the offsets of topics that are deleted. The shard must be active."""
+        """Delete the offsets of topics that are deleted, here and in `tick`. The shard must be active."""
         effects = Effects()
         topic_deletion.delete_offsets(self._state, deleted, effects, now_ms)
         return effects.result()
+
+    def topics_being_deleted(self) -> topic_deletion.DeletedTopics:
+        """The deleted topics some of whose offsets are still to be deleted."""
+        return [topic for deleted in self._state.deletions.values() for topic in deleted]
 
     # -- records -------------------------------------------------------------------------------------------------
 
@@ -331,7 +336,7 @@ class GroupShard:
                     rebalance.start(state, group, "loaded with more members than allowed", effects, now_ms)
             yield
         self._phase = Phase.ACTIVE
-        offset_commands.schedule_expiry(state)
+        offset_expiry.schedule_expiry(state)
         logger.debug("group shard loaded groups=%d", len(state.groups))
         return effects.result()
 
@@ -352,11 +357,14 @@ class GroupShard:
         return self._state.timers.next_deadline_ms()
 
     def tick(self, now_ms: int) -> Result:
-        """Let due deadlines take effect. Those with many records have a result of their own."""
+        """Let a few due deadlines take effect. Those with many records have a result of their own."""
         effects = Effects()
         timers = self._state.timers
         due_ms = timers.monotonic_ms()
-        while (deadline_ms := timers.next_deadline_ms()) is not None and deadline_ms <= due_ms:
+        for _ in range(DEADLINES_PER_TICK):
+            deadline_ms = timers.next_deadline_ms()
+            if deadline_ms is None or deadline_ms > due_ms:
+                break
             key = timers.next_key()
             is_large = key is not None and key[0] in LARGE_KINDS
             if is_large and (effects.records or effects.replies):

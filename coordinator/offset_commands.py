@@ -1,4 +1,4 @@
-"""OffsetCommit, OffsetFetch and OffsetDelete inside one shard, and the expiry of offsets (KIP-211, KIP-447, KIP-496).
+"""OffsetCommit, OffsetFetch and OffsetDelete inside one shard (KIP-211, KIP-447, KIP-496).
 
 Which topics exist and may be seen has been settled before (`offset_requests`).
 """
@@ -9,17 +9,16 @@ from functools import lru_cache, partial
 
 from odradek.coordinator import rebalance
 from odradek.coordinator.group import COMPLETING_REBALANCE, DEAD, EMPTY, PREPARING_REBALANCE, STABLE, Group
-from odradek.coordinator.offsets import CommittedOffset, expired_partitions
+from odradek.coordinator.offsets import CommittedOffset
 from odradek.coordinator.partitioning import utf16_length
 from odradek.coordinator.record_types import (
     OffsetCommitValue,
     OffsetRecords,
-    group_metadata_tombstone,
     offset_tombstones,
 )
 from odradek.coordinator.responses import INVALID_OFFSET, offset_commit_error, offset_delete_error
 from odradek.coordinator.result import Effects, ReplyWhenWritten, Token
-from odradek.coordinator.shard_state import EXPIRY_KEY, RequestContext, ShardState
+from odradek.coordinator.shard_state import RequestContext, ShardState
 from odradek.properties import INT64_MAX
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages.offset_commit import (
@@ -189,7 +188,7 @@ def _fetched(partition: int, found: CommittedOffset | None, error: ErrorCode) ->
     )
 
 
-# -- delete and expire ---------------------------------------------------------------------------------------------
+# -- delete --------------------------------------------------------------------------------------------------------
 
 
 def delete_offsets(state: ShardState, request: OffsetDeleteRequest, token: Token) -> Effects:
@@ -233,24 +232,3 @@ def _group_for_delete(state: ShardState, request: OffsetDeleteRequest) -> Group:
 def all_offset_tombstones(state: ShardState, group_id: str, effects: Effects) -> None:
     """Delete every offset of a group, those of open transactions too."""
     effects.records.extend(offset_tombstones(group_id, state.offsets.held_of_group(group_id)))
-
-
-def schedule_expiry(state: ShardState) -> None:
-    """Set the time of the next search for expired offsets."""
-    delay_ms = state.settings.offsets_retention_check_interval_ms
-    state.timers.schedule(EXPIRY_KEY, delay_ms, lambda effects, now_ms: _expire(state, effects, now_ms))
-
-
-def _expire(state: ShardState, effects: Effects, now_ms: int) -> None:
-    """Delete expired offsets, and groups that have neither members nor offsets."""
-    effects.is_atomic = False
-    ended: list[Group] = []
-    for group in state.groups.values():
-        expired, is_all = expired_partitions(state.offsets, group, state.settings.offsets_retention_ms, now_ms)
-        effects.records.extend(offset_tombstones(group.group_id, expired))
-        if is_all and group.is_empty:
-            ended.append(group)
-    effects.records.extend(group_metadata_tombstone(group.group_id) for group in ended)
-    if effects.records:
-        logger.info("expired offsets and groups tombstones=%d", len(effects.records))
-    schedule_expiry(state)

@@ -31,7 +31,7 @@ from odradek.coordinator import (
 )
 from odradek.coordinator.phase import Phase
 from odradek.coordinator.result import Effects, Response, Result, Token, client_error
-from odradek.coordinator.shard_state import RequestContext
+from odradek.coordinator.shard_state import DEADLINES_PER_TICK, RequestContext
 from odradek.coordinator.steps import Steps, pieces
 from odradek.coordinator.transaction import NO_PRODUCER_ID, ONGOING, PREPARED, Transaction
 from odradek.coordinator.transaction_records import (
@@ -324,12 +324,17 @@ class TransactionShard:
         return self._state.timers.next_deadline_ms()
 
     def tick(self, now_ms: int) -> Result:
-        """Let the deadlines that are due take effect, up to the first that wants a record written."""
+        """Let a few of the deadlines that are due take effect, up to the first that wants a record written."""
         effects = Effects()
         timers = self._state.timers
         due_ms = timers.monotonic_ms()
-        while not effects.records and (action := timers.pop_due(due_ms)) is not None:
+        for _ in range(DEADLINES_PER_TICK):
+            action = timers.pop_due(due_ms)
+            if action is None:
+                break
             action(effects, now_ms)
+            if effects.records:
+                break
         return effects.result()
 
     def _gate(self, transactional_id: str) -> ErrorCode:

@@ -248,9 +248,19 @@ class CoordinatorRuntime(ABC, Generic[S]):
         """This broker has become the leader of a partition of the topic, maybe once more: load its shard."""
         led = self._led.get(partition.index)
         if led is not None:
-            if led.partition is partition and led.leader_epoch == partition.leader_epoch:
+            if led.partition is partition:
+                if led.leader_epoch != partition.leader_epoch:
+                    self._reload(led)
                 return
             self.resign(partition.index)
+        self._begin_to_lead(partition)
+
+    def _reload(self, led: Led[S]) -> None:
+        """Give up a shard and load it anew: as the leader of a new epoch, or because its state is uncertain."""
+        self.resign(led.partition.index)
+        self._begin_to_lead(led.partition)
+
+    def _begin_to_lead(self, partition: "Partition") -> None:
         led = self._led[partition.index] = Led(partition, self._make_shard(partition), self._replicated)
         partition.watchers[led] = None
         self._load(led, led.shard)
@@ -298,7 +308,7 @@ class CoordinatorRuntime(ABC, Generic[S]):
 
         Deferred.fromCoroutine(run()).addCallbacks(
             loaded, lambda failure: self._load_failed(led, load.offset, failure.value)
-        ).addErrback(_report)
+        ).addErrback(report_failure)
 
     async def _before_serving(self, led: Led[S]) -> None:
         """Wait for what a shard needs besides its records."""
@@ -355,8 +365,7 @@ class CoordinatorRuntime(ABC, Generic[S]):
                 )
                 if offsets and self._is_led(led):
                     # Some of them are: who loads them will know which.
-                    self.resign(led.partition.index)
-                    self.lead(led.partition)
+                    self._reload(led)
                     self._written_in_part(led.partition.index, result)
                 result = shard.on_write_failed(result, error.code, now_ms)
                 led.wake()
@@ -442,7 +451,7 @@ class CoordinatorRuntime(ABC, Generic[S]):
             led.is_ticking = False
             self._set_alarm(led)
 
-        self._slices.run(self._ticks(led)).addErrback(_report).addBoth(ended)
+        self._slices.run(self._ticks(led)).addErrback(report_failure).addBoth(ended)
 
     def _ticks(self, led: Led[S]) -> Steps[None]:
         """Let deadlines that are due take effect, a few in each step. Requests between them may move the others."""
@@ -455,7 +464,8 @@ class CoordinatorRuntime(ABC, Generic[S]):
             yield
 
 
-def _report(failure: Failure) -> None:
+def report_failure(failure: Failure) -> None:
+    """Log what has no request to be answered to, unless the broker stops."""
     if not isinstance(failure.value, SchedulerStopped):
         logger.error("unexpected error in a coordinator; please report it", exc_info=failure.value)
 

@@ -12,11 +12,12 @@ from odradek.coordinator.group_shard import GroupShard
 from odradek.coordinator.phase import Phase
 from odradek.coordinator.result import Result
 from odradek.coordinator.settings import GroupSettings
+from odradek.coordinator.steps import Steps
 from odradek.coordinator.topic_deletion import DeletedTopics, OffsetDeletion
 from odradek.log.background import RunInThread
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.replication.topic_names import GROUP_METADATA_TOPIC
-from odradek.server.coordinator_runtime import CoordinatorRuntime, Led, is_replicated
+from odradek.server.coordinator_runtime import CoordinatorRuntime, Led, is_replicated, report_failure
 from odradek.server.pending_writes import PendingWrite, WriteTimeouts
 from odradek.server.slices import Slices
 
@@ -98,15 +99,29 @@ class GroupCoordinatorRuntime(CoordinatorRuntime[GroupShard]):
 
     def topics_deleted(self, deleted: DeletedTopics) -> None:
         """Delete the offsets of deleted topics, given by name and id; in shards that are loading, once they serve."""
-        for index in list(self._led):
-            self._delete_offsets(index, deleted)
+
+        def steps() -> Steps[None]:
+            for index in list(self._led):
+                self._delete_offsets(index, deleted)
+                yield
+
+        self._slices.run(steps()).addErrback(report_failure)
 
     def _delete_offsets(self, index: int, deleted: DeletedTopics) -> None:
-        led = self._led[index]
+        led = self._led.get(index)
+        if led is None:
+            return
         if led.shard.phase is Phase.ACTIVE:
             self._carry_out(led, led.shard.topics_deleted(deleted, self._now_ms()))
         else:
             self._deleted_before_loaded.setdefault(index, []).extend(deleted)
+
+    def _reload(self, led: Led[GroupShard]) -> None:
+        index = led.partition.index
+        unfinished = led.shard.topics_being_deleted() + self._deleted_before_loaded.get(index, [])
+        super()._reload(led)
+        if unfinished:
+            self._deleted_before_loaded[index] = unfinished
 
     def _written_in_part(self, index: int, result: Result) -> None:
         for completion in result.completions:
@@ -126,7 +141,7 @@ class GroupCoordinatorRuntime(CoordinatorRuntime[GroupShard]):
             self.when_replicated(led, end_offset - 1, replicated)
         index = led.partition.index
         deleted = self._deleted_before_loaded.pop(index, None)
-        if deleted and index in self._led:
+        if deleted:
             self._delete_offsets(index, deleted)
 
     def resign(self, index: int) -> None:
