@@ -5,11 +5,21 @@ version that is not whole is not in it.
 """
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from odradek.protocol.codec import Decoder, Encoder, decoder, encoder
+from odradek.protocol.codec import (
+    MAX_ELEMENTS,
+    Buffer,
+    Decoder,
+    Encoder,
+    Splice,
+    decoder,
+    small_encoder,
+    step_decoder,
+    step_encoder,
+)
 from odradek.protocol.errors import KafkaError
 from odradek.protocol.headers import API_VERSIONS_KEY, api_code, response_is_flexible, split_api_code
 from odradek.protocol.messages import request_class, response_class
@@ -88,7 +98,11 @@ def advertised_first_version(api: Api) -> int:
 
 
 class BoundApi:
-    """One API in one version, ready to be called: codec, handler and the shape of its failure."""
+    """One API in one version, ready to be called: codec, handler and the shape of its failure.
+
+    decode: for requests of up to `SMALL_MESSAGE_BYTES`
+    encode: raises `LargeMessageError` for a large response
+    """
 
     __slots__ = (
         "_error_response",
@@ -114,11 +128,21 @@ class BoundApi:
         self.flexible = request_type.is_flexible(version)
         self.flexible_response_header = response_is_flexible(api.key, self.flexible)
         self.decode: Decoder = decoder(request_type, version)
-        self.encode: Encoder = encoder(response_type, version)
+        self.encode: Encoder = small_encoder(response_type, version)
         self.handle: Callable[[Services, Any, Any], Any] = getattr(module, function_name)
         self._error_response: Callable[[Any, int, KafkaError], Message | None] = getattr(
             module, f"{function_name}_error"
         )
+
+    def decode_in_steps(self, frame: Buffer, position: int) -> Generator[None, None, tuple[Any, int]]:
+        """Decode a request of any size; returns as `decode`."""
+        return step_decoder(request_class(self.key), self.version)(frame, position, len(frame), MAX_ELEMENTS)
+
+    def encode_in_steps(
+        self, response: Message, out: bytearray, splices: list[Splice]
+    ) -> Generator[None, None, None]:
+        """Encode a response of any size, as `encode`."""
+        return step_encoder(response_class(self.key), self.version)(response, out, splices)
 
     def error_response(self, request: Any, version: int, error: KafkaError) -> Message | None:
         """The response that carries `error` for the whole request; None if the connection is to be closed instead."""
