@@ -254,6 +254,14 @@ class _Rows:
     def __iter__(self) -> Iterator[Any]:
         return map(self._make, self._items)
 
+    def __getitem__(self, index: int) -> Any:
+        return self._make(self._items[index])
+
+    def __eq__(self, other: object) -> bool:
+        return list(self) == list(other) if isinstance(other, list | _Rows) else NotImplemented
+
+    __hash__ = None  # type: ignore[assignment]
+
 
 def rows(make: Callable[[Any], Row], items: Sequence[Any]) -> list[Row]:
     """Return `make(item)` of each item, as the array of a message that is only going to be encoded.

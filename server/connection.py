@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from twisted.python.failure import Failure
 
-from odradek.protocol.codec import MALFORMED, SMALL_MESSAGE_BYTES, LargeMessageError, Splice
+from odradek.protocol.codec import MALFORMED, SMALL_MESSAGE_BYTES, STEP_BYTES, LargeMessageError, Splice
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.framing import SIZE_BYTES
 from odradek.protocol.headers import PREFIX_BYTES, read_client_id, read_request_prefix
@@ -41,6 +41,10 @@ _pack_size_into: Final = struct.Struct(">i").pack_into
 _BACKLOG_LIMIT: Final = 16
 _BACKLOG_LIMIT_BYTES: Final = 1048576
 _CLIENT_ID_AT: Final = SIZE_BYTES + PREFIX_BYTES
+_FIRST_STEPS: Final = SMALL_MESSAGE_BYTES // STEP_BYTES
+MAX_RESPONSE_BYTES: Final = 1 << 28
+"""A larger response closes the connection: few clients would read it, and none can read 2 GiB."""
+
 _NO_ID: Final = b"\0" * (2**15 + 1)
 """Longer than any client id, and so equal to none."""
 
@@ -203,11 +207,15 @@ class Connection:
                 position = self._read_client_id(frame, client_id_size, end, api)
             if api.unsupported_version:
                 request = None
-            elif end - position > SMALL_MESSAGE_BYTES:
-                self._decode_large(api, correlation_id, frame, position, unforeseen)
-                return
-            else:
+            elif end - position <= SMALL_MESSAGE_BYTES:
                 request, position = api.decode(frame, position, end)
+            else:
+                steps = api.decode_in_steps(frame, position)
+                decoded = _run_first(steps)
+                if decoded is None:
+                    self._decode_in_slices(api, correlation_id, frame, steps, unforeseen)
+                    return
+                request, position = decoded
         except MALFORMED as error:
             self.refuse(f"malformed request: {error}")
             return
@@ -228,17 +236,17 @@ class Connection:
             memorable = frame if is_memorable else None
             self._wait_for(RequestInProgress(api, correlation_id, request, response, memorable), response)
 
-    def _decode_large(
+    def _decode_in_slices(
         self,
         api: BoundApi,
         correlation_id: int,
         frame: bytes | memoryview,
-        position: int,
+        steps: Generator[None, None, tuple[Any, int]],
         unforeseen: Exception | None,
     ) -> None:
-        """Decode a large request in slices, then call its handler."""
+        """Decode what is left of a large request, then call its handler."""
         self.context.api_version = api.version
-        decoding = self._services.slices.run(api.decode_in_steps(frame, position))
+        decoding = self._services.slices.run(steps)
         waiting = RequestInProgress(api, correlation_id, None, decoding, None)
 
         def decoded(result: tuple[Any, int]) -> Any:
@@ -362,6 +370,17 @@ class Connection:
         writer.send(pieces)
 
 
+def _run_first(steps: Generator[None, None, tuple[Any, int]]) -> tuple[Any, int] | None:
+    """Return what `steps` returns if it ends soon, as a request does that is large for the records in it."""
+    try:
+        for _ in range(_FIRST_STEPS):
+            next(steps)
+    except StopIteration as end:
+        decoded: tuple[Any, int] = end.value
+        return decoded
+    return None
+
+
 class _EncodedResponse(NamedTuple):
     """A large response, as `Connection._send` takes it."""
 
@@ -379,7 +398,12 @@ def _response_head(api: BoundApi, correlation_id: int) -> bytearray:
 def _encode_large(api: BoundApi, correlation_id: int, response: Message) -> Generator[None, None, _EncodedResponse]:
     encoded = _EncodedResponse(_response_head(api, correlation_id), [])
     try:
-        yield from api.encode_in_steps(response, *encoded)
+        for _ in api.encode_in_steps(response, *encoded):
+            if len(encoded.out) > MAX_RESPONSE_BYTES:
+                raise CloseConnection(f"the response to {api.name} is larger than {MAX_RESPONSE_BYTES} bytes")
+            yield
+    except CloseConnection:
+        raise
     except Exception as error:
         raise CloseConnection(_report_encoding_failure(api)) from error
     return encoded
@@ -390,6 +414,7 @@ def _report_encoding_failure(api: BoundApi) -> str:
     return "response could not be encoded"
 
 
-def _refuse_malformed(failure: Failure) -> None:
-    failure.trap(*MALFORMED)
+def _refuse_malformed(failure: Failure) -> Failure:
+    if not isinstance(failure.value, MALFORMED):
+        return failure
     raise CloseConnection(f"malformed request: {failure.value}")

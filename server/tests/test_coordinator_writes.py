@@ -50,6 +50,7 @@ from odradek.server.group_coordinators import GroupCoordinatorRuntime
 from odradek.server.handlers import group_offsets, groups, transaction_offsets
 from odradek.server.marker_sender import Marker, MarkerSender
 from odradek.server.request import RequestContext
+from odradek.server.slices import Slices
 from odradek.server.transaction_coordinators import TransactionCoordinatorRuntime
 from odradek.server.transaction_verification import TransactionVerifier
 
@@ -64,6 +65,7 @@ class World:
 
     def __init__(self, commit_timeout_ms=NEVER_MS):
         self.reactor = self.clock = Clock()
+        self.slices = Slices(self.clock, self.clock.seconds)
         self.metadata = ClusterMetadata()
         self.metadata.put_broker(BrokerMetadata(1, ()))
         self.config = SimpleNamespace(
