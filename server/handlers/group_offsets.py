@@ -118,8 +118,10 @@ def _fetch_group(
         ]
     response: OffsetFetchResponseGroup | None = None
     for part in _parts(wanted):
-        group.topics = part
-        asked, refused = split_fetch(group, context.api_version, topics, _everything)
+        piece = OffsetFetchRequestGroup(
+            group_id=group.group_id, member_id=group.member_id, member_epoch=group.member_epoch, topics=part
+        )
+        asked, refused = split_fetch(piece, context.api_version, topics, _everything)
         answered = shard.fetch_offsets(asked, context, require_stable=require_stable, topic_id=topics.topic_id)
         if is_all:
             _drop_missing(answered)
