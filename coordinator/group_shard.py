@@ -205,6 +205,10 @@ class GroupShard:
             self._state, request, require_stable=require_stable, topic_id=topic_id
         )
 
+    def topics_with_offsets(self, group_id: str) -> dict[str, list[int]] | None:
+        """Return the partitions by topic that a group has offsets of; None if the shard serves no requests."""
+        return None if self._gate() else self._state.offsets.replicated_of_group(group_id)
+
     def delete_offsets(
         self, request: OffsetDeleteRequest, context: RequestContext, token: Token, now_ms: int
     ) -> Result:

@@ -39,6 +39,7 @@ from odradek.protocol.messages.offset_fetch import (
     OffsetFetchResponseTopic,
     OffsetFetchResponseTopics,
 )
+from odradek.protocol.schema import rows
 from odradek.protocol.types import ZERO_UUID
 
 TOPIC_IDS_SINCE = 10
@@ -134,10 +135,10 @@ def fetch_groups(request: OffsetFetchRequest, api_version: int) -> list[OffsetFe
         return request.groups
     topics = None
     if request.topics is not None:
-        topics = [
-            OffsetFetchRequestTopics(name=topic.name, partition_indexes=topic.partition_indexes)
-            for topic in request.topics
-        ]
+        topics = rows(
+            lambda topic: OffsetFetchRequestTopics(name=topic.name, partition_indexes=topic.partition_indexes),
+            request.topics,
+        )
     return [OffsetFetchRequestGroup(group_id=request.group_id, topics=topics)]
 
 
@@ -208,22 +209,22 @@ def fetch_response(groups: list[OffsetFetchResponseGroup], api_version: int) -> 
     (group,) = groups
     return OffsetFetchResponse(
         error_code=group.error_code,
-        topics=[
-            OffsetFetchResponseTopic(
-                name=topic.name,
-                partitions=[
-                    OffsetFetchResponsePartition(
-                        partition_index=item.partition_index,
-                        committed_offset=item.committed_offset,
-                        committed_leader_epoch=item.committed_leader_epoch,
-                        metadata=item.metadata,
-                        error_code=item.error_code,
-                    )
-                    for item in topic.partitions
-                ],
-            )
-            for topic in group.topics
-        ],
+        topics=rows(
+            lambda topic: OffsetFetchResponseTopic(
+                name=topic.name, partitions=rows(_row_before_groups_listed, topic.partitions)
+            ),
+            group.topics,
+        ),
+    )
+
+
+def _row_before_groups_listed(row: OffsetFetchResponsePartitions) -> OffsetFetchResponsePartition:
+    return OffsetFetchResponsePartition(
+        partition_index=row.partition_index,
+        committed_offset=row.committed_offset,
+        committed_leader_epoch=row.committed_leader_epoch,
+        metadata=row.metadata,
+        error_code=row.error_code,
     )
 
 

@@ -171,14 +171,13 @@ class OffsetStore:
 
     def replicated_of_group(self, group_id: str) -> dict[str, list[int]]:
         """Topics and partitions with a committed offset that is replicated."""
-        found = {topic: list(partitions) for topic, partitions in self.visible.of_group(group_id).items()}
+        found = {topic: dict.fromkeys(partitions) for topic, partitions in self.visible.of_group(group_id).items()}
         for topic, partition in self._unreplicated.get(group_id, ()):
-            partitions = found.setdefault(topic, [])
-            if partition in partitions:
-                partitions.remove(partition)
+            partitions = found.setdefault(topic, {})
+            partitions.pop(partition, None)
             if self.replicated(group_id, topic, partition) is not None:
-                partitions.append(partition)
-        return {topic: partitions for topic, partitions in found.items() if partitions}
+                partitions[partition] = None
+        return {topic: list(partitions) for topic, partitions in found.items() if partitions}
 
     def is_unstable(self, group_id: str, topic: str, partition: int) -> bool:
         """Return whether an open transaction, or one whose end is not replicated, holds an offset for the partition."""

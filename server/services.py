@@ -31,7 +31,9 @@ if TYPE_CHECKING:
     from odradek.server.fetch_sessions import FetchSessionCache
     from odradek.server.flusher import Flusher
     from odradek.server.group_coordinators import GroupCoordinatorRuntime
+    from odradek.server.image_cache import ImageCache
     from odradek.server.marker_sender import MarkerSender
+    from odradek.server.request import EncodedBody
     from odradek.server.slices import Slices
     from odradek.server.transaction_coordinators import TransactionCoordinatorRuntime
     from odradek.server.transaction_verification import TransactionVerifier
@@ -132,6 +134,13 @@ class Services:
             slices=self.slices,
             run_in_thread=self.run_in_thread,
         )
+
+    @cached_property
+    def metadata_bodies(self) -> "ImageCache[EncodedBody]":
+        """Encoded responses to Metadata for all topics."""
+        from odradek.server.image_cache import ImageCache
+
+        return ImageCache(self.metadata, self.slices)
 
     @property
     def groups_in_use(self) -> "GroupCoordinatorRuntime | None":

@@ -16,6 +16,10 @@ SLICE_S: Final = 0.002
 """Length of a slice. A step of the work should take far less: a slice ends after the step that exceeds it."""
 
 
+ROWS_PER_STEP: Final = 128
+"""Rows of a request or a response that a step handles where one takes a few microseconds."""
+
+
 class Slices:
     """Runs generators, each `next()` of which is a step, for up to `slice_s` seconds per reactor iteration in total.
 
