@@ -142,7 +142,9 @@ class GroupShard:
             return responses.describe_groups_error(group_ids, error)
         return group_admin.describe_groups(self._state, group_ids, context)
 
-    def list_groups(self, states_filter: list[str], types_filter: list[str]) -> list[ListGroupsResponseListedGroup]:
+    def list_groups(
+        self, states_filter: list[str], types_filter: list[str]
+    ) -> Steps[list[ListGroupsResponseListedGroup]]:
         """ListGroups 0-5, this shard's part. Raises COORDINATOR_LOAD_IN_PROGRESS, which fails the whole request."""
         if self._phase is Phase.LOADING:
             raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)

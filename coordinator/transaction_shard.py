@@ -199,7 +199,7 @@ class TransactionShard:
         duration_ms: int,
         pattern: str | None,
         now_ms: int,
-    ) -> list[ListTransactionsResponseTransactionState]:
+    ) -> Steps[list[ListTransactionsResponseTransactionState]]:
         """ListTransactions 0-2, this shard's part; what the filters mean is said in `transaction_admin`.
 
         Raises COORDINATOR_LOAD_IN_PROGRESS, which fails the whole request, and INVALID_REGULAR_EXPRESSION.

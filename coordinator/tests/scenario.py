@@ -25,7 +25,7 @@ from odradek.coordinator.record_types import (
 from odradek.coordinator.result import CoordinatorRecord
 from odradek.coordinator.settings import GroupSettings
 from odradek.coordinator.shard_state import RequestContext
-from odradek.coordinator.tests.driver import START_MS, Driver, subscription
+from odradek.coordinator.tests.driver import START_MS, Driver, run_at_once, subscription
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages.heartbeat import HeartbeatRequest
 from odradek.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse
@@ -347,7 +347,7 @@ class GroupPlayer(Player):
         try:
             wanted_states = [item.replace("_", " ") for item in states.split(",") if item]
             wanted_types = [item for item in types.split(",") if item]
-            groups = self.driver.shard.list_groups(wanted_states, wanted_types)
+            groups = run_at_once(self.driver.shard.list_groups(wanted_states, wanted_types))
         except KafkaError as error:
             self.say(f"groups: {error.code.name}")
             return
