@@ -63,7 +63,7 @@ OLD_ID, NEW_ID = b"o" * 16, b"n" * 16
 class World:
     """A broker's coordinators. Replica 2 of their partitions follows when `follow` is called, and only then."""
 
-    def __init__(self, commit_timeout_ms=NEVER_MS):
+    def __init__(self, commit_timeout_ms=NEVER_MS, slice_s=1.0):
         self.reactor = self.clock = Clock()
         self.metadata = ClusterMetadata()
         self.metadata.put_broker(BrokerMetadata(1, ()))
@@ -74,7 +74,7 @@ class World:
             request_timeout_ms=30_000,
         )
         self.ids = 0
-        shared = background(self.clock)
+        shared = background(self.clock, slice_s)
         self.slices = shared["slices"]
         self.groups = GroupCoordinatorRuntime(
             GroupSettings(
@@ -221,9 +221,9 @@ class World:
         [answer] = self.ask(groups.describe_groups, DescribeGroupsRequest(groups=[group]), 5)
         return answer.groups[0].group_state
 
-    def join(self, member_id="", instance_id=None, version=5, client_id=""):
+    def join(self, member_id="", instance_id=None, version=5, client_id="", group_id="g"):
         request = JoinGroupRequest(
-            group_id="g", session_timeout_ms=SESSION_MS, rebalance_timeout_ms=60_000, member_id=member_id,
+            group_id=group_id, session_timeout_ms=SESSION_MS, rebalance_timeout_ms=60_000, member_id=member_id,
             group_instance_id=instance_id, protocol_type="consumer",
             protocols=[JoinGroupRequestProtocol(name="range", metadata=b"")],
         )  # fmt: skip
