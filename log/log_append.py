@@ -12,19 +12,22 @@ from odradek.log.producer_replay import Marker, parse_marker
 from odradek.log.segment import Segment
 from odradek.log.validation import (
     FEW_RECORDS,
+    MOST_RECORDS_AT_ONCE,
     CheckedBatch,
+    CheckedRecords,
     Origin,
     check_batch,
-    check_record,
     check_shallow,
     is_sound_first,
     produced_batches,
     split_batches,
+    stamp,
 )
 from odradek.protocol.crc import crc32c
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.record_batch import HEADER, NO_TIMESTAMP, BatchHeader, InvalidRecordError
 from odradek.protocol.record_chain import check_record_chain
+from odradek.protocol.record_shape import TakesLongError, check_record
 
 LATEST_PRODUCE_VERSION = 13
 NO_OFFSET = -1
@@ -98,12 +101,15 @@ class LogAppend(LogState):
         produce_version: int = LATEST_PRODUCE_VERSION,
         is_verified: bool = True,
         transaction_version: int = 0,
+        checked: CheckedRecords | None = None,
     ) -> AppendInfo:
         """Validate, give offsets and append: one batch from a client, any number from a coordinator.
 
         `is_verified` says that the transaction coordinator knows the transaction of a transactional batch;
         `transaction_version` is that of the transaction a marker ends. Raises KafkaError (Kafka's order of checks);
-        then nothing was appended, though a new segment may have been begun.
+        then nothing was appended, though a new segment may have been begun. Raises LongValidation if the records of a
+        client's batch have to be checked in steps first; `checked` is the result of that, and counts for as long as
+        the topic's properties stay the same.
         """
         if origin == 0 and self._is_plain and len(records) > 61:
             size_bytes = len(records)
@@ -128,7 +134,7 @@ class LogAppend(LogState):
                 and magic == 2
                 and not attributes & 0x2F
                 and count == last_delta + 1
-                and count > 0
+                and 0 < count <= MOST_RECORDS_AT_ONCE
                 and base_offset == 0
                 and max_timestamp - now_ms <= self._after_max_ms
                 and (sequence >= 0 if producer_id >= 0 else not attributes & 0x10)
@@ -197,9 +203,12 @@ class LogAppend(LogState):
                     end_offset - self.flushed_offset >= self._flush_messages,
                 )
         self._raise_if_failed()
-        batches = produced_batches(records, origin, produce_version)
-        checked = [check_batch(batch, self.config, origin, now_ms) for batch in batches]
-        return self._append_checked(checked, leader_epoch, now_ms, origin, is_verified, transaction_version)
+        if checked is not None and checked.config is self.config:
+            batches = [stamp(checked, now_ms)]
+        else:
+            found = produced_batches(records, origin, produce_version)
+            batches = [check_batch(batch, self.config, origin, now_ms) for batch in found]
+        return self._append_checked(batches, leader_epoch, now_ms, origin, is_verified, transaction_version)
 
     def _append_checked(
         self,
@@ -356,6 +365,6 @@ def _records_are_sound(records: memoryview, count: int, base_timestamp: int, max
             return False
         if not is_sound_first(records) and check_record(records[61:], 0)[1]:
             return False
-    except (InvalidRecordError, KafkaError):
+    except (InvalidRecordError, TakesLongError):
         return False
     return True

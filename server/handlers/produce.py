@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from twisted.internet.defer import Deferred
 
 from odradek.log.log_append import AppendInfo
-from odradek.log.validation import RejectedRecordsError
+from odradek.log.record_check import RejectedRecordsError
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages.produce import (
     ProduceRequest,
