@@ -15,6 +15,7 @@ from odradek.log.validation import (
     MOST_RECORDS_AT_ONCE,
     CheckedBatch,
     CheckedRecords,
+    LongValidation,
     Origin,
     check_batch,
     check_shallow,
@@ -25,7 +26,7 @@ from odradek.log.validation import (
 )
 from odradek.protocol.crc import crc32c
 from odradek.protocol.errors import ErrorCode, KafkaError
-from odradek.protocol.record_batch import HEADER, NO_TIMESTAMP, BatchHeader, InvalidRecordError
+from odradek.protocol.record_batch import HEADER, NO_TIMESTAMP, BatchHeader, InvalidRecordError, read_header
 from odradek.protocol.record_chain import check_record_chain
 from odradek.protocol.record_shape import TakesLongError, check_record
 
@@ -207,7 +208,14 @@ class LogAppend(LogState):
             batches = [stamp(checked, now_ms)]
         else:
             found = produced_batches(records, origin, produce_version)
-            batches = [check_batch(batch, self.config, origin, now_ms) for batch in found]
+            try:
+                batches = [check_batch(batch, self.config, origin, now_ms) for batch in found]
+            except LongValidation as long:
+                # A client that repeats a request because the check took long needs no second one.
+                duplicate = self._find_duplicate(read_header(long.batch))
+                if duplicate is None:
+                    raise
+                return duplicate
         return self._append_checked(batches, leader_epoch, now_ms, origin, is_verified, transaction_version)
 
     def _append_checked(
@@ -308,15 +316,8 @@ class LogAppend(LogState):
         """The answer to a batch that was appended before; None for one that may be appended. Raises KafkaError."""
         state = self.producer_state
         producer_id, epoch = header.producer_id, header.producer_epoch
-        if origin == Origin.CLIENT:
-            mark = state.find_duplicate(producer_id, epoch, header.base_sequence, header.last_sequence)
-            if mark is not None:
-                start, flushed_offset = self.log_start_offset, self.flushed_offset
-                is_due = self.log_end_offset - flushed_offset >= self._flush_messages
-                flush_due = is_due and mark.last_offset >= flushed_offset
-                return AppendInfo(
-                    mark.first_offset, mark.last_offset, mark.timestamp, mark.timestamp, start, 0, True, flush_due
-                )
+        if origin == Origin.CLIENT and (duplicate := self._find_duplicate(header)) is not None:
+            return duplicate
         if header.is_transactional and not is_verified:
             state.check_in_transaction(producer_id, epoch)
         state.check_data(
@@ -327,6 +328,20 @@ class LogAppend(LogState):
             is_client=origin == Origin.CLIENT,
         )
         return None
+
+    def _find_duplicate(self, header: BatchHeader) -> AppendInfo | None:
+        """The answer to a batch that was appended before."""
+        mark = self.producer_state.find_duplicate(
+            header.producer_id, header.producer_epoch, header.base_sequence, header.last_sequence
+        )
+        if mark is None:
+            return None
+        start, flushed_offset = self.log_start_offset, self.flushed_offset
+        is_due = self.log_end_offset - flushed_offset >= self._flush_messages
+        flush_due = is_due and mark.last_offset >= flushed_offset
+        return AppendInfo(
+            mark.first_offset, mark.last_offset, mark.timestamp, mark.timestamp, start, 0, True, flush_due
+        )
 
     def _segment_for(self, headers: list[BatchHeader], now_ms: int) -> Segment:
         """The active segment, or a new one if these batches call for it. Raises KafkaError E18."""

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from odradek.server.flusher import Flusher
     from odradek.server.group_coordinators import GroupCoordinatorRuntime
     from odradek.server.marker_sender import MarkerSender
+    from odradek.server.record_work import RecordWork
     from odradek.server.slices import Slices
     from odradek.server.transaction_coordinators import TransactionCoordinatorRuntime
     from odradek.server.transaction_verification import TransactionVerifier
@@ -70,6 +71,7 @@ class Services:
         self.logs: LogManager
         self.metadata: ClusterMetadata
         self.producer_ids: ProducerIdManager
+        self.record_work: RecordWork
         self.replicas: ReplicaManager
 
     @cached_property

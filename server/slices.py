@@ -11,6 +11,8 @@ from twisted.internet.task import Cooperator, TaskStopped
 from twisted.python.failure import Failure
 
 T = TypeVar("T")
+Work = Generator[Deferred[Any] | None, None, T]
+"""Long work. A step yields None, or a Deferred that the next step has to wait for."""
 
 SLICE_S: Final = 0.002
 """Length of a slice. A step of the work should take far less: a slice ends after the step that exceeds it."""
@@ -25,34 +27,44 @@ class Slices:
     def __init__(self, clock: Any, monotonic: Callable[[], float], slice_s: float = SLICE_S) -> None:
         self._monotonic = monotonic
         self._slice_s = slice_s
-        self._cooperator = Cooperator(self._begin_slice, lambda tick: clock.callLater(0, tick))
+        self._is_spent = False
+        self._cooperator = Cooperator(self._begin_slice, lambda tick: clock.callLater(0, self._tick, tick))
 
-    def run(self, work: Generator[None, None, T]) -> Deferred[T]:
+    def run(self, work: Work[T]) -> Deferred[T]:
         """Run `work` to its end, and return a Deferred of its return value.
 
-        The first slice runs at once: short work costs no reactor iteration. Cancelling the Deferred closes the
-        generator. Work that is left at `stop` ends with `SchedulerStopped`.
+        A step that yields a Deferred is followed by the next when that has fired. The first slice runs at once, unless
+        other work has used up this reactor iteration's: short work costs no iteration. Cancelling the Deferred closes
+        the generator. Work that is left at `stop` ends with `SchedulerStopped`.
         """
+        if self._is_spent:
+            return self.run_later(work)
         is_over = self._begin_slice()
         try:
             while True:
-                next(work)
+                waited_for = next(work)
+                if waited_for is not None:
+                    return self.run_later(work, waited_for)
                 if is_over():
                     break
         except StopIteration as end:
             return succeed(end.value)
         except Exception as error:
             return fail(error)
-        return self._continue(work)
+        self._is_spent = True
+        return self.run_later(work)
 
     def stop(self) -> None:
         """Run no further step."""
         self._cooperator.stop()
 
-    def _continue(self, work: Generator[None, None, T]) -> Deferred[T]:
+    def run_later(self, work: Work[T], waited_for: Deferred[Any] | None = None) -> Deferred[T]:
+        """As `run`, from the next reactor iteration on, or after `waited_for`."""
         returned: list[T] = []
 
-        def steps() -> Generator[None, None, None]:
+        def steps() -> Work[None]:
+            if waited_for is not None:
+                yield waited_for
             returned.append((yield from work))
 
         task = self._cooperator.cooperate(steps())
@@ -69,6 +81,10 @@ class Slices:
         outcome: Deferred[T] = Deferred(cancel)
         task.whenDone().addCallbacks(lambda _: returned[0], failed).chainDeferred(outcome)
         return outcome
+
+    def _tick(self, tick: Callable[[], None]) -> None:
+        self._is_spent = False
+        tick()
 
     def _begin_slice(self) -> Callable[[], bool]:
         end_s = self._monotonic() + self._slice_s
