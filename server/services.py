@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from odradek.server.group_coordinators import GroupCoordinatorRuntime
     from odradek.server.image_cache import ImageCache
     from odradek.server.marker_sender import MarkerSender
+    from odradek.server.record_work import RecordWork
     from odradek.server.request import EncodedBody
     from odradek.server.slices import Slices
     from odradek.server.transaction_coordinators import TransactionCoordinatorRuntime
@@ -81,6 +82,7 @@ class Services:
         self.logs: LogManager
         self.metadata: ClusterMetadata
         self.producer_ids: ProducerIdManager
+        self.record_work: RecordWork
         self.replicas: ReplicaManager
 
     @cached_property
