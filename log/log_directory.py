@@ -130,6 +130,10 @@ class LogDirectory:
             self._lock.release()
             self._lock = None
 
+    def sync_file_system(self) -> bool:
+        """Make everything in the directory durable at once, if the system can (`FileLock.sync_file_system`). Blocks."""
+        return self._lock is not None and self._lock.sync_file_system()
+
     def read_meta(self) -> MetaProperties | None:
         try:
             return checkpoints.read_meta_properties(self.fs, self.path)

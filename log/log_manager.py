@@ -37,6 +37,7 @@ from odradek.log.log_directory import (
     rename_or_remove,
 )
 from odradek.log.log_upkeep import DirectoryDescription, Key, LogManagerSettings, LogSize, LogUpkeep
+from odradek.log.name_sync import NameSync
 from odradek.log.partition_log import PartitionLog
 from odradek.log.recovery import DamagedLogError, RecoveryReport, open_partition_log
 from odradek.log.segment import DeletedSegment
@@ -127,6 +128,8 @@ class LogManager(LogUpkeep):
         self._choose_jitter_ms = choose_jitter_ms
         self._monotonic = monotonic
         self._topic_ids: dict[Key, bytes] = {}
+        self._log_counts = dict.fromkeys(self.directories, 0)
+        self._name_syncs = {path: self._name_sync(directory) for path, directory in self.directories.items()}
         self._untidy: set[str] = set()
         self.has_found_strays = False
         """True if `open` found partitions that the cluster does not have."""
@@ -323,12 +326,13 @@ class LogManager(LogUpkeep):
         if loaded.log is None or directory.failure is not None:
             self._offline[loaded.key] = loaded.path
             return
-        other = self._logs.setdefault(loaded.key, loaded.log)
-        if other is not loaded.log:
+        other = self._logs.get(loaded.key)
+        if other is not None:
             raise DuplicateLogError(
                 f"partition {partition_name(*loaded.key)} is in {other.directory} and in {loaded.log.directory}; "
                 "remove the one that is out of date"
             )
+        self._add_log(loaded.key, loaded.log)
         if loaded.cleaned_to is not None:
             self.cleaner.offsets[loaded.key] = loaded.cleaned_to
 
@@ -384,10 +388,7 @@ class LogManager(LogUpkeep):
     def _create(self, topic: str, partition: int, now_ms: int) -> PartitionLog:
         full: DiskFullError | None = None
         key = (topic, partition)
-        counts = dict.fromkeys(self.directories, 0)
-        for log in self._logs.values():
-            counts[log.log_directory] += 1
-        for directory in sorted(self._online(), key=lambda directory: counts[directory.path]):
+        for directory in sorted(self._online(), key=lambda directory: self._log_counts[directory.path]):
             try:
                 log = self._create_in(directory, key, now_ms)
             except (LogDirFailure, DamagedLogError, DiskFullError) as error:
@@ -396,12 +397,16 @@ class LogManager(LogUpkeep):
                     break
                 full = error if isinstance(error, DiskFullError) else full
                 continue
-            self._logs[key] = log
+            self._add_log(key, log)
             self._sync_names(log)
             return log
         if full is not None and key not in self._offline:
             raise full
         raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"no log directory can take {topic}-{partition}")
+
+    def _add_log(self, key: Key, log: PartitionLog) -> None:
+        self._logs[key] = log
+        self._log_counts[log.log_directory] += 1
 
     def _create_in(self, directory: LogDirectory, key: Key, now_ms: int) -> PartitionLog:
         """Raises LogDirFailure, DamagedLogError, DiskFullError.
@@ -457,14 +462,11 @@ class LogManager(LogUpkeep):
 
     def _sync_names(self, log: PartitionLog) -> None:
         """Make a new directory and its topic id survive a crash of the machine, without waiting for it."""
-        path, parent = log.directory, log.log_directory
+        self._name_syncs[log.log_directory].add(log.directory)
 
-        def sync() -> None:
-            self.fs.sync_path(f"{path}/{checkpoints.PARTITION_METADATA_FILE}")
-            self.fs.sync_directory(path)
-            self.fs.sync_directory(parent)
-
-        self._run(parent, sync)
+    def _name_sync(self, directory: LogDirectory) -> NameSync:
+        path = directory.path
+        return NameSync(self.fs, directory, self._run_in_thread, lambda error: self._background_failed(path, error))
 
     def delete_log(self, topic: str, partition: int, now_ms: int) -> None:
         """Take the log out; its renamed directory goes after file.delete.delay.ms. Raises LogDirFailure.
@@ -495,6 +497,7 @@ class LogManager(LogUpkeep):
                 renamed.append(self._rename(log.directory, key, suffix))
                 log.move(renamed[0])
                 del self._logs[key]
+                self._log_counts[log.log_directory] -= 1
             if refused is not None and self.directories[refused.rpartition("/")[0]].failure is None:
                 renamed.append(self._rename(refused, key, suffix))
         except LogDirFailure:
