@@ -6,7 +6,7 @@ KIP-464, KIP-516, KIP-525. Behaviour as of Apache Kafka 4.3's controller.
 
 import logging
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from odradek.log.config import LogConfig
@@ -75,10 +75,21 @@ def check_topic_configs(configs: Mapping[str, str], defaults: LogConfig) -> None
 
 
 class TopicAdmin:
-    """Topic lifecycle on the controller. `random` gives topic ids, starting brokers and the order of replies."""
+    """Topic lifecycle on the controller. `random` gives topic ids, starting brokers and the order of replies.
 
-    def __init__(self, controller: Controller, configs: BrokerConfigs, random: RandomSource) -> None:
+    `applied` is called after a change; what it returns ends when this broker's replicas are as the image has them. A
+    client hears of the change then: what it creates can be used at once, on this broker at least.
+    """
+
+    def __init__(
+        self,
+        controller: Controller,
+        configs: BrokerConfigs,
+        random: RandomSource,
+        applied: Callable[[], Awaitable[None]],
+    ) -> None:
         self._controller = controller
+        self._applied = applied
         self._image = controller.image
         self._configs = configs
         self._random = random
@@ -159,6 +170,7 @@ class TopicAdmin:
             planned = [outcome for outcome in outcomes.values() if isinstance(outcome, NewTopic)]
             if planned:
                 outcomes.update(await self._controller.create_topics(planned))
+                await self._applied()
             for name, outcome in outcomes.items():
                 if isinstance(outcome, NewTopic):
                     logger.info("created topic=%s partitions=%d", name, len(outcome.topic.partitions))
@@ -307,6 +319,7 @@ class TopicAdmin:
             except KafkaError as raised:
                 error = raised
             results.append(_growth_result(topic.name, error))
+        await self._applied()
         return CreatePartitionsResponse(results=results)
 
     def _plan_growth(self, topic: CreatePartitionsRequestCreatePartitionsTopic) -> tuple[TopicMetadata, int]:
@@ -388,6 +401,7 @@ class TopicAdmin:
             else:
                 found[topic.topic_id] = topic
         errors = await self._controller.delete_topics([topic.name for topic in found.values()])
+        await self._applied()
         for topic in found.values():
             error = errors.get(topic.name)
             if error is None:
