@@ -65,6 +65,12 @@ class FlushTask:
                 gate.failure = LogDirFailure(self._log_directory, f"flush failed: {error}")
                 raise gate.failure from error
 
+    def raise_if_failed(self) -> None:
+        """Wait for a sync of the log that is under way. Raises the LogDirFailure of the first that failed."""
+        with self._gate.lock:
+            if self._gate.failure is not None:
+                raise self._gate.failure
+
     def _sync(self) -> None:
         for file in self._files:
             file.sync()

@@ -19,6 +19,7 @@ from odradek.log.checkpoints import (
     RECOVERY_POINTS_FILE,
     MalformedFileError,
 )
+from odradek.log.closing import close_logs
 from odradek.log.compaction_run import Worker
 from odradek.log.config import LogConfig
 from odradek.log.filesystem import DiskFullError, FileSystem, LogDirFailure, is_disk_full
@@ -601,9 +602,8 @@ class LogManager(LogUpkeep):
     def close(self, now_ms: int, broker_epoch: int = -1) -> None:
         """Make everything durable and note a clean stop. Blocks."""
         self.cleaner.close()
-        failures: list[tuple[str, LogDirFailure | DiskFullError]] = []
-        closings = [_closing(log, now_ms, failures) for log in self._logs.values()]
-        self._run_all(closings, self.settings.num_recovery_threads_per_data_dir * len(self.directories))
+        threads = self.settings.num_recovery_threads_per_data_dir * len(self.directories)
+        failures = close_logs(self._online(), list(self._logs.values()), now_ms, self._run_all, threads)
         for path, failure in failures:
             self.fail_directory(path, failure)
         unclean = {path for path, _ in failures}
@@ -621,15 +621,3 @@ class LogManager(LogUpkeep):
                 logger.error("no room to note a clean stop: the next start will recover error=%s", error)
         for directory in self.directories.values():
             directory.unlock()
-
-
-def _closing(
-    log: PartitionLog, now_ms: int, failures: list[tuple[str, LogDirFailure | DiskFullError]]
-) -> Callable[[], None]:
-    def close() -> None:
-        try:
-            log.close(now_ms)
-        except (LogDirFailure, DiskFullError) as failure:
-            failures.append((log.log_directory, failure))
-
-    return close

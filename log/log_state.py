@@ -78,6 +78,8 @@ class LogState:
         self._is_new = state.log_end_offset == state.segments[0].base_offset
         self._known_damage: set[str] = set()
         self._is_closed = False
+        # The end of the log and the size of its last segment, as they are on the disk; None if they may not be.
+        self._untouched_end: tuple[int, int] | None = None
         self.doubtful_segment: Segment | None = None
         self._unwritten_epoch_at: int | None = None
         self.update_config(config)
@@ -172,6 +174,7 @@ class LogState:
         else:
             self._active.seal()
         remove_segment_files(self.fs, self.directory, base_offset)
+        self._untouched_end = None
         segment = self._new_segment(base_offset, now_ms)
         # From here on there is no way back; before, a roll that found no room can be tried again.
         self._unsynced_segments.append(self._active)

@@ -13,11 +13,9 @@ from odradek.log.log_append import AppendInfo, LogAppend, UnexpectedOffsetError
 from odradek.log.log_state import LoadedState
 from odradek.log.segment import (
     DELETED_SUFFIX,
-    INDEX_SUFFIX,
     LOG_SUFFIX,
     SEGMENT_SUFFIXES,
     SWAP_SUFFIX,
-    TIME_INDEX_SUFFIX,
     CorruptSegmentError,
     DeletedSegment,
     Segment,
@@ -210,6 +208,7 @@ class PartitionLog(LogAppend):
     def truncate_to(self, offset: int, now_ms: int) -> list[DeletedSegment]:
         """Drop all batches that reach `offset`. The files of whole segments wait for `remove_deleted`."""
         self._raise_if_failed()
+        self._untouched_end = None
         try:
             if offset >= self.log_end_offset:
                 self.leader_epochs.truncate_from_end(self.log_end_offset)
@@ -242,6 +241,7 @@ class PartitionLog(LogAppend):
             raise self._fail("truncate", error) from error
 
     def _start_over(self, offset: int, now_ms: int) -> list[DeletedSegment]:
+        self._untouched_end = None
         deleted = [segment.mark_deleted() for segment in reversed(self.segments)]
         self._unsynced_segments.clear()
         self._active = self._new_segment(offset, now_ms)
@@ -308,6 +308,7 @@ class PartitionLog(LogAppend):
                 count -= rolled is None
             if count == 0:
                 return []
+            self._untouched_end = None
             self.advance_log_start(self._bases[count])
             deleted: list[DeletedSegment] = []
             for segment in self.segments[:count]:
@@ -328,6 +329,7 @@ class PartitionLog(LogAppend):
         finishes or undoes it. Raises LogDirFailure; DiskFullError, in which case the log is as before.
         """
         self._raise_if_failed()
+        self._untouched_end = None
         try:
             first = self._bases.index(replaced[0].base_offset)
             replacement.rename(SWAP_SUFFIX)
@@ -445,28 +447,77 @@ class PartitionLog(LogAppend):
             self.finish_flush(task, now_ms)
 
     def close(self, now_ms: int) -> None:
-        """Make everything durable, so that the next start need not recover. Blocks.
+        """Make everything durable, so that the next start need not recover. Blocks. Raises as `prepare_close`."""
+        task = self.prepare_close()
+        if task is not None:
+            task.run()
+            self.fs.sync_directory(self.log_directory)
+            self.finish_close(task, now_ms)
 
-        Raises LogDirFailure; DiskFullError if there is no room for all that a start relies on: the next one recovers.
+    def prepare_close(self) -> FlushTask | None:
+        """Write all that a start relies on, unsynced; None if nothing was changed since the last clean stop.
+
+        What the task syncs, and the names in the log directory, have to be durable before `finish_close`. Blocks.
+        Raises LogDirFailure; DiskFullError if there is no room: the next start recovers then.
         """
         if self.failure is not None:
-            return
+            return None
+        if self._is_untouched:
+            self._is_closed = True
+            return None
         try:
             self._write_epochs()
             self._active.seal()
             self._unsynced_segments.append(self._active)
-            self.flush(now_ms, self.log_end_offset)
-            if self._unsynced_segments:
-                # An empty active segment lies behind every flush, and has files all the same.
-                for kind in (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX):
-                    self.fs.sync_path(self._active.path(kind))
-            if self._is_new:
-                self.fs.sync_path(self._topic_id_path)
-            self.producer_state.take_snapshot(sync=True)
-            self.fs.sync_directory(self.directory)
-            self._is_closed = True
+            self.producer_state.take_snapshot(sync=False)
         except OSError as error:
             raise self._refuse_or_fail("close", error) from error
+        files = self.segments[max(0, bisect_right(self._bases, self.flushed_offset) - 1) :]
+        # An empty active segment lies behind every flush, and has files all the same.
+        paths = {segment.path(kind) for segment in self._unsynced_segments for kind in SEGMENT_SUFFIXES}
+        paths |= self._unsynced_paths | self.producer_state.unsynced_paths
+        if self._is_new:
+            paths.add(self._topic_id_path)
+        task = FlushTask(
+            self.fs,
+            self.log_directory,
+            self.log_end_offset,
+            files=[segment.file for segment in files],
+            paths=sorted(paths - {segment.path(LOG_SUFFIX) for segment in files}),
+            directories=[self.directory],
+            sealed_segments=list(self._unsynced_segments),
+            gate=self._gate,
+        )
+        self._flush_tasks.append(task)
+        return task
+
+    def finish_close(self, task: FlushTask, now_ms: int) -> None:
+        """What the task syncs is durable. Raises LogDirFailure if a sync of this log has failed, now or before."""
+        try:
+            task.raise_if_failed()
+        except LogDirFailure as failure:
+            self.failure = failure
+            raise
+        self.finish_flush(task, now_ms)
+        self._is_closed = True
+
+    def mark_untouched(self) -> None:
+        """All of the log is on the disk as it is: it was loaded after a clean stop."""
+        self._is_new = False
+        self._untouched_end = self.log_end_offset, self._active.size_bytes
+
+    @property
+    def _is_untouched(self) -> bool:
+        """Return whether a start after this life would find the files that this life found."""
+        return (
+            self._untouched_end == (self.log_end_offset, self._active.size_bytes)
+            and not self._is_new
+            and not self.leader_epochs.dirty
+            and not self._unsynced_paths
+            and not self._unsynced_segments
+            and not self._active.is_repaired
+            and self.producer_state.is_saved
+        )
 
     @property
     def _topic_id_path(self) -> str:

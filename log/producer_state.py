@@ -277,6 +277,16 @@ class ProducerState:
     def snapshot_path(self, offset: int) -> str:
         return f"{self.directory}/{file_name(offset, SNAPSHOT_SUFFIX)}"
 
+    @property
+    def is_saved(self) -> bool:
+        """Return whether the newest snapshot is of `end_offset`, and on the disk."""
+        return self.end_offset <= self.last_snapshot_offset and self._unsynced_snapshot == NO_OFFSET
+
+    @property
+    def unsynced_paths(self) -> set[str]:
+        """The file of the newest snapshot, if it may not be on the disk."""
+        return set() if self._unsynced_snapshot == NO_OFFSET else {self.snapshot_path(self._unsynced_snapshot)}
+
     def take_snapshot(self, *, sync: bool) -> int | None:
         """Write the state at `end_offset` unless a snapshot is as new; the offset it is named by."""
         if self.end_offset <= self.last_snapshot_offset:
