@@ -163,6 +163,10 @@ class ReplicaManager:
 
     # Following the image
 
+    def stop(self) -> None:
+        """Follow the image no further: the logs are about to be closed."""
+        self.run_steps = lambda steps: _Done()
+
     async def applied(self) -> None:
         """Return when this broker has followed all that has been published so far."""
         last = self._queued

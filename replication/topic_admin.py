@@ -34,7 +34,7 @@ from odradek.protocol.messages.delete_topics import (
 from odradek.protocol.types import ZERO_UUID
 from odradek.replication.assignment import RandomSource, assign_replicas
 from odradek.replication.broker_configs import BrokerConfigs
-from odradek.replication.cluster_metadata import TopicMetadata
+from odradek.replication.cluster_metadata import PartitionMetadata, TopicMetadata
 from odradek.replication.config_sources import topic_config_source
 from odradek.replication.controller import Controller, NewTopic, new_partition
 from odradek.replication.topic_ids import random_topic_id
@@ -107,7 +107,10 @@ class TopicAdmin:
             topic for topic in request.topics if counts[topic.name] == 1 and topic.name != CLUSTER_METADATA_TOPIC
         ]
         outcomes = await self._create(single, request.validate_only)
-        results = [self._creation_result(topic, outcomes[topic.name]) for topic in single]
+        results = []
+        for topic in single:
+            await self._controller.pause()
+            results.append(self._creation_result(topic, outcomes[topic.name]))
         for name, count in counts.items():
             if count > 1:
                 results.append(_creation_error(name, ErrorCode.INVALID_REQUEST, "Duplicate topic name."))
@@ -162,6 +165,7 @@ class TopicAdmin:
             )
             return {topic.name: error for topic in topics}
         for topic in topics:
+            await self._controller.pause()
             try:
                 outcomes[topic.name] = self._plan(topic)
             except KafkaError as error:
@@ -201,9 +205,14 @@ class TopicAdmin:
         configs = _explicit_configs(topic.configs)
         check_topic_configs(configs, self._configs.topic_defaults)
         replicas = self._manual_replicas(topic) if topic.assignments else self._assigned_replicas(topic)
-        live, epoch = self._image.brokers, self._controller.epoch
-        partitions = tuple(new_partition(brokers, live, epoch) for brokers in replicas)
+        partitions = self._new_partitions(replicas)
         return NewTopic(TopicMetadata(name, self._new_topic_id(), partitions), configs)
+
+    def _new_partitions(self, replicas: Sequence[tuple[int, ...]]) -> tuple[PartitionMetadata, ...]:
+        """The first states of partitions; those with the same replicas share one object."""
+        live, epoch = self._image.brokers, self._controller.epoch
+        states = {brokers: new_partition(brokers, live, epoch) for brokers in set(replicas)}
+        return tuple([states[brokers] for brokers in replicas])
 
     def _new_topic_id(self) -> bytes:
         while True:
@@ -356,8 +365,7 @@ class TopicAdmin:
                     f"a request may create {MAX_PARTITIONS_PER_REQUEST} partitions at most",
                 )
             replicas = self._further_replicas(current, added, factor)
-        live, epoch = self._image.brokers, self._controller.epoch
-        partitions = tuple(new_partition(brokers, live, epoch) for brokers in replicas)
+        partitions = self._new_partitions(replicas)
         return current._replace(partitions=current.partitions + partitions), old_count
 
     def _further_replicas(self, topic: TopicMetadata, added: int, factor: int) -> list[tuple[int, ...]]:

@@ -45,6 +45,7 @@ from odradek.server.connections import ConnectionRegistry
 from odradek.server.delayed_tasks import DelayedTasks
 from odradek.server.fetch_sessions import FetchSessionCache
 from odradek.server.flusher import Flusher
+from odradek.server.pacing import ReactorPacing
 from odradek.server.producer_id_floor import settle_producer_ids
 from odradek.server.reactor import install as install_reactor
 from odradek.server.request import RequestContext
@@ -129,6 +130,8 @@ class Broker:
         for coordinators in (self.services.transactions_in_use, self.services.groups_in_use):
             if coordinators is not None:
                 coordinators.stop()
+        if hasattr(self.services, "replicas"):
+            self.services.replicas.stop()
         if hasattr(self.services, "logs"):
             self.services.logs.close(self._now_ms(), self._epoch())
         if self._store is not None:
@@ -225,7 +228,13 @@ class Broker:
             await adoption.finish()
         await controller.finish_deletions()
         await controller.take_offline(services.replicas.offline)
-        services.replicas.run_steps = services.slices.run
+        around = self._surroundings
+        pacing = ReactorPacing(
+            self._reactor, services.slices, around.monotonic, around.run_in_thread, around.slice_s
+        )
+        services.replicas.run_steps = pacing.run
+        controller.pause = pacing.pause
+        store.pace(pacing)
 
     async def _settle_producer_ids(self, store: MetadataStore, imported_next_id: int) -> None:
         self.services.producer_ids.begin_at(
