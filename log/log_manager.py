@@ -7,6 +7,7 @@ Sources: Kafka documentation ("Log", "Compaction", "Hardware and OS: application
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import NamedTuple
 
 from odradek.log import checkpoints, parallel
@@ -127,7 +128,6 @@ class LogManager(LogUpkeep):
         self._topic_config = topic_config
         self._random_bytes = random_bytes
         self._choose_jitter_ms = choose_jitter_ms
-        self._monotonic = monotonic
         self._topic_ids: dict[Key, bytes] = {}
         self._log_counts = dict.fromkeys(self.directories, 0)
         self._name_syncs = {path: self._name_sync(directory) for path, directory in self.directories.items()}
@@ -547,13 +547,13 @@ class LogManager(LogUpkeep):
             return
         self._untidy.add(directory.path)
 
-        def tidy() -> None:
+        def sync() -> None:
             self._untidy.discard(directory.path)
             self._run(directory.path, lambda: self.fs.sync_directory(directory.path))
-            for file_name in ALL_CHECKPOINTS:
-                self._checkpoint(directory, file_name)
 
-        self.schedule.once(0, tidy)
+        self.schedule.once(0, sync)
+        for file_name in ALL_CHECKPOINTS:
+            self.schedule.once(0, partial(self._checkpoint, directory, file_name))
 
     def truncate_to(self, topic: str, partition: int, offset: int, now_ms: int) -> None:
         """Cut the log, and its checkpoints with it, before anything new is appended. Blocks; raises LogDirFailure."""

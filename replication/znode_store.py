@@ -174,7 +174,7 @@ class Watches:
                     del watches[path]
 
     def fire(self, events: Iterable[WatchEvent]) -> None:
-        for event in events:
+        for event in events if self._data_watches or self._child_watches else ():
             told: list[Watcher] = []
             if event.kind is not WatchKind.CHILDREN:
                 told += [watcher for _, watcher in self._data_watches.pop(event.path, ())]
