@@ -194,14 +194,14 @@ def write_atomically(fs: FileSystem, path: str, data: bytes, *, sync: bool = Tru
         fs.sync_directory(path.rpartition("/")[0])
 
 
-def write_whole(fs: FileSystem, path: str, data: bytes | bytearray, *, sync: bool) -> None:
+def write_whole(fs: FileSystem, path: str, *pieces: Piece, sync: bool) -> None:
     """Make a file of this content, or give it to one that is there. If it raises, something of it may be there."""
     file = fs.open(path, create=True)
     try:
         # A file that was cut to nothing is written to the disk when it is closed (ext4), which takes its time.
         if file.size_bytes():
             file.truncate(0)
-        file.write_pieces(0, [data], len(data))
+        file.write_pieces(0, pieces, sum(map(len, pieces)))
         if sync:
             file.sync()
     finally:

@@ -151,7 +151,7 @@ class LogManager(LogUpkeep):
                 self._guarded(directory, directory.lock)
             self._check_identity()
             self._load(now_ms, known or KnownPartitions())
-            self._raise_if_none_left()
+            self.raise_if_none_is_online()
         except BaseException:
             for directory in self.directories.values():
                 directory.unlock()
@@ -165,7 +165,7 @@ class LogManager(LogUpkeep):
                 metas[directory.path] = directory.read_meta()
             except LogDirFailure as failure:
                 self.fail_directory(directory.path, failure)
-        self._raise_if_none_left()
+        self.raise_if_none_is_online()
         known = sorted({meta.cluster_id for meta in metas.values() if meta is not None and meta.cluster_id})
         if self.cluster_id is None:
             if len(known) > 1:
@@ -189,7 +189,8 @@ class LogManager(LogUpkeep):
         except LogDirFailure as failure:
             self.fail_directory(directory.path, failure)
 
-    def _raise_if_none_left(self) -> None:
+    def raise_if_none_is_online(self) -> None:
+        """Raises AllLogDirsFailed if no log directory is left to work with."""
         if not self._online():
             reasons = "; ".join(str(directory.failure) for directory in self.directories.values())
             raise AllLogDirsFailed(f"no log directory can be used: {reasons}")

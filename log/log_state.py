@@ -13,6 +13,7 @@ from odradek.log.config import LogConfig
 from odradek.log.filesystem import DiskFullError, FileSystem, LogDirFailure, is_disk_full
 from odradek.log.flush import FlushTask, SyncGate
 from odradek.log.leader_epochs import LeaderEpochs
+from odradek.log.producer_snapshots import SnapshotWrite
 from odradek.log.producer_state import ProducerState
 from odradek.log.segment import Segment, remove_segment_files
 from odradek.properties import INT64_MAX
@@ -73,6 +74,8 @@ class LogState:
         self._unsynced_paths: set[str] = set()
         # Those that take no more appends, in order, whose indexes are still to be synced.
         self._unsynced_segments = [segment for segment in state.rebuilt if segment is not self._active]
+        # Snapshots that the next flush writes, in its thread.
+        self._unwritten_snapshots: list[SnapshotWrite] = []
         self._flush_tasks: list[FlushTask] = []
         # Whether the name of this log's own directory, or the topic id in it, may not have reached the disk yet.
         self._is_new = state.log_end_offset == state.segments[0].base_offset
@@ -183,7 +186,9 @@ class LogState:
         self._active = segment
         state = self.producer_state
         state.end_offset = base_offset
-        if self._unless_full(lambda: state.take_snapshot(sync=False)) is not None:
+        if state.is_large:
+            self._unwritten_snapshots.append(state.copy_snapshot())
+        elif self._unless_full(lambda: state.take_snapshot(sync=False)) is not None:
             self._unsynced_paths.add(state.snapshot_path(base_offset))
         logger.debug("rolled segment directory=%s base_offset=%d", self.directory, base_offset)
         return segment

@@ -5,12 +5,14 @@ Sources: Kafka documentation ("Log"), KIP-101 (leader epochs), KIP-107 (DeleteRe
 
 import logging
 from bisect import bisect_right
+from collections.abc import Iterable
 
 from odradek.log import checkpoints, producer_replay, retention, timestamps
 from odradek.log.filesystem import DiskFullError, FileRegion, LogDirFailure, is_disk_full, remove_if_exists
 from odradek.log.flush import FlushTask
 from odradek.log.log_append import AppendInfo, LogAppend, UnexpectedOffsetError
 from odradek.log.log_state import LoadedState
+from odradek.log.producer_snapshots import SnapshotWrite
 from odradek.log.segment import (
     DELETED_SUFFIX,
     LOG_SUFFIX,
@@ -208,7 +210,7 @@ class PartitionLog(LogAppend):
     def truncate_to(self, offset: int, now_ms: int) -> list[DeletedSegment]:
         """Drop all batches that reach `offset`. The files of whole segments wait for `remove_deleted`."""
         self._raise_if_failed()
-        self._untouched_end = None
+        self._forget_truncated()
         try:
             if offset >= self.log_end_offset:
                 self.leader_epochs.truncate_from_end(self.log_end_offset)
@@ -241,7 +243,7 @@ class PartitionLog(LogAppend):
             raise self._fail("truncate", error) from error
 
     def _start_over(self, offset: int, now_ms: int) -> list[DeletedSegment]:
-        self._untouched_end = None
+        self._forget_truncated()
         deleted = [segment.mark_deleted() for segment in reversed(self.segments)]
         self._unsynced_segments.clear()
         self._active = self._new_segment(offset, now_ms)
@@ -253,6 +255,13 @@ class PartitionLog(LogAppend):
         self.log_start_offset = offset
         self._set_end(offset)
         return deleted
+
+    def _forget_truncated(self) -> None:
+        """The log is being cut: its files change, and snapshots not written yet may be of what goes."""
+        self._untouched_end = None
+        self._unwritten_snapshots.clear()
+        for task in self._flush_tasks:
+            task.snapshots = ()
 
     def _set_end(self, offset: int) -> None:
         self.log_end_offset = offset
@@ -398,7 +407,9 @@ class PartitionLog(LogAppend):
         if target <= self.flushed_offset and not sealed and not self._unsynced_paths:
             return None
         paths = sorted(self._unsynced_paths)
-        has_new_names = bool(paths or sealed)
+        snapshots = [snapshot for snapshot in self._unwritten_snapshots if snapshot.offset in self._bases]
+        self._unwritten_snapshots.clear()
+        has_new_names = bool(paths or sealed or snapshots)
         self._unsynced_paths.clear()
         files = []
         for segment in self.segments[max(0, bisect_right(self._bases, self.flushed_offset) - 1) :]:
@@ -421,6 +432,7 @@ class PartitionLog(LogAppend):
             directories=directories,
             sealed_segments=sealed,
             gate=self._gate,
+            snapshots=snapshots,
         )
         self._flush_tasks.append(task)
         return task
@@ -430,10 +442,21 @@ class PartitionLog(LogAppend):
         self._flush_tasks.remove(task)
         if self.failure is not None:
             return
+        self._add_snapshots(task.snapshots)
         self.flushed_offset = max(self.flushed_offset, task.target_offset)
         self._is_new = False
         self._unsynced_segments = [s for s in self._unsynced_segments if s not in task.sealed_segments]
         self.last_flush_ms = now_ms
+
+    def _add_snapshots(self, snapshots: Iterable[SnapshotWrite]) -> None:
+        """Count on snapshots that were written, unless their segments were deleted meanwhile."""
+        for snapshot in snapshots:
+            if not snapshot.is_written:
+                continue
+            if snapshot.offset in self._bases:
+                self.producer_state.add_snapshot(snapshot.offset)
+            else:
+                snapshot.remove(self.fs)
 
     def flush(self, now_ms: int, target_offset: int | None = None) -> None:
         """All three steps of a flush at once; blocks. Raises LogDirFailure."""
@@ -469,6 +492,10 @@ class PartitionLog(LogAppend):
             self._write_epochs()
             self._active.seal()
             self._unsynced_segments.append(self._active)
+            written = [snapshot for snapshot in self._unwritten_snapshots if snapshot.offset in self._bases]
+            for snapshot in written:
+                snapshot.run(self.fs, sync=False)
+            self._add_snapshots(written)
             self.producer_state.take_snapshot(sync=False)
         except OSError as error:
             raise self._refuse_or_fail("close", error) from error
@@ -476,6 +503,7 @@ class PartitionLog(LogAppend):
         # An empty active segment lies behind every flush, and has files all the same.
         paths = {segment.path(kind) for segment in self._unsynced_segments for kind in SEGMENT_SUFFIXES}
         paths |= self._unsynced_paths | self.producer_state.unsynced_paths
+        paths |= {self.producer_state.snapshot_path(snapshot.offset) for snapshot in written}
         if self._is_new:
             paths.add(self._topic_id_path)
         task = FlushTask(

@@ -104,6 +104,8 @@ class Broker:
         try:
             self._bind()
             await self._open()
+            # One that is lost from here on stops the reactor.
+            self.services.logs.raise_if_none_is_online()
         except BaseException as error:
             await self.stop()
             if isinstance(error, (*_STORE_FAILURES, *_LOG_FAILURES, OSError)):
