@@ -290,7 +290,9 @@ class Controller:
         operations += await self._partition_creations(grown, old_count)
         await self._change(operations)
         self._check_current(grown)
-        self.image.put_topic(grown)
+        # Those that were there may have other leaders by now.
+        partitions = self.image.topics[grown.name].partitions[:old_count] + grown.partitions[old_count:]
+        self.image.put_topic(grown._replace(partitions=partitions))
         self.image.publish()
 
     def _is_current(self, topic: TopicMetadata) -> bool:
@@ -317,29 +319,34 @@ class Controller:
 
     async def _put_partitions(self, topics: Iterable[TopicMetadata]) -> None:
         operations: list[Operation] = []
-        written: list[TopicMetadata] = []
+        written: list[tuple[TopicMetadata, dict[int, PartitionMetadata]]] = []
         for changed in topics:
             if not self._is_current(changed):
                 continue
             current = self.image.topics[changed.name].partitions
-            partitions = list(changed.partitions)
+            partitions: dict[int, PartitionMetadata] = {}
             for index, partition in enumerate(changed.partitions):
                 if partition != current[index]:
                     partitions[index] = partition._replace(partition_epoch=partition.partition_epoch + 1)
                     path = znodes.state_path(changed.name, index)
                     operations.append(SetData(path, znodes.encode_state(partition), partition.partition_epoch))
-            written.append(changed._replace(partitions=tuple(partitions)))
+            written.append((changed, partitions))
             if len(operations) >= MAX_OPERATIONS:
                 await self._write_topics(operations, written)
                 operations, written = [], []
         if operations:
             await self._write_topics(operations, written)
 
-    async def _write_topics(self, operations: list[Operation], written: list[TopicMetadata]) -> None:
+    async def _write_topics(
+        self, operations: list[Operation], written: list[tuple[TopicMetadata, dict[int, PartitionMetadata]]]
+    ) -> None:
+        """Write changed partitions of some topics; the image gets these and nothing else of what was known before."""
         await self.write(operations)
-        for topic in written:
+        for topic, changed in written:
             if self._is_current(topic):
-                self.image.put_topic(topic)
+                current = self.image.topics[topic.name]
+                partitions = tuple(changed.get(index, one) for index, one in enumerate(current.partitions))
+                self.image.put_topic(current._replace(partitions=partitions))
 
     async def take_offline(self, failed: Sequence[tuple[str, int]]) -> None:
         """This broker's replicas of these partitions (topic, index) lost their log directory (KIP-112).

@@ -233,6 +233,12 @@ class MetadataStore(ABC):
     def pace(self, pacing: Pacing) -> None:  # noqa: B027 - what most stores do
         """Have large transactions give way to other work from here on. Without it, or in some stores, none does."""
 
+    async def ready(self) -> None:  # noqa: B027 - no transaction suspends in most stores
+        """Return when no transaction is under way.
+
+        What is decided then, and is written in a transaction of a few operations, is decided on what the store has.
+        """
+
     @abstractmethod
     def add_session_listener(self, listener: SessionListener) -> None:
         """Has `listener` told of what becomes of the session."""

@@ -321,15 +321,29 @@ class TopicAdmin:
                 continue
             error = None
             try:
-                grown, old_count = self._plan_growth(topic)
-                if not request.validate_only:
-                    await self._controller.add_partitions(grown, old_count)
-                    logger.info("added partitions topic=%s partitions=%d", topic.name, len(grown.partitions))
+                await self._grow(topic, request.validate_only)
             except KafkaError as raised:
                 error = raised
             results.append(_growth_result(topic.name, error))
         await self._applied()
         return CreatePartitionsResponse(results=results)
+
+    async def _grow(self, topic: CreatePartitionsRequestCreatePartitionsTopic, validate_only: bool) -> None:
+        while True:
+            await self._controller.store.ready()
+            grown, old_count = self._plan_growth(topic)
+            if validate_only:
+                return
+            try:
+                await self._controller.add_partitions(grown, old_count)
+            except KafkaError:
+                current = self._image.topics.get(topic.name)
+                if current is None or len(current.partitions) == old_count:
+                    raise
+                # Another request was faster: what this one wants may still be possible, or be refused for good.
+                continue
+            logger.info("added partitions topic=%s partitions=%d", topic.name, len(grown.partitions))
+            return
 
     def _plan_growth(self, topic: CreatePartitionsRequestCreatePartitionsTopic) -> tuple[TopicMetadata, int]:
         current = self._image.topics.get(topic.name)

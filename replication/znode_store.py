@@ -295,8 +295,8 @@ class ZnodeStore(MetadataStore):
         # Who waits for the end of the transaction under way; None while there is none.
         self._waiting: deque[Waiter] | None = None
 
-    async def _ready(self) -> None:
-        """Wait for the transaction under way. The caller must not suspend before it is done with the table."""
+    async def ready(self) -> None:
+        """Return when no transaction is under way. The caller must not suspend before it is done with the table."""
         while self._waiting is not None:
             assert self._pacing is not None
             waiter = self._pacing.waiter()
@@ -306,13 +306,13 @@ class ZnodeStore(MetadataStore):
     async def create(
         self, path: str, data: bytes | None = None, *, ephemeral: bool = False, sequential: bool = False
     ) -> str:
-        await self._ready()
+        await self.ready()
         result = self._do(Create(path, data, ephemeral, sequential))
         assert isinstance(result, str)
         return result
 
     async def get(self, path: str, watch: Watcher | None = None) -> Node:
-        await self._ready()
+        await self.ready()
         self._check_session()
         record = self._table.load(path)
         if record is None:
@@ -322,17 +322,17 @@ class ZnodeStore(MetadataStore):
         return Node(record.data, record.stat)
 
     async def set(self, path: str, data: bytes | None, version: int = ANY_VERSION) -> NodeStat:
-        await self._ready()
+        await self.ready()
         result = self._do(SetData(path, data, version))
         assert isinstance(result, NodeStat)
         return result
 
     async def delete(self, path: str, version: int = ANY_VERSION) -> None:
-        await self._ready()
+        await self.ready()
         self._do(Delete(path, version))
 
     async def exists(self, path: str, watch: Watcher | None = None) -> NodeStat | None:
-        await self._ready()
+        await self.ready()
         self._check_session()
         record = self._table.load(path)
         if watch is not None:
@@ -340,7 +340,7 @@ class ZnodeStore(MetadataStore):
         return None if record is None else record.stat
 
     async def get_children(self, path: str, watch: Watcher | None = None) -> list[str]:
-        await self._ready()
+        await self.ready()
         self._check_session()
         if self._table.load(path) is None:
             raise NoNodeError(path)
@@ -349,7 +349,7 @@ class ZnodeStore(MetadataStore):
         return self._table.children(path)
 
     async def transaction(self, operations: Sequence[Operation]) -> list[OperationResult]:
-        await self._ready()
+        await self.ready()
         if self._pacing is None or len(operations) <= _OPERATIONS_AT_ONCE:
             return self._carry_out(operations)
         self._waiting = deque()
@@ -364,7 +364,7 @@ class ZnodeStore(MetadataStore):
         self._session_listeners.append(listener)
 
     async def close(self) -> None:
-        await self._ready()
+        await self.ready()
         if not self._is_over:
             self.end_session()
 
