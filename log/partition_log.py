@@ -261,7 +261,8 @@ class PartitionLog(LogAppend):
         self._untouched_end = None
         self._unwritten_snapshots.clear()
         for task in self._flush_tasks:
-            task.snapshots = ()
+            for snapshot in task.snapshots:
+                snapshot.is_cancelled = True
 
     def _set_end(self, offset: int) -> None:
         self.log_end_offset = offset
@@ -453,9 +454,9 @@ class PartitionLog(LogAppend):
         for snapshot in snapshots:
             if not snapshot.is_written:
                 continue
-            if snapshot.offset in self._bases:
+            if snapshot.offset in self._bases and not snapshot.is_cancelled:
                 self.producer_state.add_snapshot(snapshot.offset)
-            else:
+            elif not self.producer_state.has_snapshot(snapshot.offset):
                 snapshot.remove(self.fs)
 
     def flush(self, now_ms: int, target_offset: int | None = None) -> None:

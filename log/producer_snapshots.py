@@ -49,16 +49,18 @@ class SnapshotWrite:
     """A snapshot that a thread is to write: a large one would take tens of ms of the reactor.
 
     offset: the offset it is named by
-    is_written: whether the file is complete, and on the disk
+    is_written: whether the file is complete
+    is_cancelled: whether the log was cut since, and may go on with other producers
     """
 
-    __slots__ = ("_path", "_records", "is_written", "offset")
+    __slots__ = ("_path", "_records", "is_cancelled", "is_written", "offset")
 
     def __init__(self, path: str, offset: int, records: bytes) -> None:
         self._path = path
         self._records = records
         self.offset = offset
         self.is_written = False
+        self.is_cancelled = False
 
     def run(self, fs: FileSystem, *, sync: bool) -> None:
         """Write the file, unless there is no room, or no directory any more. Blocks. Raises OSError.

@@ -322,6 +322,10 @@ class ProducerState:
         path = self.snapshot_path(self.end_offset)
         return SnapshotWrite(path, self.end_offset, bytes(self.producers.records))
 
+    def has_snapshot(self, offset: int) -> bool:
+        """Return whether there is a snapshot of `offset`."""
+        return offset in self._snapshots
+
     def add_snapshot(self, offset: int) -> None:
         """The snapshot of `offset` was written."""
         if offset not in self._snapshots:

@@ -181,7 +181,8 @@ class ReplicaManager:
         for topic in delta.deleted_topics:
             self._retired.append(topic)
             self._tasks.append(self._delete_logs(topic))
-        self._tasks += [self._apply(name) for name in delta.topics]
+        topics = [self._image.topics[name] for name in delta.topics]
+        self._tasks += [self._apply(topic.name, topic.topic_id) for topic in topics]
         self._tasks += [self._configure(name) for name in sorted(delta.topic_configs - delta.topics.keys())]
         self._begin()
         self._is_loaded = True
@@ -224,12 +225,13 @@ class ReplicaManager:
             return True
         return False
 
-    def _apply(self, name: str) -> Steps:
+    def _apply(self, name: str, topic_id: bytes) -> Steps:
         """Take the roles that the image gives this broker in a topic, partition by partition."""
         topic = self._image.topics.get(name)
-        if topic is None:
+        if topic is None or topic.topic_id != topic_id:
+            # Another one of that name has its turn when the logs of this one are deleted.
             return
-        topic_id, config = topic.topic_id, self._configs.topic(name)
+        config = self._configs.topic(name)
         known, known_config = self._applied.pop(name, (None, None))
         same = known.partitions if known is not None and known_config is config else ()
         index = 0
