@@ -23,6 +23,7 @@ from odradek.log.filesystem import DiskFullError, FileSystem, LogDirFailure, is_
 from odradek.log.log_directory import LogDirectory
 from odradek.log.partition_log import PartitionLog
 from odradek.log.producer_expiry import ProducerExpiry
+from odradek.log.removals import Removals
 from odradek.log.segment import DeletedSegment
 from odradek.log.segment_age import AgeVerifier
 from odradek.log.shared_write import SharedWrite
@@ -111,7 +112,8 @@ class LogUpkeep:
         self.directories = {path: LogDirectory(fs, path) for path in paths}
         self.default_config = default_config
         self.settings = settings
-        self.schedule = Schedule()
+        self.schedule = Schedule(monotonic)
+        self._monotonic = monotonic
         self.cleaner = Cleaner(
             fs,
             self,
@@ -131,8 +133,7 @@ class LogUpkeep:
         self._flushing: dict[PartitionLog, list[Done]] = {}
         self._moved: set[str] = set()
         self._cleaning: Job | None = None
-        # Removals for which there was no room, with the log directory each is in.
-        self._refused_removals: list[tuple[str, Callable[[], None]]] = []
+        self._removals = Removals(run_in_thread, self._removal_failed)
 
     def all_logs(self) -> list[PartitionLog]:
         return list(self._logs.values())
@@ -184,9 +185,7 @@ class LogUpkeep:
         )
 
     def _look_for_room(self, now_ms: int) -> bool:
-        refused, self._refused_removals = self._refused_removals, []
-        for path, remove in refused:
-            self._remove(path, remove)
+        self._removals.retry()
         for directory in self._online():
             if not directory.is_full:
                 continue
@@ -234,7 +233,7 @@ class LogUpkeep:
                 if self.serves(log):
                     visit(log, now_ms)
 
-            return Sweep(self.all_logs, visit_served, _VISITS_PER_STEP)
+            return Sweep(self.all_logs, visit_served, _VISITS_PER_STEP, self._monotonic)
 
         add(sweep(self._apply_retention), settings.log_retention_check_interval_ms, start_ms)
         flush_ms = min(_FLUSH_SWEEP_MS, settings.log_flush_scheduler_interval_ms)
@@ -266,15 +265,13 @@ class LogUpkeep:
 
     def _remove(self, path: str, remove: Callable[[], None]) -> None:
         """Let a thread remove something in a log directory; where that takes room that there is not, later again."""
-
-        def finish(error: Exception | None) -> None:
-            if error is not None:
-                self._background_failed(path, error)
-                if is_disk_full(error):
-                    self._refused_removals.append((path, remove))
-
         if self.directories[path].failure is None:
-            self._run_in_thread(remove, finish)
+            self._removals.add(path, remove)
+
+    def _removal_failed(self, path: str, error: Exception) -> bool:
+        """Return whether to try again when there may be room."""
+        self._background_failed(path, error)
+        return is_disk_full(error)
 
     def _background_failed(self, path: str, error: Exception) -> None:
         if isinstance(error, OSError | LogDirFailure | DiskFullError):

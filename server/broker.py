@@ -11,7 +11,7 @@ import logging
 import os
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from twisted.internet.defer import Deferred
 from twisted.internet.error import CannotListenError
@@ -45,6 +45,7 @@ from odradek.server.connections import ConnectionRegistry
 from odradek.server.delayed_tasks import DelayedTasks
 from odradek.server.fetch_sessions import FetchSessionCache
 from odradek.server.flusher import Flusher
+from odradek.server.pacing import ReactorPacing
 from odradek.server.producer_id_floor import settle_producer_ids
 from odradek.server.reactor import install as install_reactor
 from odradek.server.record_work import RecordWork
@@ -54,9 +55,6 @@ from odradek.server.slices import Slices
 from odradek.server.store_location import FoundMetadata, find_kraft_metadata, open_store
 from odradek.server.surroundings import Surroundings
 from odradek.server.transport import KafkaTransport, KafkaTransportFactory
-
-if TYPE_CHECKING:
-    from odradek.server.coordinator_runtime import CoordinatorRuntime
 
 logger = logging.getLogger(__name__)
 
@@ -111,6 +109,8 @@ class Broker:
         try:
             self._bind()
             await self._open()
+            # One that is lost from here on stops the reactor.
+            self.services.logs.raise_if_none_is_online()
         except BaseException as error:
             await self.stop()
             if isinstance(error, (*_STORE_FAILURES, *_LOG_FAILURES, OSError)):
@@ -137,6 +137,8 @@ class Broker:
         for coordinators in (self.services.transactions_in_use, self.services.groups_in_use):
             if coordinators is not None:
                 coordinators.stop()
+        if hasattr(self.services, "replicas"):
+            self.services.replicas.stop()
         if hasattr(self.services, "logs"):
             self.services.logs.close(self._now_ms(), self._epoch())
         if self._store is not None:
@@ -220,6 +222,7 @@ class Broker:
             self.config.max_incremental_fetch_session_cache_slots, lambda: self._random.randrange(1, 1 << 31)
         )
         controller.deletion.run_later = self._delayed_tasks.run_later
+        services.replicas.listeners.append(self._on_replicas)
         image.listeners.append(self._on_metadata)
         was_clean = all(directory.was_clean for directory in services.logs.directories.values())
         await controller.start(self._registration(), new_leader_epochs=not was_clean)
@@ -232,6 +235,13 @@ class Broker:
             await adoption.finish()
         await controller.finish_deletions()
         await controller.take_offline(services.replicas.offline)
+        around = self._surroundings
+        pacing = ReactorPacing(
+            self._reactor, services.slices, around.monotonic, around.run_in_thread, around.slice_s
+        )
+        services.replicas.run_steps = pacing.run
+        controller.pause = pacing.pause
+        store.pace(pacing)
 
     async def _settle_producer_ids(self, store: MetadataStore, imported_next_id: int) -> None:
         self.services.producer_ids.begin_at(
@@ -330,20 +340,16 @@ class Broker:
     def _on_metadata(self, delta: MetadataDelta) -> None:
         services = self.services
         deleted = [(topic.name, topic.topic_id) for topic in delta.deleted_topics]
-        names = delta.topics.keys() | {name for name, _ in deleted}
-        if GROUP_METADATA_TOPIC in names:
-            self._lead_coordinators(services.groups)
-        if TRANSACTION_STATE_TOPIC in names:
-            self._lead_coordinators(services.transactions)
         if deleted and services.groups_in_use is not None:
             services.groups_in_use.topics_deleted(deleted)
 
-    def _lead_coordinators(self, runtime: "CoordinatorRuntime[Any]") -> None:
-        runtime.lead_only(
-            partition
-            for partition in self.services.replicas
-            if partition.topic == runtime.topic and partition.is_leader and partition.log is not None
-        )
+    def _on_replicas(self, topic: str) -> None:
+        """The replicas of a topic have taken their roles."""
+        services = self.services
+        if topic == GROUP_METADATA_TOPIC:
+            services.groups.lead_only(services.replicas.led(topic))
+        elif topic == TRANSACTION_STATE_TOPIC:
+            services.transactions.lead_only(services.replicas.led(topic))
 
     def _on_config(self, old: PropertySet, new: PropertySet) -> None:
         assert isinstance(new, BrokerConfig)

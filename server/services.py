@@ -90,7 +90,7 @@ class Services:
         """Creates, grows and deletes topics."""
         from odradek.replication.topic_admin import TopicAdmin
 
-        return TopicAdmin(self.controller, self.configs, self.random_source)
+        return TopicAdmin(self.controller, self.configs, self.random_source, self.replicas.applied)
 
     @cached_property
     def config_admin(self) -> "ConfigAdmin":
