@@ -12,6 +12,12 @@ from odradek.protocol.types import DecodeError
 SIZE_BYTES = 4
 """Where a frame's content begins."""
 
+API_KEY_AT: Final = SIZE_BYTES + 1
+"""Where the second byte of a request's API key is; the first is 0, as no API has a key above 255."""
+
+NO_API_KEY: Final = 256
+"""In place of the API key of a frame that is too short to have one."""
+
 _COPY_LIMIT_BYTES = 65536
 
 _HTTP_METHODS: Final = (b"GET ", b"POST", b"HEAD", b"PUT ", b"DELE", b"OPTI", b"PATC", b"CONN", b"TRAC", b"PRI ")
@@ -73,7 +79,10 @@ class FrameSplitter:
                 held += data[:start]
                 if len(held) < SIZE_BYTES:
                     return frames
-                self._wanted_bytes = self._frame_end(held, 0)
+                content_bytes = int.from_bytes(held, "big", signed=True)
+            if not 0 <= content_bytes <= self._max_frame_bytes:
+                raise _frame_error(bytes(held), self._max_frame_bytes, frames)
+            self._wanted_bytes = SIZE_BYTES + content_bytes
             end = start + self._wanted_bytes - len(held)
             held += data if not start and end >= size else memoryview(data)[start:end]
             if end > size:
@@ -93,12 +102,12 @@ class FrameSplitter:
         self, data: bytes, start: int, size: int, frames: list[bytes | memoryview]
     ) -> list[bytes | memoryview]:
         """Add the frames from `start` on, and hold what is left of `data`."""
+        most_bytes = self._max_frame_bytes
         while size - start >= SIZE_BYTES:
-            try:
-                end = self._frame_end(data, start)
-            except FrameError as error:
-                error.frames = frames
-                raise
+            content_bytes = int.from_bytes(data[start : start + SIZE_BYTES], "big", signed=True)
+            if not 0 <= content_bytes <= most_bytes:
+                raise _frame_error(data[start : start + SIZE_BYTES], most_bytes, frames)
+            end = start + SIZE_BYTES + content_bytes
             if end > size:
                 self._wanted_bytes = end - start
                 break
@@ -108,21 +117,17 @@ class FrameSplitter:
             self._held += memoryview(data)[start:]
         return frames
 
-    def _frame_end(self, data: bytes | bytearray, start: int) -> int:
-        content_bytes = int.from_bytes(data[start : start + SIZE_BYTES], "big", signed=True)
-        if 0 <= content_bytes <= self._max_frame_bytes:
-            return start + SIZE_BYTES + content_bytes
-        if (protocol := _other_protocol(bytes(data[start : start + SIZE_BYTES]))) is not None:
-            raise FrameError(f"looks like {protocol}, not like a Kafka request")
-        if content_bytes < 0:
-            raise FrameError(f"negative frame size {content_bytes}")
-        raise FrameError(f"frame of {content_bytes} bytes, at most {self._max_frame_bytes} are allowed")
 
-
-def _other_protocol(first_bytes: bytes) -> str | None:
-    """Name the protocol of which a stream with these first bytes most likely is."""
-    if first_bytes in _HTTP_METHODS:
-        return "an HTTP request"
-    if first_bytes.startswith(_TLS_HANDSHAKE):
-        return "a TLS handshake"
-    return None
+def _frame_error(size_field: bytes, most_bytes: int, frames: list[bytes | memoryview]) -> FrameError:
+    """Return the error for a size that no frame has. Of another protocol it is the first four bytes."""
+    content_bytes = int.from_bytes(size_field, "big", signed=True)
+    if size_field in _HTTP_METHODS:
+        error = FrameError("looks like an HTTP request, not like a Kafka request")
+    elif size_field.startswith(_TLS_HANDSHAKE):
+        error = FrameError("looks like a TLS handshake, not like a Kafka request")
+    elif content_bytes < 0:
+        error = FrameError(f"negative frame size {content_bytes}")
+    else:
+        error = FrameError(f"frame of {content_bytes} bytes, at most {most_bytes} are allowed")
+    error.frames = frames
+    return error

@@ -22,7 +22,7 @@ from twisted.python.failure import Failure
 
 from odradek.protocol.codec import MALFORMED, Splice
 from odradek.protocol.errors import ErrorCode, KafkaError
-from odradek.protocol.framing import SIZE_BYTES
+from odradek.protocol.framing import API_KEY_AT, NO_API_KEY, SIZE_BYTES
 from odradek.protocol.headers import PREFIX_BYTES, read_client_id, read_request_prefix
 from odradek.protocol.schema import Message
 from odradek.protocol.types import FileRegionLike
@@ -45,9 +45,6 @@ _BACKLOG_LIMIT: Final = 16
 _BACKLOG_LIMIT_BYTES: Final = 1048576
 _LARGE_FRAME_BYTES: Final = 122_880
 """A request of this size takes a while: its response does not wait for those of other connections."""
-
-_API_KEY_AT: Final = SIZE_BYTES + 1
-"""Of its second byte: no API has a key above 255. A frame without it is malformed."""
 
 _CLIENT_ID_AT: Final = SIZE_BYTES + PREFIX_BYTES
 _NO_ID: Final = b"\0" * (2**15 + 1)
@@ -78,7 +75,9 @@ class Connection:
     """The state of one connection, between the transport and the handlers.
 
     in_progress: the request that a handler has not answered yet
-    api_key, expected_s: of the last request, and the time that another one is expected to take (`RequestScheduler`)
+    api_key, expected_s, is_in_line, level, sequence, is_cost_guessed: the scheduler's: API of the last request, and the
+        time that another is expected to take; whether `begin_next` is going to be called, the place in the line, and
+        whether that follows from costs on other connections
     """
 
     def __init__(self, transport: "KafkaTransport", dispatch: Dispatch, context: RequestContext) -> None:
@@ -93,6 +92,9 @@ class Connection:
         self.in_progress: RequestInProgress | None = None
         self.api_key = -1
         self.expected_s = 0.0
+        self.is_in_line = False
+        self.is_cost_guessed = False
+        self.level = self.sequence = 0
         self._backlog: deque[bytes | memoryview] = deque()
         self._is_paused = False
         self._is_closed = False
@@ -107,13 +109,10 @@ class Connection:
     @property
     def next_api_key(self) -> int:
         """The API of the request that is begun next; -1 if there is none."""
-        backlog = self._backlog
-        return backlog[0][_API_KEY_AT] if backlog and len(backlog[0]) > _API_KEY_AT else -1
-
-    @property
-    def is_in_line(self) -> bool:
-        """Return whether the scheduler is going to call `begin_next`."""
-        return self in self._scheduler.waiting
+        if not self._backlog:
+            return -1
+        frame = self._backlog[0]
+        return frame[API_KEY_AT] if len(frame) > API_KEY_AT else NO_API_KEY
 
     def frame_received(self, frame: bytes | memoryview) -> None:
         """One frame that came alone, as most do."""
@@ -187,49 +186,51 @@ class Connection:
         )
         self._close()
 
-    def _has_to_wait(self) -> bool:
-        """Return whether the next request may not be begun yet."""
-        return self.in_progress is not None or not self._transport.writer.is_idle
-
     def _get_in_line(self) -> None:
         """Have the next request begun, or the connection closed, when its turn comes and nothing holds it back."""
         if self._backlog or self._refusal is not None or self._has_input_ended:
             self._scheduler.add(self)
 
-    def begin_next(self) -> bool:
+    def begin_next(self) -> int:
         """Begin the next request of the backlog, unless it has to wait. The only place that takes one.
 
-        Return whether the one after it can be begun.
+        Return the API of the one after it if that may be begun, else -1.
         """
-        if self._has_to_wait() or self._is_closed:
-            return False
-        backlog = self._backlog
-        if backlog:
-            self._begin(backlog.popleft())
-            if self._is_closed:
-                return False
-        if self._is_paused and not self._has_enough_to_do():
-            self._is_paused = False
-            self._transport.resume_reading()
-        if self._has_to_wait():
-            return False
-        if not backlog:
+        try:
+            if self.in_progress is not None or not self._transport.writer.is_idle or self._is_closed:
+                return -1
+            backlog = self._backlog
+            if backlog:
+                self._begin(backlog.popleft())
+                if self._is_closed:
+                    return -1
+                if self._is_paused and not self._has_enough_to_do():
+                    self._is_paused = False
+                    self._transport.resume_reading()
+                if self.in_progress is not None:
+                    return -1
+            if backlog:
+                frame = backlog[0]
+                return frame[API_KEY_AT] if len(frame) > API_KEY_AT else NO_API_KEY
             self._end_if_asked()
-        return bool(backlog)
+        except Exception:
+            self._close_after_defect()
+        return -1
 
     def _begin(self, frame: bytes | memoryview) -> None:
         """Begin a request; whatever goes wrong ends here."""
-        size = len(frame)
         try:
             self._request(frame)
-            if size > _LARGE_FRAME_BYTES:
+            if len(frame) > _LARGE_FRAME_BYTES:
                 self._transport.writer.flush()
         except Exception:
             self._close_after_defect()
-        self._scheduler.account(self, frame[_API_KEY_AT] if size > _API_KEY_AT else -1)
+        self._scheduler.account(self, frame)
 
     def _end_if_asked(self) -> None:
-        """Nothing is left to begin: close if the client's bytes ask for it."""
+        """Nothing is left to begin: close if what the client sent asks for it."""
+        if not self._transport.writer.is_idle:
+            return
         if self._refusal is not None:
             self.refuse(self._refusal)
         elif self._has_input_ended:

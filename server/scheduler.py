@@ -1,24 +1,25 @@
 """Order in which waiting requests are begun, so that no connection holds up the others.
 
 A request that arrives alone is begun as it is read, as long as no request waits and the reactor iteration is young.
-Otherwise its connection waits here. A connection begins one request when its turn comes, and waits again for the next.
+Otherwise its connection waits in a line here. When its turn comes it begins one request, and waits again for the next.
 
-Requests that are expected to be cheap go first: a ping does not wait for hundreds of commits. A request is expected to
-take as long as the last one of its connection if that was of the same API, else as long as recent ones of that API
-took on other connections; what counts is the power of two.
+There is a line for each level of expected cost, and the cheapest goes first: a ping does not wait for hundreds of
+commits. A request is expected to take as long as the last one of its connection if that was of the same API, else as
+long as requests of that API took on connections that began with it.
 
 Bounds, with `r` the time of one request:
 - An iteration reads sockets for at most `READ_S + r` and begins waiting requests until it is `ITERATION_S` old, and at
   least one. Then all responses are sent and the sockets are polled again.
-- No starvation: whenever cheaper requests have overtaken for `OVERTAKING_S`, the connection that has waited longest
-  has its turn. One with `k` others before it has its turn after at most `(k + 1) * (OVERTAKING_S + r)`.
+- No starvation: after every `OVERTAKING_S` of requests the connection that has waited longest has its turn. One with
+  `k` others before it has its turn after at most `(k + 1) * (OVERTAKING_S + r)` of requests. It goes back to the end
+  of a line at most once for each level, if its request turns out to be more expensive than it seemed.
 """
 
-from collections import OrderedDict
+from collections import deque
 from collections.abc import Callable
-from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, Any, Final
 
+from odradek.protocol.framing import API_KEY_AT, NO_API_KEY
 from odradek.server.watchdog import NOTABLE_S, Watchdog
 
 if TYPE_CHECKING:
@@ -31,18 +32,16 @@ OVERTAKING_S: Final = 0.004
 DIRECT_S: Final = 0.002
 """Age of an iteration up to which a request is begun as it is read."""
 
+LEVELS: Final = 8
 _LEVELS_PER_S: Final = 16384
-"""The lowest level is for requests of up to 61 us, each further one for twice the time."""
+"""The lowest level is for requests of up to 61 us, each further one for up to twice the time."""
 
-_HIGHEST_LEVEL: Final = 7
-_LONG_LEVEL: Final = 3
-"""From here on (244 us) the responses at hand are sent first."""
+LONG_LEVEL: Final = 5
+"""From here on (1 ms) the responses at hand are sent first."""
 
 _OUTLIER_S: Final = 0.00005
 """A request that takes more than twice the time expected, and this, does not count in full: the thread was preempted,
 or the request is a rare one. If it goes on like that, the expectation follows in a few requests."""
-
-_STALE_LIMIT: Final = 64
 
 
 class RequestScheduler:
@@ -50,14 +49,14 @@ class RequestScheduler:
 
     is_direct: whether a request may be begun as it is read
     ended_s: when the last piece of work of the iteration ended
-    waiting: the connections that wait, by the order in which they began to; with the sequence number of that
+    waiting: the number of connections that wait
 
     `begin_iteration` comes first in every iteration. `wake`, for reactors that do not look at `waiting`, has `serve`
     called soon.
     """
 
     __slots__ = (
-        "_api_costs_s", "_began_s", "_clock", "_heap", "_is_woken", "_iteration_s", "_overtaken_s", "_sequence",
+        "_api_costs_s", "_began_s", "_clock", "_is_woken", "_iteration_s", "_lines", "_overtaken_s", "_sequence",
         "_turn", "_wake", "_watchdog", "ended_s", "is_direct", "waiting",
     )  # fmt: skip
 
@@ -71,7 +70,7 @@ class RequestScheduler:
     ) -> None:
         self.is_direct = True
         self.ended_s = clock()
-        self.waiting: OrderedDict[Connection, int] = OrderedDict()
+        self.waiting = 0
         self._began_s = self.ended_s
         self._clock = clock
         self._turn = turn
@@ -79,7 +78,7 @@ class RequestScheduler:
         self._wake = wake
         self._is_woken = False
         self._iteration_s = iteration_s
-        self._heap: list[tuple[int, int, Connection]] = []
+        self._lines: list[deque[Connection]] = [deque() for _ in range(LEVELS)]
         self._sequence = 0
         self._overtaken_s = 0.0
         self._api_costs_s: dict[int, float] = {}
@@ -91,16 +90,17 @@ class RequestScheduler:
 
     def add(self, connection: "Connection") -> None:
         """Have `connection.begin_next` called in its turn; nothing if it waits already."""
-        waiting = self.waiting
-        if connection in waiting:
+        if connection.is_in_line:
             return
-        self._sequence += 1
-        waiting[connection] = self._sequence
-        heappush(self._heap, (self._level(connection), self._sequence, connection))
-        self._ask_for_serve()
+        connection.is_in_line = True
+        self.waiting += 1
+        self._append(connection, connection.next_api_key)
+        if self._wake is not None:
+            self._ask_for_serve(self._wake)
 
-    def account(self, connection: "Connection", api_key: int) -> None:
+    def account(self, connection: "Connection", frame: bytes | memoryview) -> None:
         """Note the end of a request, which began when the work before it ended."""
+        api_key = frame[API_KEY_AT] if len(frame) > API_KEY_AT else NO_API_KEY
         now_s = self._clock()
         cost_s = now_s - self.ended_s
         self.ended_s = now_s
@@ -118,54 +118,60 @@ class RequestScheduler:
 
     def serve(self) -> None:
         """Begin requests of the connections that wait, until the iteration has lasted long enough."""
-        waiting = self.waiting
         end_s = self._began_s + self._iteration_s
         self._is_woken = False
         self.ended_s = self._clock()
-        while waiting:
-            oldest = next(iter(waiting))
-            connection = oldest if self._overtaken_s >= OVERTAKING_S else self._cheapest()
-            del waiting[connection]
-            began_s = self.ended_s
-            while (can_go_on := connection.begin_next()) and not waiting and self.ended_s < end_s:
-                pass
-            if can_go_on:
-                self.add(connection)
-            if connection is oldest:
+        lines = self._lines
+        while self.waiting:
+            for line in lines:
+                if line:
+                    break
+            if self._overtaken_s >= OVERTAKING_S:
                 self._overtaken_s = 0.0
+                line = min((line for line in lines if line), key=_waits_since)
+            elif line[0].is_cost_guessed and self._has_moved(line):
+                continue
+            connection = line.popleft()
+            if connection.level >= LONG_LEVEL:
+                self._turn.flush()
+            began_s = self.ended_s
+            while (api_key := connection.begin_next()) >= 0 and self.waiting == 1 and self.ended_s < end_s:
+                pass
+            self._overtaken_s += self.ended_s - began_s
+            if api_key >= 0:
+                self._append(connection, api_key)
             else:
-                self._overtaken_s += self.ended_s - began_s
+                connection.is_in_line = False
+                self.waiting -= 1
             if self.ended_s >= end_s:
                 break
-        if len(self._heap) > 2 * len(waiting) + _STALE_LIMIT:
-            self._heap = [entry for entry in self._heap if waiting.get(entry[2]) == entry[1]]
-            heapify(self._heap)
-        if waiting:
-            self._ask_for_serve()
+        if self.waiting and self._wake is not None:
+            self._ask_for_serve(self._wake)
 
-    def _ask_for_serve(self) -> None:
-        if self._wake is not None and not self._is_woken:
-            self._is_woken = True
-            self._wake()
+    def _append(self, connection: "Connection", api_key: int) -> None:
+        """Put a connection at the end of the line for its next request, which is of this API."""
+        connection.is_cost_guessed = is_guessed = api_key != connection.api_key
+        cost_s = self._api_costs_s.get(api_key, 0.0) if is_guessed else connection.expected_s
+        level = int(cost_s * _LEVELS_PER_S).bit_length()
+        connection.level = level = level if level < LEVELS else LEVELS - 1
+        connection.sequence = self._sequence = self._sequence + 1
+        self._lines[level].append(connection)
 
-    def _cheapest(self) -> "Connection":
-        heap, waiting = self._heap, self.waiting
-        while True:
-            level, sequence, connection = heappop(heap)
-            if waiting.get(connection) != sequence:
-                # It had its turn as the oldest.
-                continue
-            current = self._level(connection)
-            if current > level:
-                # The costs of its API have become known since.
-                heappush(heap, (current, sequence, connection))
-                continue
-            if level >= _LONG_LEVEL:
-                self._turn.flush()
-            return connection
-
-    def _level(self, connection: "Connection") -> int:
+    def _has_moved(self, line: "deque[Connection]") -> bool:
+        """Move the first connection to another line if its API has shown to be more expensive than was known."""
+        connection = line[0]
         api_key = connection.next_api_key
-        is_known = api_key == connection.api_key
-        cost_s = connection.expected_s if is_known else self._api_costs_s.get(api_key, 0.0)
-        return min(int(cost_s * _LEVELS_PER_S).bit_length(), _HIGHEST_LEVEL)
+        cost_s = self._api_costs_s.get(api_key, 0.0)
+        if min(int(cost_s * _LEVELS_PER_S).bit_length(), LEVELS - 1) <= connection.level:
+            return False
+        self._append(line.popleft(), api_key)
+        return True
+
+    def _ask_for_serve(self, wake: Callable[[], Any]) -> None:
+        if not self._is_woken:
+            self._is_woken = True
+            wake()
+
+
+def _waits_since(line: "deque[Connection]") -> int:
+    return line[0].sequence
