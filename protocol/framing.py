@@ -80,9 +80,9 @@ class FrameSplitter:
                 if len(held) < SIZE_BYTES:
                     return frames
                 content_bytes = int.from_bytes(held, "big", signed=True)
-            if not 0 <= content_bytes <= self._max_frame_bytes:
-                raise _frame_error(bytes(held), self._max_frame_bytes, frames)
-            self._wanted_bytes = SIZE_BYTES + content_bytes
+                if not 0 <= content_bytes <= self._max_frame_bytes:
+                    raise _frame_error(bytes(held), self._max_frame_bytes, frames)
+                self._wanted_bytes = SIZE_BYTES + content_bytes
             end = start + self._wanted_bytes - len(held)
             held += data if not start and end >= size else memoryview(data)[start:end]
             if end > size:
