@@ -8,6 +8,7 @@ mark of a clean stop set last.
 import errno
 import gc
 import logging
+import math
 import os
 import time
 from collections.abc import Callable
@@ -55,6 +56,7 @@ from odradek.server.slices import Slices
 from odradek.server.store_location import FoundMetadata, find_kraft_metadata, open_store
 from odradek.server.surroundings import Surroundings
 from odradek.server.transport import KafkaTransport, KafkaTransportFactory
+from odradek.server.watchdog import Watchdog
 
 logger = logging.getLogger(__name__)
 
@@ -100,6 +102,12 @@ class Broker:
         self._is_running = False
 
     @property
+    def watchdog(self) -> Watchdog | None:
+        """The reactor's watchdog, which watches while the broker runs; None in simulated time."""
+        watchdog: Watchdog | None = getattr(self._reactor, "watchdog", None)
+        return watchdog
+
+    @property
     def directories(self) -> list[str]:
         """The log directories, absolute."""
         return [self._surroundings.absolute_path(directory) for directory in self.config.data_dirs]
@@ -120,12 +128,15 @@ class Broker:
             port.startReading()
         self._connections.start()
         self._is_running = True
+        self._watch()
         self._run_background()
         return self._advertised
 
     async def stop(self) -> None:
         """Stop everything, and leave a clean data directory behind if `start` had succeeded."""
         self._is_running = False
+        if self.watchdog is not None:
+            self.watchdog.threshold_s = math.inf
         for port in self.ports:
             port.stopListening()
         self.ports.clear()
@@ -351,9 +362,15 @@ class Broker:
         elif topic == TRANSACTION_STATE_TOPIC:
             services.transactions.lead_only(services.replicas.led(topic))
 
+    def _watch(self) -> None:
+        if self.watchdog is not None:
+            self.watchdog.threshold_s = self.services.config.reactor_slow_iteration_ms / 1000
+
     def _on_config(self, old: PropertySet, new: PropertySet) -> None:
         assert isinstance(new, BrokerConfig)
         self.services.config = new
+        if self._is_running:
+            self._watch()
         self.services.logs.update_settings(LogManagerSettings.of(new))
         self.services.logs.update_default_config(self.services.configs.topic_defaults)
 
