@@ -18,6 +18,7 @@ from collections.abc import Generator, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from twisted.internet.task import SchedulerStopped
 from twisted.python.failure import Failure
 
 from odradek.protocol.codec import MALFORMED, SMALL_MESSAGE_BYTES, STEP_BYTES, LargeMessageError, Splice
@@ -387,6 +388,10 @@ class Connection:
     def _answer_failure(self, api: BoundApi, correlation_id: int, request: Any, error: BaseException) -> None:
         if isinstance(error, CloseConnection):
             self.refuse(str(error))
+            return
+        if isinstance(error, SchedulerStopped):
+            # The broker stops: nobody can tell how far the request came.
+            self._close()
             return
         if not isinstance(error, KafkaError):
             self._dispatch.count_unexpected(api.name)

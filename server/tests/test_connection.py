@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 from twisted.internet.defer import Deferred
+from twisted.internet.task import SchedulerStopped
 from twisted.internet.task import Clock
 
 from odradek.protocol import codec
@@ -182,6 +183,20 @@ def test_a_failed_deferred_is_answered_too(setting):
     waiting.errback(KafkaError(ErrorCode.ILLEGAL_GENERATION))
     transport.turn()
     assert transport.answers() == [(1, 22), (2, 0)]
+
+
+def test_a_request_that_a_stop_interrupts_is_not_answered(setting, caplog):
+    transport, connection, results, dispatch = setting
+    waiting = Deferred()
+    results.append(waiting)
+    connection.frames_received([frame(1), frame(2)])
+    transport.turn()
+    waiting.errback(SchedulerStopped())
+    transport.turn()
+    assert transport.answers() == []
+    assert transport.closed
+    assert not caplog.records
+    assert not dispatch.unexpected_errors
 
 
 @pytest.mark.parametrize(
