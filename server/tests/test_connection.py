@@ -5,8 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 from twisted.internet.defer import Deferred
-from twisted.internet.task import SchedulerStopped
-from twisted.internet.task import Clock
+from twisted.internet.task import Clock, SchedulerStopped
 
 from odradek.protocol import codec
 from odradek.protocol.errors import ErrorCode, KafkaError
