@@ -86,8 +86,8 @@ class World:
         self.markers = MarkerSender(self)
         self.transactions = TransactionCoordinatorRuntime(
             TransactionSettings(transaction_version=2), reactor=self.clock, now_ms=self.now_ms,
-            monotonic_ms=self.monotonic_ms, take_producer_id=lambda: 7, begin_producer_ids_at=lambda least_id: None, partition_count=lambda: 1,
-            load_buffer_bytes=1 << 20, markers=self.markers,
+            monotonic_ms=self.monotonic_ms, take_producer_id=lambda: 7, begin_producer_ids_at=lambda least_id: None,
+            partition_count=lambda: 1, load_buffer_bytes=1 << 20, markers=self.markers,
         )  # fmt: skip
         self.verifier = TransactionVerifier(self)
         self.partitions = {name: self.add(name) for name in (OFFSETS, STATE)}
