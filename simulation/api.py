@@ -59,7 +59,7 @@ class World(Protocol):
     is_ending: bool
 
     def now_ms(self) -> int:
-        """The wall clock that everybody shares, ms since 1970."""
+        """The wall clock that all clients share, ms since 1970. That of the broker may be wrong."""
         ...
 
     def sleep(self, seconds: float) -> "Deferred[None]":
