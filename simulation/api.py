@@ -46,6 +46,14 @@ class ClientConnection(Protocol):
         """Send a request that gets no response (Produce with acks=0)."""
         ...
 
+    def stop_reading(self) -> None:
+        """Leave responses in the network from now on."""
+        ...
+
+    def read_again(self) -> None:
+        """Take what has come meanwhile, and what comes."""
+        ...
+
     def close(self) -> None:
         """Close it; requests under way err with ConnectionLost."""
         ...
