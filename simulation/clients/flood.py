@@ -43,6 +43,11 @@ class _Sent(NamedTuple):
     send: Send | None
 
 
+def _lost(failure: Any) -> None:
+    """There will be no response."""
+    failure.trap(ConnectionLost)
+
+
 class Flood:
     """Floods the broker now and then, until the world ends."""
 
@@ -117,7 +122,8 @@ class Flood:
 
     def _ask(self, connection: ClientConnection, request: Message) -> Deferred[Any]:
         answer = connection.request(request, self._versions.of(request), client_id=self.name)
-        return answer.addErrback(lambda failure: failure.trap(ConnectionLost) and None)
+        answer.addErrback(_lost)
+        return answer
 
     async def _read(self, sent: Sequence[_Sent]) -> None:
         """Take the answers in the order of the requests; None is one that will not come."""
