@@ -315,6 +315,8 @@ class History:
         self.copies: list[Copy] = []
         self.crashes: list[Crash] = []
         self.store_losses: list[Moment] = []
+        self.has_unfinished_end = False
+        """Whether a life of the broker ended after the disk had refused it something, which it tries again no more."""
         self.clock_steps: list[tuple[Moment, int]] = []
         """When the wall clock of the broker's machine was set, and by how much."""
         self.odd: list[tuple[Moment, str, str]] = []
