@@ -391,7 +391,7 @@ SAFEGUARDS: Final = (
         "monotonic-clock",
         "Sessions and rebalances end by the monotonic clock.",
         ((Surroundings, "monotonic_ms", _replaced_by(lambda self: self.now_ms())),),
-        (_K.ODD_ANSWER, "no answer in", "still has members"),
+        ("expelled from", "no answer in", "gave up on", "still has members"),
         22,
     ),
 )

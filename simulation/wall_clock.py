@@ -47,7 +47,7 @@ class ClockSetter:
         self._world = world
         self._history = history
         self._random = Random(f"wall clock {world.seed}")
-        self._interval_s = self._random.choice((0.3, 1.0, 3.0))
+        self._interval_s = self._random.choice((0.1, 0.3, 1.0))
         self._is_active = self._random.random() < _SHARE_OF_SEEDS
 
     def begin(self) -> None:
