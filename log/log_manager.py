@@ -57,6 +57,10 @@ __all__ = [
 logger = logging.getLogger(__name__)
 
 
+_TIDY_INTERVAL_MS = 1_000
+"""While a topic of many partitions is deleted, its log directory is tidied so often."""
+
+
 class AllLogDirsFailed(Exception):  # noqa: N818 - a state, named as in Kafka's documentation
     """No log directory can be used; str says why of each, on one line."""
 
@@ -132,6 +136,7 @@ class LogManager(LogUpkeep):
         self._log_counts = dict.fromkeys(self.directories, 0)
         self._name_syncs = {path: self._name_sync(directory) for path, directory in self.directories.items()}
         self._untidy: set[str] = set()
+        self._tidied_ms: dict[str, int] = {}
         self.has_found_strays = False
         """True if `open` found partitions that the cluster does not have."""
 
@@ -543,18 +548,20 @@ class LogManager(LogUpkeep):
         return target
 
     def _tidy_later(self, directory: LogDirectory) -> None:
-        """Sync a directory that logs were taken out of, and drop them from its checkpoints: once for all of them."""
+        """Sync a directory that logs were taken out of, and drop them from its checkpoints: once for many of them."""
         if directory.path in self._untidy:
             return
         self._untidy.add(directory.path)
+        due_ms = self._tidied_ms.get(directory.path, -_TIDY_INTERVAL_MS) + _TIDY_INTERVAL_MS
 
         def sync() -> None:
             self._untidy.discard(directory.path)
+            self._tidied_ms[directory.path] = self._now_ms
             self._run(directory.path, lambda: self.fs.sync_directory(directory.path))
 
-        self.schedule.once(0, sync)
+        self.schedule.once(due_ms, sync)
         for file_name in ALL_CHECKPOINTS:
-            self.schedule.once(0, partial(self._checkpoint, directory, file_name))
+            self.schedule.once(due_ms, partial(self._checkpoint, directory, file_name))
 
     def truncate_to(self, topic: str, partition: int, offset: int, now_ms: int) -> None:
         """Cut the log, and its checkpoints with it, before anything new is appended. Blocks; raises LogDirFailure."""

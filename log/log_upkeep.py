@@ -114,6 +114,8 @@ class LogUpkeep:
         self.settings = settings
         self.schedule = Schedule(monotonic)
         self._monotonic = monotonic
+        # When `run_due` was called last.
+        self._now_ms = 0
         self.cleaner = Cleaner(
             fs,
             self,
@@ -219,6 +221,7 @@ class LogUpkeep:
 
     def run_due(self, now_ms: int) -> int:
         """Do the small steps that are due; when to come again, in ms."""
+        self._now_ms = now_ms
         return self.schedule.run_due(now_ms)
 
     def _plan(self, now_ms: int) -> None:
