@@ -39,6 +39,13 @@ def run_inline(work: Callable[[], None], done: Done) -> None:
         done(None)
 
 
+def drain(items: list[Item]) -> Iterator[Item]:
+    """The items in their order, each of which is let go when the next one is taken: a log may be deleted meanwhile."""
+    items.reverse()
+    while items:
+        yield items.pop()
+
+
 class Job:
     """Something done again and again. `step(now_ms)` does a small part; whether there is more to do at once.
 
@@ -77,7 +84,7 @@ class Sweep(Generic[Item]):
 
     def __call__(self, now_ms: int) -> bool:
         if self._remaining is None:
-            self._remaining = iter(self._items())
+            self._remaining = drain(self._items())
         end_s = self._monotonic() + STEP_S
         for _ in range(self._visits):
             try:

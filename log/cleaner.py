@@ -16,7 +16,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from typing import Protocol
 
-from odradek.log.background import STEP_S, RunInThread
+from odradek.log.background import STEP_S, RunInThread, drain
 from odradek.log.cleanable import Target, find_target, first_dirty_offset, group_segments
 from odradek.log.compaction_run import (
     Cancelled,
@@ -231,7 +231,7 @@ class Cleaner:
     def _sweep_on(self, now_ms: int) -> bool:
         """Look at some of the logs: delete what may go, note what is due. Whether all were looked at."""
         if self._sweep is None:
-            self._sweep = iter(self._host.all_logs())
+            self._sweep = drain(self._host.all_logs())
             self._found = []
             self._swept_s = self._monotonic()
         end_s = self._monotonic() + STEP_S

@@ -60,6 +60,10 @@ _ANYWHERE: Final = 2**63 - 1
 logger = logging.getLogger(__name__)
 
 
+_TIDY_INTERVAL_MS = 1_000
+"""While a topic of many partitions is deleted, its log directory is tidied so often."""
+
+
 class AllLogDirsFailed(Exception):  # noqa: N818 - a state, named as in Kafka's documentation
     """No log directory can be used; str says why of each, on one line."""
 
@@ -136,6 +140,7 @@ class LogManager(LogUpkeep):
         self._log_counts = dict.fromkeys(self.directories, 0)
         self._name_syncs = {path: self._name_sync(directory) for path, directory in self.directories.items()}
         self._untidy: set[str] = set()
+        self._tidied_ms: dict[str, int] = {}
         self.has_found_strays = False
         """True if `open` found partitions that the cluster does not have."""
 
@@ -551,18 +556,21 @@ class LogManager(LogUpkeep):
         return target
 
     def _tidy_later(self, directory: LogDirectory) -> None:
-        """Sync a directory that logs were taken out of, and drop them from its checkpoints: once for all of them."""
+        """Sync a directory that logs were taken out of, and drop them from its checkpoints: once for many of them."""
         if directory.path in self._untidy:
             return
         self._untidy.add(directory.path)
+        since_ms = self._monotonic_ms() - self._tidied_ms.get(directory.path, -_TIDY_INTERVAL_MS)
+        delay_ms = max(0, _TIDY_INTERVAL_MS - since_ms)
 
         def sync() -> None:
             self._untidy.discard(directory.path)
+            self._tidied_ms[directory.path] = self._monotonic_ms()
             self._run(directory.path, lambda: self.fs.sync_directory(directory.path))
 
-        self.schedule.once(0, sync)
+        self.schedule.once(delay_ms, sync)
         for file_name in ALL_CHECKPOINTS:
-            self.schedule.once(0, partial(self._checkpoint, directory, file_name))
+            self.schedule.once(delay_ms, partial(self._checkpoint, directory, file_name))
 
     def truncate_to(self, topic: str, partition: int, offset: int, now_ms: int) -> None:
         """Cut the log, and its checkpoints with it, before anything new is appended. Blocks; raises LogDirFailure."""

@@ -4,6 +4,7 @@ import logging
 from collections.abc import Callable, Iterator
 from typing import Final
 
+from odradek.log.background import drain
 from odradek.log.partition_log import PartitionLog
 
 logger = logging.getLogger(__name__)
@@ -28,7 +29,7 @@ class ProducerExpiry:
 
     def __call__(self, now_ms: int) -> bool:
         if self._remaining is None:
-            self._remaining = iter(self._logs())
+            self._remaining = drain(self._logs())
         budget = _PRODUCERS_PER_STEP
         for _ in range(_LOGS_PER_STEP):
             if self._log is None and not self._begin_next():

@@ -1,5 +1,7 @@
 """The schedule of background work: steps are short, everything has its turn, and what fails affects nothing else."""
 
+import weakref
+
 from odradek.log.background import STEP_S, Schedule, Sweep
 
 
@@ -101,3 +103,17 @@ def test_a_sweep_of_slow_visits_takes_many_steps():
     while sweep(0):
         pass
     assert visited == list(range(10))
+
+
+def test_a_sweep_lets_go_of_what_it_visited():
+    class Item:
+        pass
+
+    items = [Item() for _ in range(4)]
+    alive = [weakref.ref(item) for item in items]
+    sweep = Sweep(lambda: list(items), lambda item, now_ms: None, 2)
+    sweep(0)
+    items.clear()
+    assert [one() is None for one in alive] == [True, True, False, False]
+    sweep(0)
+    assert [one() is None for one in alive] == [True] * 4
