@@ -1,4 +1,8 @@
-"""Runs the transaction coordinators, and brings what they decide to the partitions of each transaction."""
+"""Runs the transaction coordinators, and brings what they decide to the partitions of each transaction.
+
+A request whose record is not replicated within `request.timeout.ms` is answered with COORDINATOR_NOT_AVAILABLE, as in
+Apache Kafka. The decision stands: until it is replicated, others on its transaction get CONCURRENT_TRANSACTIONS.
+"""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -52,6 +56,7 @@ class TransactionCoordinatorRuntime(CoordinatorRuntime[TransactionShard]):
             now_ms=now_ms,
             monotonic_ms=monotonic_ms,
             partition_count=partition_count,
+            write_timeout_ms=settings.write_timeout_ms,
             load_buffer_bytes=load_buffer_bytes,
             slices=slices,
             run_in_thread=run_in_thread,
@@ -82,6 +87,9 @@ class TransactionCoordinatorRuntime(CoordinatorRuntime[TransactionShard]):
         error = await is_replicated
         if error:
             raise KafkaError(error)
+
+    def _left_after_timeout(self, result: Result) -> Result:
+        return result._replace(replies=[])
 
     def _send(self, led: Led[TransactionShard] | None, result: Result) -> None:
         super()._send(led, result)

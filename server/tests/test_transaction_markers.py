@@ -489,6 +489,7 @@ def test_a_disk_that_fails_ends_the_coordinator(world):
     assert client.add("t")[0].results_by_topic_v3_and_below[0].results_by_partition[0].partition_error_code == (
         ErrorCode.NOT_COORDINATOR
     )
+    world.clock.advance(30)  # the timer of writes that have ended
     assert not world.clock.getDelayedCalls()
 
 
@@ -500,6 +501,47 @@ def test_a_reply_that_is_there_and_one_that_comes():
     later.outcome().addCallback(got.append)
     later.answer(2)
     assert got == [2]
+
+
+# -- writes that are not replicated in time --------------------------------------------------------------------------
+
+
+def test_a_request_whose_record_is_not_replicated_in_time_is_answered_and_its_decision_stands(world, caplog):
+    state = world.add(STATE, replicas=(1, 2))
+    world.clock.advance(0)
+    data = world.add("t")
+    client = Client(world)
+    answers = client.init()
+    world.clock.advance(30)
+    assert [answer.error_code for answer in answers] == [ErrorCode.COORDINATOR_NOT_AVAILABLE]
+    assert client.init()[0].error_code == ErrorCode.CONCURRENT_TRANSACTIONS
+    follow(state)
+    assert len(answers) == 1
+    begun, ended = client.add("t"), []
+    follow(state)
+    ended = client.end()
+    assert begun[0].results_by_topic_v3_and_below[0].results_by_partition[0].partition_error_code == 0
+    world.clock.advance(30)
+    assert [answer.error_code for answer in ended] == [ErrorCode.COORDINATOR_NOT_AVAILABLE]
+    assert client.end()[0].error_code == ErrorCode.CONCURRENT_TRANSACTIONS
+    assert markers(data) == []
+    follow(state)
+    assert [kind for kind, *_ in markers(data)] == ["COMMIT"]
+    follow(state)
+    assert client.state == "CompleteCommit"
+    assert client.end()[0].error_code == 0
+    assert len(ended) == 1
+    assert caplog.text.count("not replicated in time") == 2
+
+
+def test_a_request_that_timed_out_is_not_answered_again_when_the_coordinator_resigns(world):
+    world.add(STATE, replicas=(1, 2))
+    world.clock.advance(0)
+    client = Client(world)
+    answers = client.init()
+    world.clock.advance(30)
+    world.transactions.resign(0)
+    assert [answer.error_code for answer in answers] == [ErrorCode.COORDINATOR_NOT_AVAILABLE]
 
 
 # -- many markers ----------------------------------------------------------------------------------------------------
