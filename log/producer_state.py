@@ -92,12 +92,11 @@ class ProducerState:
         entry = self.producers.get(producer_id)
         if entry is None or entry.epoch != epoch:
             return None
-        for mark in entry.batches:
-            if mark.last_sequence == last_sequence:
-                first = last_sequence - mark.offset_delta
-                if first_sequence == (first if first >= 0 else first + _MAX_SEQUENCE + 1):
-                    return mark
-        return None
+        mark = entry.find_batch(last_sequence)
+        if mark is None:
+            return None
+        first = last_sequence - mark.offset_delta
+        return mark if first_sequence == (first if first >= 0 else first + _MAX_SEQUENCE + 1) else None
 
     def check_data(
         self, producer_id: int, epoch: int, first_sequence: int, *, is_transactional: bool, is_client: bool
@@ -133,7 +132,7 @@ class ProducerState:
         verification = self.verifications.get(producer_id)
         if verification is None:
             return
-        is_unknown = entry is None or not entry.batches
+        is_unknown = entry is None or not entry.has_batches
         if sequence > verification.lowest_sequence or (verification.adds_partition and is_unknown and sequence != 0):
             raise KafkaError(
                 ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
