@@ -171,6 +171,7 @@ class Services:
             abort_timed_out_interval_ms=config.transaction_abort_timed_out_transaction_cleanup_interval_ms,
             remove_expired_interval_ms=config.transaction_remove_expired_transaction_cleanup_interval_ms,
             is_two_phase_commit_enabled=config.transaction_two_phase_commit_enable,
+            write_timeout_ms=config.request_timeout_ms,
         )
 
         def follow_feature() -> None:
