@@ -66,6 +66,17 @@ def _may_be_left(evidence: Evidence, partition: Partition) -> bool:
     return bool(evidence.history.crashes) or evidence.history.has_unfinished_end
 
 
+def _may_be_of_the_life_before(evidence: Evidence, fetch: OffsetFetch) -> bool:
+    """Return whether the store may have lost the topic, so that offsets of its name are returned, left as above."""
+    history = evidence.history
+    losses = [loss.order for loss in history.store_losses]
+    is_lost = any(
+        life.name == fetch.partition[0] and any(life.created.order < loss < fetch.invoked.order for loss in losses)
+        for life in history.topics.lives
+    )
+    return is_lost and (bool(history.crashes) or history.has_unfinished_end)
+
+
 class _Positions:
     """The commits of one group for one partition."""
 
@@ -116,6 +127,8 @@ class _Positions:
             if commit.offset == fetch.offset and self._may_count(commit, fetch.finished)
         ]
         if fetch.offset >= 0 and not origins:
+            if _may_be_of_the_life_before(self._evidence, fetch):
+                return
             yield Violation(
                 ViolationKind.OFFSET_INVENTED, f"{self._where}: {fetch.client} was told {fetch.offset}, never committed"
             )
