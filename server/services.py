@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from odradek.server.flusher import Flusher
     from odradek.server.group_coordinators import GroupCoordinatorRuntime
     from odradek.server.marker_sender import MarkerSender
+    from odradek.server.purgatory import CompletionQueue
     from odradek.server.slices import Slices
     from odradek.server.transaction_coordinators import TransactionCoordinatorRuntime
     from odradek.server.transaction_verification import TransactionVerifier
@@ -71,6 +72,13 @@ class Services:
         self.metadata: ClusterMetadata
         self.producer_ids: ProducerIdManager
         self.replicas: ReplicaManager
+
+    @cached_property
+    def completions(self) -> "CompletionQueue":
+        """Retries requests that wait in the purgatory."""
+        from odradek.server.purgatory import CompletionQueue
+
+        return CompletionQueue(self.slices)
 
     @cached_property
     def topics(self) -> "TopicAdmin":

@@ -1,6 +1,7 @@
 """Long work on the reactor thread, in slices: other requests are served between them.
 
 All work shares one slice per reactor iteration, so that the bound holds for any number of requests that do long work.
+Work may begin at once, for at most one slice in `SHARE_S` in total: what ends within that costs no reactor iteration.
 """
 
 from collections.abc import Callable, Generator
@@ -15,6 +16,10 @@ T = TypeVar("T")
 SLICE_S: Final = 0.002
 """Length of a slice. A step of the work should take far less: a slice ends after the step that exceeds it."""
 
+SHARE_S: Final = 5 * SLICE_S
+"""Length of the period in which what is done at once may take a slice: several requests of one reactor iteration share
+it, however many there are."""
+
 
 class Slices:
     """Runs generators, each `next()` of which is a step, for up to `slice_s` seconds per reactor iteration in total.
@@ -23,27 +28,45 @@ class Slices:
     """
 
     def __init__(self, clock: Any, monotonic: Callable[[], float], slice_s: float = SLICE_S) -> None:
-        self._monotonic = monotonic
+        self.monotonic = monotonic
         self._slice_s = slice_s
         self._cooperator = Cooperator(self._begin_slice, lambda tick: clock.callLater(0, tick))
+        self._share_end_s = float("-inf")
+        self._share_left_s = slice_s
 
     def run(self, work: Generator[None, None, T]) -> Deferred[T]:
         """Run `work` to its end, and return a Deferred of its return value.
 
-        The first slice runs at once: short work costs no reactor iteration. Cancelling the Deferred closes the
-        generator. Work that is left at `stop` ends with `SchedulerStopped`.
+        It begins at once, if other work has left time for it. Cancelling the Deferred closes the generator. Work that
+        is left at `stop` ends with `SchedulerStopped`.
         """
-        is_over = self._begin_slice()
+        began_s, end_s = self.begin()
+        if end_s <= began_s and self._slice_s:
+            return self._continue(work)
         try:
             while True:
                 next(work)
-                if is_over():
+                if self.monotonic() >= end_s:
                     break
         except StopIteration as end:
             return succeed(end.value)
         except Exception as error:
             return fail(error)
+        finally:
+            self.end(began_s)
         return self._continue(work)
+
+    def begin(self) -> tuple[float, float]:
+        """Return the time now, and until when work may be done at once: monotonic, the same if not at all."""
+        now_s = self.monotonic()
+        if now_s >= self._share_end_s:
+            self._share_end_s = now_s + SHARE_S
+            self._share_left_s = self._slice_s
+        return now_s, now_s + max(0.0, self._share_left_s)
+
+    def end(self, began_s: float) -> None:
+        """Count the time since `begin` against the share."""
+        self._share_left_s -= self.monotonic() - began_s
 
     def stop(self) -> None:
         """Run no further step."""
@@ -71,5 +94,5 @@ class Slices:
         return outcome
 
     def _begin_slice(self) -> Callable[[], bool]:
-        end_s = self._monotonic() + self._slice_s
-        return lambda: self._monotonic() >= end_s
+        end_s = self.monotonic() + self._slice_s
+        return lambda: self.monotonic() >= end_s
