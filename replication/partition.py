@@ -155,9 +155,14 @@ class Partition:
         self._follows_log_end = False
 
     def retire(self) -> None:
-        """The topic was deleted, or the replica went elsewhere."""
+        """The topic was deleted, or the replica went elsewhere.
+
+        Whoever keeps the partition, as a producer's connection does, keeps no file of its log open by that.
+        """
         self.is_leader = False
         self.leader = -1
+        self.replicas = self.isr = ()
+        self.log = None
         self._leader_log = None
         self._follows_log_end = False
         self.wake_watchers()
