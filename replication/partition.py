@@ -257,18 +257,27 @@ class Partition:
             self._on_failure(failure)
             raise
 
-    def read_to_end(self, offset: int, max_bytes: int) -> bytes:
+    def region_to_end(self, offset: int, max_bytes: int) -> FileRegion | None:
         """Batches from `offset` on, also those above the high watermark: for coordinators, who wrote them.
 
-        At least one; nothing at the end. Raises KafkaError: as `read`.
+        At least one; None at the end. The bytes may be read on a thread; `read_failed` reports an OSError of that.
+        Raises KafkaError: as `read`.
         """
         log = self.leading_log()
-        with self._telling_failures():
-            try:
-                region = log.read(offset, max_bytes, upper_offset=log.log_end_offset, at_least_one=True)
-                return b"" if region is None else region.read()
-            except OSError as error:
-                raise LogDirFailure(log.log_directory, f"reading {self!r} failed: {error}") from error
+        try:
+            with self._telling_failures():
+                return log.read(offset, max_bytes, upper_offset=log.log_end_offset, at_least_one=True)
+        except OSError as error:
+            raise self.read_failed(error) from error
+
+    def read_failed(self, error: OSError) -> KafkaError:
+        """Have the log directory taken offline, because reading from it failed with `error`; the error to raise.
+
+        Raises KafkaError: as `leading_log`.
+        """
+        failure = LogDirFailure(self.leading_log().log_directory, f"reading {self!r} failed: {error}")
+        self._on_failure(failure)
+        return failure
 
     def aborted_transactions(self, offset: int, region: FileRegion) -> list[AbortedTransaction]:
         """What a read-committed consumer must skip in a region that `read` gave for `offset`.

@@ -86,7 +86,10 @@ class Broker:
         self._now_ms = surroundings.now_ms
         self._random = surroundings.random_source
         slices = Slices(self._reactor, surroundings.monotonic, surroundings.slice_s)
-        self.services = Services(config, self._reactor, self._now_ms, self._random, slices)
+        self.services = Services(
+            config, self._reactor, self._now_ms, surroundings.monotonic_ms, self._random, slices,
+            surroundings.run_in_thread,
+        )
         self._store: MetadataStore | None = None
         self._fs = surroundings.fs
         self._dispatch = Dispatch(self.services)

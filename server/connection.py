@@ -11,20 +11,20 @@ backlog, so that no order of events can leave a request behind.
 import logging
 import struct
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from twisted.python.failure import Failure
 
-from odradek.protocol.codec import MALFORMED, Splice
+from odradek.protocol.codec import MALFORMED, SMALL_MESSAGE_BYTES, STEP_BYTES, LargeMessageError, Splice
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.framing import SIZE_BYTES
 from odradek.protocol.headers import PREFIX_BYTES, read_client_id, read_request_prefix
 from odradek.protocol.schema import Message
 from odradek.protocol.types import FileRegionLike
 from odradek.server.apis import PRODUCE_KEY, BoundApi, Dispatch
-from odradek.server.request import NO_RESPONSE, CloseConnection, RequestContext
+from odradek.server.request import NO_RESPONSE, CloseConnection, EncodedBody, RequestContext
 
 if TYPE_CHECKING:
     from twisted.internet.defer import Deferred
@@ -41,6 +41,10 @@ _pack_size_into: Final = struct.Struct(">i").pack_into
 _BACKLOG_LIMIT: Final = 16
 _BACKLOG_LIMIT_BYTES: Final = 1048576
 _CLIENT_ID_AT: Final = SIZE_BYTES + PREFIX_BYTES
+_FIRST_STEPS: Final = SMALL_MESSAGE_BYTES // STEP_BYTES
+MAX_RESPONSE_BYTES: Final = 1 << 28
+"""A larger response closes the connection: few clients would read it, and none can read 2 GiB."""
+
 _NO_ID: Final = b"\0" * (2**15 + 1)
 """Longer than any client id, and so equal to none."""
 
@@ -203,8 +207,15 @@ class Connection:
                 position = self._read_client_id(frame, client_id_size, end, api)
             if api.unsupported_version:
                 request = None
-            else:
+            elif end - position <= SMALL_MESSAGE_BYTES:
                 request, position = api.decode(frame, position, end)
+            else:
+                steps = api.decode_in_steps(frame, position)
+                decoded = _run_first(steps)
+                if decoded is None:
+                    self._decode_in_slices(api, correlation_id, frame, steps, unforeseen)
+                    return
+                request, position = decoded
         except MALFORMED as error:
             self.refuse(f"malformed request: {error}")
             return
@@ -222,7 +233,31 @@ class Connection:
             if is_memorable:
                 self._remember_produce(frame, request, response)
         elif response is not NO_RESPONSE:
-            self._wait_for(api, correlation_id, request, response, frame if is_memorable else None)
+            memorable = frame if is_memorable else None
+            self._wait_for(RequestInProgress(api, correlation_id, request, response, memorable), response)
+
+    def _decode_in_slices(
+        self,
+        api: BoundApi,
+        correlation_id: int,
+        frame: bytes | memoryview,
+        steps: Generator[None, None, tuple[Any, int]],
+        unforeseen: Exception | None,
+    ) -> None:
+        """Decode what is left of a large request, then call its handler."""
+        self.context.api_version = api.version
+        decoding = self._services.slices.run(steps)
+        waiting = RequestInProgress(api, correlation_id, None, decoding, None)
+
+        def decoded(result: tuple[Any, int]) -> Any:
+            waiting.request, end = result
+            if api.key == PRODUCE_KEY and end == len(frame):
+                waiting.frame = frame
+            if unforeseen is not None:
+                raise unforeseen
+            return api.handle(self._services, self.context, waiting.request)
+
+        self._wait_for(waiting, decoding.addCallbacks(decoded, _refuse_malformed))
 
     def _remember_produce(self, frame: bytes | memoryview, request: Any, response: Any) -> None:
         if self._produce_memo is None:
@@ -240,7 +275,9 @@ class Connection:
             self._transport.writer.send_one(answer)
             return
         code, correlation_id, _ = read_request_prefix(frame, SIZE_BYTES)
-        self._wait_for(self._dispatch.find(code), correlation_id, answer.request, answer.response)
+        api = self._dispatch.find(code)
+        waiting = RequestInProgress(api, correlation_id, answer.request, answer.response, None)
+        self._wait_for(waiting, answer.response)
 
     def _read_client_id(self, frame: bytes | memoryview, size: int, end: int, api: BoundApi) -> int:
         """Note who asks; where the request's body begins."""
@@ -250,16 +287,9 @@ class Connection:
         self._client_id_bytes = bytes(frame[_CLIENT_ID_AT : _CLIENT_ID_AT + size]) if size > 0 else _NO_ID
         return position
 
-    def _wait_for(
-        self,
-        api: BoundApi,
-        correlation_id: int,
-        request: Any,
-        deferred: "Deferred[Any]",
-        frame: bytes | memoryview | None = None,
-    ) -> None:
-        self.in_progress = RequestInProgress(api, correlation_id, request, deferred, frame)
-        deferred.addBoth(self._answered, self.in_progress)
+    def _wait_for(self, waiting: RequestInProgress, outcome: "Deferred[Any]") -> None:
+        self.in_progress = waiting
+        outcome.addBoth(self._answered, waiting)
 
     def _answered(self, outcome: Any, waiting: RequestInProgress) -> None:
         """The handler's Deferred has fired: send the response."""
@@ -272,6 +302,12 @@ class Connection:
                 self._answer_failure(waiting.api, waiting.correlation_id, waiting.request, error)
             elif isinstance(outcome, bytearray):
                 self._transport.writer.send_one(outcome)
+            elif isinstance(outcome, _EncodedResponse):
+                self._send(*outcome)
+            elif isinstance(outcome, EncodedBody):
+                out = _response_head(waiting.api, waiting.correlation_id)
+                out += outcome.body
+                self._send(out, [])
             elif outcome is not NO_RESPONSE:
                 self._respond(waiting.api, waiting.correlation_id, outcome)
                 if waiting.frame is not None:
@@ -300,16 +336,20 @@ class Connection:
             self._respond(api, correlation_id, response)
 
     def _respond(self, api: BoundApi, correlation_id: int, response: Message) -> None:
-        out = bytearray(_pack_response_head(0, correlation_id))
-        if api.flexible_response_header:
-            out.append(0)
+        out = _response_head(api, correlation_id)
         splices: list[Splice] = []
         try:
             api.encode(response, out, splices)
+        except LargeMessageError:
+            encoding = self._services.slices.run(_encode_large(api, correlation_id, response))
+            self._wait_for(RequestInProgress(api, correlation_id, None, encoding, None), encoding)
         except Exception:
-            logger.exception("a response could not be encoded; closing; please report it api=%s", api.name)
-            self.refuse("response could not be encoded")
-            return
+            self.refuse(_report_encoding_failure(api))
+        else:
+            self._send(out, splices)
+
+    def _send(self, out: bytearray, splices: list[Splice]) -> None:
+        """Send an encoded response; its first bytes are overwritten with its size."""
         writer = self._transport.writer
         if not splices:
             _pack_size_into(out, 0, len(out) - SIZE_BYTES)
@@ -328,3 +368,53 @@ class Connection:
         if start < len(out):
             pieces.append(view[start:])
         writer.send(pieces)
+
+
+def _run_first(steps: Generator[None, None, tuple[Any, int]]) -> tuple[Any, int] | None:
+    """Return what `steps` returns if it ends soon, as a request does that is large for the records in it."""
+    try:
+        for _ in range(_FIRST_STEPS):
+            next(steps)
+    except StopIteration as end:
+        decoded: tuple[Any, int] = end.value
+        return decoded
+    return None
+
+
+class _EncodedResponse(NamedTuple):
+    """A large response, as `Connection._send` takes it."""
+
+    out: bytearray
+    splices: list[Splice]
+
+
+def _response_head(api: BoundApi, correlation_id: int) -> bytearray:
+    out = bytearray(_pack_response_head(0, correlation_id))
+    if api.flexible_response_header:
+        out.append(0)
+    return out
+
+
+def _encode_large(api: BoundApi, correlation_id: int, response: Message) -> Generator[None, None, _EncodedResponse]:
+    encoded = _EncodedResponse(_response_head(api, correlation_id), [])
+    try:
+        for _ in api.encode_in_steps(response, *encoded):
+            if len(encoded.out) > MAX_RESPONSE_BYTES:
+                raise CloseConnection(f"the response to {api.name} is larger than {MAX_RESPONSE_BYTES} bytes")
+            yield
+    except CloseConnection:
+        raise
+    except Exception as error:
+        raise CloseConnection(_report_encoding_failure(api)) from error
+    return encoded
+
+
+def _report_encoding_failure(api: BoundApi) -> str:
+    logger.exception("a response could not be encoded; closing; please report it api=%s", api.name)
+    return "response could not be encoded"
+
+
+def _refuse_malformed(failure: Failure) -> Failure:
+    if not isinstance(failure.value, MALFORMED):
+        return failure
+    raise CloseConnection(f"malformed request: {failure.value}")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from twisted.internet.defer import Deferred
 from twisted.internet.task import SchedulerStopped
+from twisted.python.failure import Failure
 
 from odradek.server.waits import Wait
 
@@ -172,6 +173,10 @@ def _drop_nothing() -> None:
     """In place of what is never called again."""
 
 
+def _expect_stop(failure: Failure) -> None:
+    failure.trap(SchedulerStopped)
+
+
 class CompletionQueue:
     """Retries operations in the order in which they were woken: at once while there is time, else in slices."""
 
@@ -186,14 +191,13 @@ class CompletionQueue:
         if self._is_running:
             return
         self._is_running = True
-        began_s, end_s = self._slices.begin()
-        now_s = began_s
-        while self._operations and now_s < end_s:
+        is_over = self._slices.begin()
+        while is_over is not None and self._operations:
             self._retry_next()
-            now_s = self._slices.monotonic()
-        self._slices.end(began_s)
+            if is_over():
+                break
         if self._operations:
-            self._slices.run(self._steps()).addErrback(lambda failure: failure.trap(SchedulerStopped))
+            self._slices.run(self._steps()).addErrback(_expect_stop)
         else:
             self._is_running = False
 

@@ -1,7 +1,6 @@
 """Long work on the reactor thread, in slices: other requests are served between them.
 
 All work shares one slice per reactor iteration, so that the bound holds for any number of requests that do long work.
-Work may begin at once, for at most one slice in `SHARE_S` in total: what ends within that costs no reactor iteration.
 """
 
 from collections.abc import Callable, Generator
@@ -16,61 +15,62 @@ T = TypeVar("T")
 SLICE_S: Final = 0.002
 """Length of a slice. A step of the work should take far less: a slice ends after the step that exceeds it."""
 
-SHARE_S: Final = 5 * SLICE_S
-"""Length of the period in which what is done at once may take a slice: several requests of one reactor iteration share
-it, however many there are."""
+
+ROWS_PER_STEP: Final = 128
+"""Rows of a request or a response that a step handles where one takes a few microseconds."""
 
 
 class Slices:
     """Runs generators, each `next()` of which is a step, for up to `slice_s` seconds per reactor iteration in total.
 
     With `slice_s=0` every step is a slice of its own, which the simulation uses to interleave other events.
+
+    Only a slice that is used up is renewed, in the next iteration: short work costs no timer, but one request in many
+    waits for an iteration without need.
     """
 
     def __init__(self, clock: Any, monotonic: Callable[[], float], slice_s: float = SLICE_S) -> None:
-        self.monotonic = monotonic
+        self._monotonic = monotonic
         self._slice_s = slice_s
-        self._cooperator = Cooperator(self._begin_slice, lambda tick: clock.callLater(0, tick))
-        self._share_end_s = float("-inf")
-        self._share_left_s = slice_s
+        self._used_s = 0.0
+        self._clock = clock
+        self._renewal: Any = None
+        self._cooperator = Cooperator(self._measure, lambda tick: clock.callLater(0, tick))
 
     def run(self, work: Generator[None, None, T]) -> Deferred[T]:
         """Run `work` to its end, and return a Deferred of its return value.
 
-        It begins at once, if other work has left time for it. Cancelling the Deferred closes the generator. Work that
-        is left at `stop` ends with `SchedulerStopped`.
+        It begins at once with what is left of the slice: short work costs no reactor iteration. Cancelling the Deferred
+        closes the generator. Work that is left at `stop` ends with `SchedulerStopped`.
         """
-        began_s, end_s = self.begin()
-        if end_s <= began_s and self._slice_s:
+        is_over = self.begin()
+        if is_over is None:
             return self._continue(work)
         try:
-            while True:
+            next(work)
+            while not is_over():
                 next(work)
-                if self.monotonic() >= end_s:
-                    break
         except StopIteration as end:
+            is_over()
             return succeed(end.value)
         except Exception as error:
+            is_over()
             return fail(error)
-        finally:
-            self.end(began_s)
         return self._continue(work)
 
-    def begin(self) -> tuple[float, float]:
-        """Return the time now, and until when work may be done at once: monotonic, the same if not at all."""
-        now_s = self.monotonic()
-        if now_s >= self._share_end_s:
-            self._share_end_s = now_s + SHARE_S
-            self._share_left_s = self._slice_s
-        return now_s, now_s + max(0.0, self._share_left_s)
+    def begin(self) -> Callable[[], bool] | None:
+        """Begin work at once; None if the slice is used up.
 
-    def end(self, began_s: float) -> None:
-        """Count the time since `begin` against the share."""
-        self._share_left_s -= self.monotonic() - began_s
+        What is returned is to be called after each step: it counts the time, and returns whether the slice is over.
+        """
+        return None if 0 < self._slice_s <= self._used_s else self._measure()
 
     def stop(self) -> None:
         """Run no further step."""
         self._cooperator.stop()
+        if self._renewal is not None:
+            self._renewal.cancel()
+            self._renewal = None
 
     def _continue(self, work: Generator[None, None, T]) -> Deferred[T]:
         returned: list[T] = []
@@ -93,6 +93,20 @@ class Slices:
         task.whenDone().addCallbacks(lambda _: returned[0], failed).chainDeferred(outcome)
         return outcome
 
-    def _begin_slice(self) -> Callable[[], bool]:
-        end_s = self.monotonic() + self._slice_s
-        return lambda: self.monotonic() >= end_s
+    def _measure(self) -> Callable[[], bool]:
+        """Return a function that counts the time since this call as used, and returns whether the slice is over."""
+        begin_s = self._monotonic() - self._used_s
+
+        def is_over() -> bool:
+            self._used_s = self._monotonic() - begin_s
+            if self._used_s < self._slice_s:
+                return False
+            if self._renewal is None and self._slice_s:
+                self._renewal = self._clock.callLater(0, self._renew)
+            return True
+
+        return is_over
+
+    def _renew(self) -> None:
+        self._renewal = None
+        self._used_s = 0.0

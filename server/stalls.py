@@ -28,7 +28,9 @@ _TIMEOUT_FIELDS: Final = ("max_wait_ms", "timeout_ms")
 
 
 def own_timeout_ms(services: "Services", request: Any) -> int:
-    """Return the wait that a request allows by its own fields; 0 for one that has none."""
+    """Return the wait that a request allows by its own fields; 0 for one that has none, or is not decoded yet."""
+    if request is None:
+        return 0
     groups = services.groups_in_use
     if groups is not None and request.api_key in (_JOIN_GROUP_KEY, _SYNC_GROUP_KEY):
         return groups.shard(groups.index_of(request.group_id)).rebalance_timeout_ms(request.group_id)

@@ -1,9 +1,11 @@
 """One connection: answers in request order, one request at a time, failures confined to their request."""
 
 import struct
+from types import SimpleNamespace
 
 import pytest
 from twisted.internet.defer import Deferred
+from twisted.internet.task import Clock
 
 from odradek.protocol import codec
 from odradek.protocol.errors import ErrorCode, KafkaError
@@ -12,6 +14,7 @@ from odradek.server.apis import Api, Dispatch
 from odradek.server.connection import Connection
 from odradek.server.handlers import api_versions as any_handler_module
 from odradek.server.request import NO_RESPONSE, CloseConnection, RequestContext
+from odradek.server.slices import Slices
 
 
 class Writer:
@@ -78,7 +81,9 @@ def setting(monkeypatch):
 
     monkeypatch.setattr(any_handler_module, "sample", handler, raising=False)
     monkeypatch.setattr(any_handler_module, "sample_error", handler_error, raising=False)
-    dispatch = Dispatch(None, {12: Api(12, "Heartbeat", 0, 4, "api_versions:sample")})
+    clock = Clock()
+    services = SimpleNamespace(slices=Slices(clock, clock.seconds), clock=clock)
+    dispatch = Dispatch(services, {12: Api(12, "Heartbeat", 0, 4, "api_versions:sample")})
     transport = Transport()
     return transport, Connection(transport, dispatch, RequestContext("host", "PLAINTEXT")), results, dispatch
 
