@@ -261,7 +261,7 @@ class _Fetch:
             self.opens_session = epoch == INITIAL_EPOCH
             self.wanted = asked
             return asked
-        session = cache.resume(request.session_id, epoch, self.uses_ids, self.services.now_ms())
+        session = cache.resume(request.session_id, epoch, self.uses_ids, self.services.monotonic_ms())
         session.update(asked, _forgotten(request, self.uses_ids))
         session.advance()
         if not session.partitions:
@@ -334,7 +334,7 @@ class _Fetch:
     def _open_session(self, rows: list[Row]) -> int:
         for asked, row in rows:
             asked.tell(row.high_watermark, row.log_start_offset, bool(row.error_code))
-        session = self.services.fetch_sessions.create(self.wanted, self.uses_ids, self.services.now_ms())
+        session = self.services.fetch_sessions.create(self.wanted, self.uses_ids, self.services.monotonic_ms())
         return INVALID_SESSION_ID if session is None else session.id
 
     def _respond_in_session(self, session: FetchSession, read: LimitedRead) -> FetchResponse:
