@@ -22,7 +22,7 @@ from odradek.protocol.messages.list_groups import ListGroupsResponseListedGroup
 logger = logging.getLogger(__name__)
 
 GROUP_NOT_FOUND_SINCE = 6
-GROUP_TYPE = "Classic"
+GROUP_TYPE = "classic"
 
 
 def describe_groups(
@@ -73,7 +73,7 @@ def list_groups(
 ) -> list[ListGroupsResponseListedGroup]:
     """The groups in one of the states and of one of the types given, whatever their case; no filter takes all."""
     states = {text.lower().strip() for text in states_filter}
-    if types_filter and GROUP_TYPE.lower() not in {text.lower() for text in types_filter}:
+    if types_filter and GROUP_TYPE not in {text.lower() for text in types_filter}:
         return []
     return [
         ListGroupsResponseListedGroup(
