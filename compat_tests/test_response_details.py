@@ -103,11 +103,3 @@ def test_the_log_start_of_a_refused_batch(wire, admin, unique):
     assert (row.error_code, row.log_start_offset) == (INVALID_REQUIRED_ACKS, NO_OFFSET)
     row = wire.produce(unique, b"x", partition=7)
     assert (row.error_code, row.log_start_offset) == (UNKNOWN_TOPIC, NO_OFFSET)
-
-
-def test_the_log_start_where_replicas_are_missing(wire, admin, unique):
-    admin.create_topic(unique, partitions=1, configs={"min.insync.replicas": "2"})
-    until(lambda: wire.produce(unique, b"x", acks=1).error_code == 0)
-    not_enough_replicas = 19
-    row = wire.produce(unique, b"x", acks=-1)
-    assert (row.error_code, row.base_offset, row.log_start_offset) == (not_enough_replicas, NO_OFFSET, 0)
