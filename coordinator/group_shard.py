@@ -324,7 +324,7 @@ class GroupShard:
             if len(group.members) > state.settings.max_group_size:
                 rebalance.start(state, group, "loaded with more members than allowed", effects, now_ms)
         offset_commands.schedule_expiry(state, now_ms)
-        logger.info("group shard loaded groups=%d", len(state.groups))
+        logger.debug("group shard loaded groups=%d", len(state.groups))
         return effects.result()
 
     def resign(self, now_ms: int) -> Result:

@@ -291,7 +291,7 @@ class TransactionShard:
             if transaction.state in PREPARED:
                 transaction_markers.resume(state, transaction, effects, now_ms)
         transaction_expiry.schedule(state, now_ms)
-        logger.info(
+        logger.debug(
             "transaction shard loaded transactions=%d unfinished=%d coordinator_epoch=%d",
             len(state.transactions), len(effects.outcomes), state.coordinator_epoch,
         )  # fmt: skip
