@@ -101,7 +101,7 @@ def test_make_start_is_what_the_readme_says(tmp_path):
     makefile = (Path(odradek.__file__).parent.parent / "Makefile").read_text("utf-8")
     assert re.findall(r"^\t\$\(BIN\)/odradek (.*)$", makefile, re.MULTILINE) == ["start"]
     assert f"runs a broker on {README_ADDRESS}, data in ./data" in README
-    assert OWN_LISTENERS == f"PLAINTEXT://{README_ADDRESS}"
+    assert f"PLAINTEXT://{README_ADDRESS}" == OWN_LISTENERS
     free_port = f"listeners={OWN_LISTENERS.replace(':9092', ':0')}"
     command = [sys.executable, "-m", "odradek", "start", "--override", free_port]
     with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as process:
