@@ -168,8 +168,8 @@ class ProduceMemo:
         )
         request = ProduceRequest(acks=acks, timeout_ms=known.timeout_ms, topic_data=[topic])
 
-        def failed(error: KafkaError) -> ProduceResponse | None:
-            return produce.produce_error(request, self._version, error)
+        def failed(error: KafkaError) -> ProduceResponse:
+            return produce.failed_after_append(known.topic, partition.index, info, error)
 
         def settled() -> bytearray | ProduceResponse | None:
             try:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from twisted.internet.defer import Deferred
 
 from odradek.log.log_append import AppendInfo
-from odradek.log.validation import RejectedRecordsError
+from odradek.log.validation import NotOneBatchError, RejectedRecordsError
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages.produce import (
     ProduceRequest,
@@ -28,12 +28,12 @@ from odradek.protocol.messages.produce import (
     ProduceResponsePartitionProduceResponse,
     ProduceResponseTopicProduceResponse,
 )
+from odradek.protocol.schema import rows
 from odradek.server.purgatory import DelayedOperation
 from odradek.server.request import NO_RESPONSE, CloseConnection
 from odradek.server.waits import shield, wait_for_all
 
 if TYPE_CHECKING:
-    from odradek.log.partition_log import PartitionLog
     from odradek.replication.partition import Partition
     from odradek.server.request import RequestContext
     from odradek.server.services import Services
@@ -55,6 +55,19 @@ _CHECKED_PER_STEP: Final = 200
 _VALID_ACKS: Final = (-1, 1, 0)
 _Unfinished = dict["Partition", tuple[int, ProduceResponsePartitionProduceResponse]]
 """The offset that the high watermark of a partition has to reach, and the row of the response that waits for it."""
+
+_WITHOUT_LOG_START: Final = frozenset(
+    (
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.MESSAGE_TOO_LARGE,
+        ErrorCode.RECORD_LIST_TOO_LARGE,
+        ErrorCode.CORRUPT_MESSAGE,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+    )
+)
+"""Errors of an append that Kafka answers without the log start."""
 
 _EMPTY_RECORDS: Final = memoryview(b"")
 
@@ -125,17 +138,17 @@ class _Appends:
         """Append all batches in one step."""
         now_ms = self._services.now_ms()
         for topic in self._request.topic_data:
-            rows = self._begin_topic(topic)
+            answered = self._begin_topic(topic)
             for data in topic.partition_data:
-                rows.append(self._append(topic, data, now_ms))
+                answered.append(self._append(topic, data, now_ms))
         return self
 
     def run_in_steps(self) -> Generator[None, None, Self]:
         """Append one batch in each step."""
         for topic in self._request.topic_data:
-            rows = self._begin_topic(topic)
+            answered = self._begin_topic(topic)
             for data in topic.partition_data:
-                rows.append(self._append(topic, data, self._services.now_ms()))
+                answered.append(self._append(topic, data, self._services.now_ms()))
                 yield
         return self
 
@@ -153,40 +166,51 @@ class _Appends:
         return _when_done(self._services, self._request, response, self._unfinished, self._flushes)
 
     def _begin_topic(self, topic: ProduceRequestTopicProduceData) -> list[ProduceResponsePartitionProduceResponse]:
-        rows: list[ProduceResponsePartitionProduceResponse] = []
+        answered: list[ProduceResponsePartitionProduceResponse] = []
         self._topics.append(
-            ProduceResponseTopicProduceResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=rows)
+            ProduceResponseTopicProduceResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=answered)
         )
-        return rows
+        return answered
 
     def _append(
         self, topic: ProduceRequestTopicProduceData, data: ProduceRequestPartitionProduceData, now_ms: int
     ) -> ProduceResponsePartitionProduceResponse:
-        request, services = self._request, self._services
+        request = self._request
+        partition: Partition | None = None
         try:
-            partition, log, info = _append(services, self._context, request, topic, data, now_ms, self._verified)
+            partition = _find_writable(
+                self._services, self._context, request, topic, data.index, self._verified
+            )
+            # The log is what it was then: whom the append wakes may find its disk broken.
+            log: Any = partition.log
+            info = partition.append_as_leader(
+                data.records or _EMPTY_RECORDS,  # type: ignore[arg-type] # decoded: a view of the frame
+                required_acks=request.acks,
+                now_ms=now_ms,
+                produce_version=self._context.api_version,
+                is_verified=self._verified is not None and self._verified.may_append(partition),
+            )
         except KafkaError as error:
             self._has_failed = True
-            return _failed_row(data.index, error)
+            return _failed_row(data.index, error, partition)
         row = _row(data.index, info)
         if request.acks == -1 and log.high_watermark <= info.last_offset:
             self._unfinished[partition] = info.last_offset + 1, row
         if info.flush_due and partition.waits_for_sync(info, request.acks):
-            self._flushes.append(_flush(services, partition, row))
+            self._flushes.append(_flush(self._services, partition, row))
         return row
 
 
-def _append(
+def _find_writable(
     services: "Services",
     context: "RequestContext",
     request: ProduceRequest,
     topic: ProduceRequestTopicProduceData,
-    data: ProduceRequestPartitionProduceData,
-    now_ms: int,
+    index: int,
     verified: "Verified | None",
-) -> "tuple[Partition, PartitionLog, AppendInfo]":
-    """Append one partition's batch. The log is what it was then: whom the append wakes may find its disk broken."""
-    partition = find_partition(services, topic, data.index, context.api_version)
+) -> "Partition":
+    """Return the partition to append to. Raises KafkaError if the request may not write to it."""
+    partition = find_partition(services, topic, index, context.api_version)
     if request.acks not in _VALID_ACKS:
         raise KafkaError(ErrorCode.INVALID_REQUIRED_ACKS)
     if partition.is_internal and context.client_id != ADMIN_CLIENT_ID:
@@ -195,15 +219,7 @@ def _append(
         error = verified.error(partition)
         if error is not None:
             raise error
-    log: Any = partition.log
-    info = partition.append_as_leader(
-        data.records or _EMPTY_RECORDS,  # type: ignore[arg-type] # decoded: a view of the frame
-        required_acks=request.acks,
-        now_ms=now_ms,
-        produce_version=context.api_version,
-        is_verified=verified is not None and verified.may_append(partition),
-    )
-    return partition, log, info
+    return partition
 
 
 def _drop_repeated(request: ProduceRequest, version: int) -> Generator[None, None, None]:
@@ -278,6 +294,19 @@ def finish_one(
     return _when_done(services, request, response, unfinished, flushes)
 
 
+def failed_after_append(
+    topic: ProduceRequestTopicProduceData, index: int, info: AppendInfo, error: KafkaError
+) -> ProduceResponse:
+    """The response to a request for one partition whose batch was appended, but not replicated or synced."""
+    row = _row(index, info)
+    _fail_row(row, error)
+    return ProduceResponse(
+        responses=[
+            ProduceResponseTopicProduceResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=[row])
+        ]
+    )
+
+
 def _row(index: int, info: AppendInfo) -> ProduceResponsePartitionProduceResponse:
     return ProduceResponsePartitionProduceResponse(
         index=index,
@@ -292,21 +321,27 @@ def produce_error(request: ProduceRequest, version: int, error: KafkaError) -> P
     if request.acks == 0:
         return None
     return ProduceResponse(
-        responses=[
-            ProduceResponseTopicProduceResponse(
+        responses=rows(
+            lambda topic: ProduceResponseTopicProduceResponse(
                 name=topic.name,
                 topic_id=topic.topic_id,
-                partition_responses=[_failed_row(data.index, error) for data in topic.partition_data],
-            )
-            for topic in request.topic_data
-        ]
+                partition_responses=rows(lambda data: _failed_row(data.index, error, None), topic.partition_data),
+            ),
+            request.topic_data,
+        )
     )
 
 
-def _failed_row(index: int, error: KafkaError) -> ProduceResponsePartitionProduceResponse:
+def _failed_row(
+    index: int, error: KafkaError, partition: "Partition | None"
+) -> ProduceResponsePartitionProduceResponse:
+    """The error of one partition; `partition` if it refused the batch itself, whose log start is in the row then."""
     row = ProduceResponsePartitionProduceResponse(
         index=index, error_code=error.code, base_offset=-1, error_message=error.message
     )
+    log = None if partition is None else partition.log
+    if log is not None and error.code not in _WITHOUT_LOG_START and not isinstance(error, NotOneBatchError):
+        row.log_start_offset = log.log_start_offset
     if isinstance(error, RejectedRecordsError):
         row.record_errors = [
             ProduceResponseBatchIndexAndErrorMessage(batch_index=number, batch_index_error_message=message)
@@ -392,7 +427,6 @@ def _flush(
 
 
 def _fail_row(row: ProduceResponsePartitionProduceResponse, error: KafkaError) -> None:
+    """The batch was appended: as in Kafka, the row has its offset although the request failed."""
     row.error_code = error.code
     row.error_message = error.message
-    row.base_offset = -1
-    row.log_append_time_ms = row.log_start_offset = -1
