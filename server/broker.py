@@ -48,6 +48,7 @@ from odradek.server.fetch_sessions import FetchSessionCache
 from odradek.server.flusher import Flusher
 from odradek.server.producer_id_floor import settle_producer_ids
 from odradek.server.reactor import install as install_reactor
+from odradek.server.record_work import RecordWork
 from odradek.server.request import RequestContext
 from odradek.server.services import Services
 from odradek.server.slices import Slices
@@ -92,6 +93,7 @@ class Broker:
             config, self._reactor, self._now_ms, surroundings.monotonic_ms, self._random, slices,
             surroundings.run_in_thread,
         )
+        self.services.record_work = RecordWork(slices, surroundings.run_in_thread)
         self._store: MetadataStore | None = None
         self._fs = surroundings.fs
         self._dispatch = Dispatch(self.services)

@@ -15,6 +15,7 @@ import struct
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from odradek.log.validation import LongValidation
 from odradek.protocol.codec import MALFORMED, Buffer, encoder, read_varint_tail
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.framing import SIZE_BYTES
@@ -151,6 +152,8 @@ class ProduceMemo:
         except KafkaError:
             if not partition.is_leader:
                 del self._heads[head]
+            return None
+        except LongValidation:
             return None
         out = bytearray(known.response)
         out[_ANSWERED_ID] = frame[_CORRELATION_ID]

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from odradek.server.image_cache import ImageCache
     from odradek.server.marker_sender import MarkerSender
     from odradek.server.purgatory import CompletionQueue
+    from odradek.server.record_work import RecordWork
     from odradek.server.request import EncodedBody
     from odradek.server.slices import Slices
     from odradek.server.transaction_coordinators import TransactionCoordinatorRuntime
@@ -82,6 +83,7 @@ class Services:
         self.logs: LogManager
         self.metadata: ClusterMetadata
         self.producer_ids: ProducerIdManager
+        self.record_work: RecordWork
         self.replicas: ReplicaManager
 
     @cached_property

@@ -6,16 +6,19 @@ Topics go by id from version 13 on (KIP-516). From 8 on an error names the recor
 NOT_LEADER_OR_FOLLOWER says who leads (KIP-951). A batch that was appended before is answered with the offsets of
 that time (KIP-98). A transaction's first batch on a partition is verified by the transaction's coordinator, or from 12
 on adds the partition to it (KIP-890). Where flush.messages or flush.before.acks asks for it, the answer waits for the
-disk.
+disk. A batch that takes long to check is checked in steps between other requests; all that may change meanwhile
+(leadership, properties, transaction, sequence) is looked at when it is appended.
 """
 
 from collections.abc import Generator
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from twisted.internet.defer import Deferred
 
 from odradek.log.log_append import AppendInfo
-from odradek.log.validation import NotOneBatchError, RejectedRecordsError
+from odradek.log.record_check import RejectedRecordsError
+from odradek.log.validation import CheckedRecords, LongValidation, NotOneBatchError
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages.produce import (
     ProduceRequest,
@@ -29,6 +32,7 @@ from odradek.protocol.messages.produce import (
     ProduceResponseTopicProduceResponse,
 )
 from odradek.protocol.schema import rows
+from odradek.protocol.streaming import Step
 from odradek.server.purgatory import DelayedOperation
 from odradek.server.request import NO_RESPONSE, CloseConnection
 from odradek.server.waits import shield, wait_for_all
@@ -119,7 +123,7 @@ class _Appends:
     """The appends of one request, and what its response waits for."""
 
     __slots__ = (
-        "_context", "_flushes", "_has_failed", "_request", "_services", "_topics", "_unfinished", "_verified",
+        "_context", "_flushes", "_has_failed", "_later", "_request", "_services", "_topics", "_unfinished", "_verified",
     )  # fmt: skip
 
     def __init__(
@@ -132,28 +136,34 @@ class _Appends:
         self._topics: list[ProduceResponseTopicProduceResponse] = []
         self._unfinished: _Unfinished = {}
         self._flushes: list[Deferred[Any]] = []
+        self._later: list[Generator[Step, None, None]] = []
         self._has_failed = False
 
     def run(self) -> Self:
-        """Append all batches in one step."""
+        """Append all batches in one step, but for those that take long to check."""
         now_ms = self._services.now_ms()
         for topic in self._request.topic_data:
             answered = self._begin_topic(topic)
             for data in topic.partition_data:
-                answered.append(self._append(topic, data, now_ms))
+                self._begin_append(topic, data, answered, now_ms)
         return self
 
     def run_in_steps(self) -> Generator[None, None, Self]:
-        """Append one batch in each step."""
+        """As `run`, one batch in each step."""
         for topic in self._request.topic_data:
             answered = self._begin_topic(topic)
             for data in topic.partition_data:
-                answered.append(self._append(topic, data, self._services.now_ms()))
+                self._begin_append(topic, data, answered, self._services.now_ms())
                 yield
         return self
 
     def finish(self) -> Any:
         """The response, or a Deferred of it. Raises CloseConnection if a failure has no other way to be reported."""
+        if self._later:
+            record_work = self._services.record_work
+            waits = [record_work.run(steps, ends_with_client=False) for steps in self._later]
+            self._later = []
+            return wait_for_all(waits).addCallback(lambda _: self.finish())
         if self._request.acks == 0:
             if self._has_failed:
                 raise CloseConnection(f"a produce with acks=0 failed: {_first_error(self._topics)}")
@@ -172,15 +182,61 @@ class _Appends:
         )
         return answered
 
+    def _begin_append(
+        self,
+        topic: ProduceRequestTopicProduceData,
+        data: ProduceRequestPartitionProduceData,
+        answered: list[ProduceResponsePartitionProduceResponse],
+        now_ms: int,
+    ) -> None:
+        try:
+            answered.append(self._append(topic, data, now_ms))
+        except LongValidation as validation:
+            self._later.append(self._check_and_append(topic, data, answered, len(answered), validation))
+            answered.append(ProduceResponsePartitionProduceResponse(index=data.index))
+
+    def _check_and_append(
+        self,
+        topic: ProduceRequestTopicProduceData,
+        data: ProduceRequestPartitionProduceData,
+        answered: list[ProduceResponsePartitionProduceResponse],
+        position: int,
+        validation: LongValidation,
+    ) -> Generator[Step, None, None]:
+        """Check a large batch in steps, then append it if that may still be done."""
+        from odradek.log.long_validation import check_in_steps
+
+        now_ms = self._services.now_ms
+        while True:
+            try:
+                checked = yield from check_in_steps(validation.batch, validation.config, now_ms())
+                answered[position] = self._append(topic, data, now_ms(), checked)
+                return
+            except LongValidation as again:
+                # The topic's properties have changed meanwhile, or it is another topic of that name.
+                validation = again
+            except KafkaError as error:
+                self._has_failed = True
+                answered[position] = _failed_row(data.index, error, self._find(topic, data.index))
+                return
+
+    def _find(self, topic: ProduceRequestTopicProduceData, index: int) -> "Partition | None":
+        with suppress(KafkaError):
+            return find_partition(self._services, topic, index, self._context.api_version)
+        return None
+
     def _append(
-        self, topic: ProduceRequestTopicProduceData, data: ProduceRequestPartitionProduceData, now_ms: int
+        self,
+        topic: ProduceRequestTopicProduceData,
+        data: ProduceRequestPartitionProduceData,
+        now_ms: int,
+        checked: CheckedRecords | None = None,
     ) -> ProduceResponsePartitionProduceResponse:
+        """Append one batch, and return its row of the response. Raises LongValidation, with nothing appended."""
         request = self._request
         partition: Partition | None = None
         try:
-            partition = _find_writable(
-                self._services, self._context, request, topic, data.index, self._verified
-            )
+            partition = _find_writable(self._services, self._context, request, topic, data.index, self._verified)
             # The log is what it was then: whom the append wakes may find its disk broken.
             log: Any = partition.log
             info = partition.append_as_leader(
@@ -189,6 +245,7 @@ class _Appends:
                 now_ms=now_ms,
                 produce_version=self._context.api_version,
                 is_verified=self._verified is not None and self._verified.may_append(partition),
+                checked=checked,
             )
         except KafkaError as error:
             self._has_failed = True
