@@ -173,8 +173,8 @@ def _drop_nothing() -> None:
     """In place of what is never called again."""
 
 
-def _expect_stop(failure: Failure) -> None:
-    failure.trap(SchedulerStopped)
+def _expect_stop(failure: Failure) -> Failure | None:
+    return None if isinstance(failure.value, SchedulerStopped) else failure
 
 
 class CompletionQueue:

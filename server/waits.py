@@ -62,7 +62,7 @@ def shield(begun: Deferred[T]) -> Deferred[T]:
     outcome: Wait[T] = Wait(lambda: describe_wait(begun))
 
     def report_unheard(failure: Failure) -> Failure:
-        if outcome.called and not failure.check(*_EXPECTED):
+        if outcome.called and not isinstance(failure.value, _EXPECTED):
             logger.error("the request of a client that is gone failed; please report it", exc_info=failure.value)
         return failure
 
