@@ -62,12 +62,15 @@ class PartitionLog(LogAppend):
         try:
             if offset >= upper_offset:
                 if offset == end_offset:
-                    # A consumer that waits here asks for this offset again when something was appended.
-                    self._active.add_hint(offset, self._active.size_bytes)
+                    self.add_end_hint()
                 return None
             return self._read(offset, max_bytes, min(upper_offset, end_offset), at_least_one)
         except OSError as error:
             raise self._unreadable(error) from error
+
+    def add_end_hint(self) -> None:
+        """A consumer waits at the log's end: it asks for this offset again when something was appended."""
+        self._active.add_hint(self.log_end_offset, self._active.size_bytes)
 
     def _read(self, offset: int, max_bytes: int, upper_offset: int, at_least_one: bool) -> FileRegion | None:
         index = len(self._bases) - 1

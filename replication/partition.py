@@ -146,10 +146,14 @@ class Partition:
 
     def take_offline(self) -> None:
         """The log's directory failed: from now on everything is refused with KAFKA_STORAGE_ERROR."""
+        self.release_log()
+        self.wake_watchers()
+
+    def release_log(self) -> None:
+        """Use the log no longer; `wake_watchers` is to follow."""
         self.log = None
         self._leader_log = None
         self._follows_log_end = False
-        self.wake_watchers()
 
     def retire(self) -> None:
         """The topic was deleted, or the replica went elsewhere.

@@ -354,9 +354,14 @@ class ReplicaManager:
             self.directory_failed(failure.directory)
 
     def directory_failed(self, directory: str, partitions: Collection[tuple[str, int]] = ()) -> None:
-        """A log directory failed: its partitions go offline, whichever of them noticed it."""
+        """A log directory failed: its partitions go offline, whichever of them noticed it.
+
+        All of them before any request that waits for one is woken: it would read another and find the failure again.
+        """
         failed = [p for p in self.partitions.values() if p.log is not None and p.log.log_directory == directory]
         for partition in failed:
-            partition.take_offline()
+            partition.release_log()
+        for partition in failed:
+            partition.wake_watchers()
         if failed:
             logger.error("log directory offline directory=%s partitions=%d", directory, len(failed))

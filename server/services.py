@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from odradek.server.group_coordinators import GroupCoordinatorRuntime
     from odradek.server.image_cache import ImageCache
     from odradek.server.marker_sender import MarkerSender
+    from odradek.server.purgatory import CompletionQueue
     from odradek.server.record_work import RecordWork
     from odradek.server.request import EncodedBody
     from odradek.server.slices import Slices
@@ -84,6 +85,13 @@ class Services:
         self.producer_ids: ProducerIdManager
         self.record_work: RecordWork
         self.replicas: ReplicaManager
+
+    @cached_property
+    def completions(self) -> "CompletionQueue":
+        """Retries requests that wait in the purgatory."""
+        from odradek.server.purgatory import CompletionQueue
+
+        return CompletionQueue(self.slices)
 
     @cached_property
     def topics(self) -> "TopicAdmin":
