@@ -36,9 +36,9 @@ Odradek presents itself as Apache Kafka 4.3. Every version listed is served whol
 
 _LIMITS_NOTE: Final = f"""
 A request with more array elements than the last column allows, all its arrays together, closes the connection with a
-line in the log; so does one with more than {MAX_TAGGED_FIELDS:,} tagged fields in one place, and one whose response would
-exceed {MAX_RESPONSE_BYTES >> 20} MiB. Apache Kafka has no such limits, and runs out of memory. No client comes near them:
-a fetch of 200,000 partitions has at most 400,000 elements.
+line in the log; so does one with more than {MAX_TAGGED_FIELDS:,} tagged fields in one place, and one whose response
+would exceed {MAX_RESPONSE_BYTES >> 20} MiB. Apache Kafka has no such limits, and runs out of memory. No client comes
+near them: a fetch of 200,000 partitions has at most 400,000 elements.
 """
 
 _PRODUCE_NOTE: Final = """
