@@ -60,8 +60,8 @@ class TopicResolver(Protocol):
         """The topic's name, or None if no topic has that id."""
         ...
 
-    def has_partition(self, name: str, partition: int) -> bool:
-        """Whether the topic exists and has the partition."""
+    def partition_count(self, name: str) -> int:
+        """The number of the topic's partitions, or 0 if there is no such topic."""
         ...
 
 
@@ -93,7 +93,8 @@ def split_commit(
                 error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         bad = topic.partitions
         if error is ErrorCode.NONE:
-            exists = [topics.has_partition(topic.name, item.partition_index) for item in topic.partitions]
+            count = topics.partition_count(topic.name)
+            exists = [0 <= item.partition_index < count for item in topic.partitions]
             good = list(compress(topic.partitions, exists))
             bad = list(compress(topic.partitions, map(not_, exists)))
             error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -242,7 +243,8 @@ def split_delete(
         if not may_read(topic.name):
             error = ErrorCode.TOPIC_AUTHORIZATION_FAILED
         else:
-            exists = [topics.has_partition(topic.name, item.partition_index) for item in topic.partitions]
+            count = topics.partition_count(topic.name)
+            exists = [0 <= item.partition_index < count for item in topic.partitions]
         good = list(compress(topic.partitions, exists))
         bad = list(compress(topic.partitions, map(not_, exists)))
         if good:

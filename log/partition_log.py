@@ -5,6 +5,7 @@ Sources: Kafka documentation ("Log"), KIP-101 (leader epochs), KIP-107 (DeleteRe
 
 import logging
 from bisect import bisect_right
+from collections.abc import Generator
 
 from odradek.log import checkpoints, producer_replay, retention, timestamps
 from odradek.log.filesystem import DiskFullError, FileRegion, LogDirFailure, is_disk_full, remove_if_exists
@@ -29,6 +30,7 @@ from odradek.log.validation import Origin
 from odradek.protocol.compression import CompressionError
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.record_batch import InvalidRecordError
+from odradek.protocol.streaming import Step
 
 logger = logging.getLogger(__name__)
 
@@ -61,12 +63,15 @@ class PartitionLog(LogAppend):
         try:
             if offset >= upper_offset:
                 if offset == end_offset:
-                    # A consumer that waits here asks for this offset again when something was appended.
-                    self._active.add_hint(offset, self._active.size_bytes)
+                    self.add_end_hint()
                 return None
             return self._read(offset, max_bytes, min(upper_offset, end_offset), at_least_one)
         except OSError as error:
             raise self._unreadable(error) from error
+
+    def add_end_hint(self) -> None:
+        """A consumer waits at the log's end: it asks for this offset again when something was appended."""
+        self._active.add_hint(self.log_end_offset, self._active.size_bytes)
 
     def _read(self, offset: int, max_bytes: int, upper_offset: int, at_least_one: bool) -> FileRegion | None:
         index = len(self._bases) - 1
@@ -122,17 +127,24 @@ class PartitionLog(LogAppend):
         """The leader epoch that wrote `offset`; -1 if unknown."""
         return self.leader_epochs.epoch_for(offset)
 
-    def offset_for_timestamp(self, timestamp: int) -> TimestampOffset | None:
-        """The first record, in offset order, with this timestamp or a later one. The caller bounds it by HW or LSO."""
+    def offset_for_timestamp(self, timestamp: int) -> Generator[Step, None, TimestampOffset | None]:
+        """Find the first record, in offset order, with this timestamp or a later one, in steps.
+
+        The caller bounds it by HW or LSO.
+        """
         try:
-            return timestamps.offset_for_timestamp(self.segments, timestamp, self.log_start_offset)
+            while True:
+                start_offset = self.log_start_offset
+                found = yield from timestamps.offset_for_timestamp(self.segments, timestamp, start_offset)
+                if found is None or found.offset >= self.log_start_offset:
+                    return found
         except (OSError, InvalidRecordError, CompressionError) as error:
             raise self._unreadable(error) from error
 
-    def offset_of_max_timestamp(self) -> TimestampOffset | None:
-        """The first record that bears the largest timestamp of the log (KIP-734)."""
+    def offset_of_max_timestamp(self) -> Generator[Step, None, TimestampOffset | None]:
+        """Find the first record that bears the largest timestamp of the log, in steps (KIP-734)."""
         try:
-            return timestamps.offset_of_max_timestamp(self.segments)
+            return (yield from timestamps.offset_of_max_timestamp(self.segments))
         except (OSError, InvalidRecordError, CompressionError) as error:
             raise self._unreadable(error) from error
 
@@ -372,11 +384,11 @@ class PartitionLog(LogAppend):
 
     # Flush and close
 
-    def flush_due_offset(self, now_ms: int) -> int | None:
+    def flush_due_offset(self, monotonic_ms: int) -> int | None:
         """Up to where the log ought to be flushed now, by flush.messages, flush.ms or a roll; None if nowhere."""
         unflushed = self.log_end_offset - self.flushed_offset
         if unflushed > 0 and (
-            unflushed >= self._flush_messages or now_ms - self.last_flush_ms >= self.config.flush_ms
+            unflushed >= self._flush_messages or monotonic_ms - self.last_flush_ms >= self.config.flush_ms
         ):
             return self.log_end_offset
         return self._active.base_offset if self._unsynced_segments else None
@@ -423,7 +435,7 @@ class PartitionLog(LogAppend):
         self._flush_tasks.append(task)
         return task
 
-    def finish_flush(self, task: FlushTask, now_ms: int) -> None:
+    def finish_flush(self, task: FlushTask, monotonic_ms: int) -> None:
         """The task ran: all below its target is durable, unless the disk failed meanwhile."""
         self._flush_tasks.remove(task)
         if self.failure is not None:
@@ -431,9 +443,9 @@ class PartitionLog(LogAppend):
         self.flushed_offset = max(self.flushed_offset, task.target_offset)
         self._is_new = False
         self._unsynced_segments = [s for s in self._unsynced_segments if s not in task.sealed_segments]
-        self.last_flush_ms = now_ms
+        self.last_flush_ms = monotonic_ms
 
-    def flush(self, now_ms: int, target_offset: int | None = None) -> None:
+    def flush(self, monotonic_ms: int, target_offset: int | None = None) -> None:
         """All three steps of a flush at once; blocks. Raises LogDirFailure."""
         task = self.prepare_flush(target_offset)
         if task is not None:
@@ -442,9 +454,9 @@ class PartitionLog(LogAppend):
             except LogDirFailure as failure:
                 self.failure = failure
                 raise
-            self.finish_flush(task, now_ms)
+            self.finish_flush(task, monotonic_ms)
 
-    def close(self, now_ms: int) -> None:
+    def close(self, monotonic_ms: int) -> None:
         """Make everything durable, so that the next start need not recover. Blocks.
 
         Raises LogDirFailure; DiskFullError if there is no room for all that a start relies on: the next one recovers.
@@ -455,7 +467,7 @@ class PartitionLog(LogAppend):
             self._write_epochs()
             self._active.seal()
             self._unsynced_segments.append(self._active)
-            self.flush(now_ms, self.log_end_offset)
+            self.flush(monotonic_ms, self.log_end_offset)
             if self._unsynced_segments:
                 # An empty active segment lies behind every flush, and has files all the same.
                 for kind in (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX):

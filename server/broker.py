@@ -48,6 +48,7 @@ from odradek.server.fetch_sessions import FetchSessionCache
 from odradek.server.flusher import Flusher
 from odradek.server.producer_id_floor import settle_producer_ids
 from odradek.server.reactor import install as install_reactor
+from odradek.server.record_work import RecordWork
 from odradek.server.request import RequestContext
 from odradek.server.services import Services
 from odradek.server.slices import Slices
@@ -88,7 +89,11 @@ class Broker:
         self._now_ms = surroundings.now_ms
         self._random = surroundings.random_source
         slices = Slices(self._reactor, surroundings.monotonic, surroundings.slice_s)
-        self.services = Services(config, self._reactor, self._now_ms, self._random, slices)
+        self.services = Services(
+            config, self._reactor, self._now_ms, surroundings.monotonic_ms, self._random, slices,
+            surroundings.run_in_thread,
+        )
+        self.services.record_work = RecordWork(slices, surroundings.run_in_thread)
         self._store: MetadataStore | None = None
         self._fs = surroundings.fs
         self._dispatch = Dispatch(self.services)
@@ -144,7 +149,7 @@ class Broker:
             if coordinators is not None:
                 coordinators.stop()
         if hasattr(self.services, "logs"):
-            self.services.logs.close(self._now_ms(), self._epoch())
+            self.services.logs.close(self.services.monotonic_ms(), self._epoch())
         if self._store is not None:
             store, self._store = self._store, None
             try:
@@ -213,7 +218,7 @@ class Broker:
         await self._load_logs(store, cluster_id, adoption)
         configs = services.configs = self._topic_configs = BrokerConfigs(self.config.node_id, self.config, image)
         configs.listeners.append(self._on_config)
-        services.flusher = Flusher(services.logs, self._now_ms, self._reactor)
+        services.flusher = Flusher(services.logs, self._reactor)
         services.replicas = ReplicaManager(
             self.config.node_id, image, configs, services.logs, self._now_ms, services.flusher.request
         )
@@ -394,13 +399,12 @@ class Broker:
             self._reactor.callLater(_CATCH_UP_S, self._on_store_session, SessionEvent.CONNECTED)
 
     def _run_background(self) -> None:
-        now_ms = self._now_ms()
         try:
-            next_ms = self.services.logs.run_due(now_ms)
+            delay_ms = self.services.logs.run_due(self._now_ms())
         except Exception:
             logger.exception("background work failed and will be tried again; please report it")
-            next_ms = now_ms + 1000
-        delay_s = min(max(next_ms - self._now_ms(), 1) / 1000, 60.0)
+            delay_ms = 1000
+        delay_s = min(max(delay_ms, 1) / 1000, 60.0)
         self._background = self._reactor.callLater(delay_s, self._run_background)
 
     def _epoch(self) -> int:

@@ -45,7 +45,7 @@ class SimulatedMetadata:
         """A session for one life of a broker; those of earlier lives are over."""
         server = self._servers.get(directory)
         if server is None:
-            server = self._servers[directory] = MemoryMetadataServer(self._world.now_ms)
+            server = self._servers[directory] = MemoryMetadataServer(self._world.wall_clock.now_ms)
         table, watches, now_ms = server.parts
         last = self._sessions.get(directory)
         if last is not None:

@@ -25,6 +25,7 @@ from odradek.replication.partition import Partition
 from odradek.server.broker import Broker
 from odradek.server.handlers.delete_records import _PendingRequest
 from odradek.server.marker_sender import MarkerSender
+from odradek.server.surroundings import Surroundings
 from odradek.simulation.checker import ViolationKind
 from odradek.simulation.clients.workload import make_clients
 from odradek.simulation.run import Report, run_seed
@@ -205,9 +206,9 @@ def _failed_syncs_count(old: Any) -> Any:
 def _stated_timestamps_count(old: Any) -> Any:
     """The largest timestamp of a batch is the one that its header states."""
 
-    def check_batch_records(header: Any, *arguments: Any) -> tuple[int, bool]:
-        _, is_numbered = old(header, *arguments)
-        return header.max_timestamp, is_numbered
+    def check_batch_records(header: Any, *arguments: Any) -> tuple[int, bool, int]:
+        _, is_numbered, size_bytes = old(header, *arguments)
+        return header.max_timestamp, is_numbered, size_bytes
 
     return check_batch_records
 
@@ -385,6 +386,13 @@ SAFEGUARDS: Final = (
         ((offset_commands, "_is_other_topic", _replaced_by(lambda *arguments: False)),),
         (_K.OFFSET_INVENTED,),
         2,
+    ),
+    Safeguard(
+        "monotonic-clock",
+        "Sessions and rebalances end by the monotonic clock.",
+        ((Surroundings, "monotonic_ms", _replaced_by(lambda self: self.now_ms())),),
+        (_K.ODD_ANSWER, "no answer in", "still has members"),
+        22,
     ),
 )
 

@@ -15,6 +15,7 @@ from odradek.protocol.messages import describe_log_dirs as dld
 from odradek.protocol.messages import describe_topic_partitions as dtp
 from odradek.protocol.messages import find_coordinator as fc
 from odradek.protocol.messages import offset_commit as oc
+from odradek.protocol.messages import offset_delete as od
 from odradek.protocol.messages import offset_fetch as of
 from odradek.protocol.messages import offset_for_leader_epoch as epochs
 from odradek.replication.tests.support import Cluster
@@ -31,7 +32,8 @@ from odradek.server.handlers import (
     topic_partitions,
 )
 from odradek.server.request import RequestContext
-from odradek.server.slices import ROWS_PER_STEP, Slices
+from odradek.server.slices import ROWS_PER_STEP
+from odradek.server.tests.background import background
 
 PARTITIONS = 300
 
@@ -41,7 +43,8 @@ class World:
 
     def __init__(self):
         self.clock = Clock()
-        self.slices = Slices(self.clock, self.clock.seconds, slice_s=0)
+        shared = background(self.clock, slice_s=0)
+        self.slices = shared["slices"]
         self.reactor = self.clock
         cluster = self.cluster = Cluster()
         self.metadata, self.replicas = cluster.image, cluster.replicas
@@ -50,8 +53,8 @@ class World:
         self.config = SimpleNamespace(max_request_partition_size_limit=2000)
         create(cluster, new("t", PARTITIONS), new("u", 3), new(GROUP_METADATA_TOPIC, 1))
         self.groups = GroupCoordinatorRuntime(
-            GroupSettings(), reactor=self.clock, now_ms=lambda: 0, random_uuid=lambda: "id",
-            partition_count=lambda: 1, load_buffer_bytes=1 << 20,
+            GroupSettings(), reactor=self.clock, now_ms=lambda: 0, monotonic_ms=lambda: 0,
+            random_uuid=lambda: "id", partition_count=lambda: 1, load_buffer_bytes=1 << 20, **shared,
         )  # fmt: skip
         self.groups.lead(self.replicas.get(GROUP_METADATA_TOPIC, 0))
         self.iterate()
@@ -220,6 +223,26 @@ class TestOffsetFetch:
         assert [row.committed_offset for row in topics[1].partitions] == [
             -1 if n % 2 else n for n in range(PARTITIONS)
         ]
+
+    def test_as_of_one_moment(self, world):
+        """A transaction's offsets are seen together or not at all; a long fetch takes several steps."""
+        context = RequestContext("host", "PLAINTEXT")
+        context.api_version = 9
+        request = of.OffsetFetchRequest(groups=[of.OffsetFetchRequestGroup(group_id="g", topics=None)])
+        answers = []
+        group_offsets.offset_fetch(world, context, request).addCallback(answers.append)
+        assert not answers
+        items = [oc.OffsetCommitRequestPartition(partition_index=n, committed_offset=1000) for n in range(PARTITIONS)]
+        commit = oc.OffsetCommitRequest(
+            group_id="g", topics=[oc.OffsetCommitRequestTopic(name="t", partitions=items)]
+        )
+        group_offsets.offset_commit(world, context, commit)
+        world.iterate()
+        [group] = answers[0].groups
+        assert [row.committed_offset for row in group.topics[0].partitions] == list(range(0, PARTITIONS, 2))
+        delete = [od.OffsetDeleteRequestPartition(partition_index=n) for n in range(1, PARTITIONS, 2)]
+        topics = [od.OffsetDeleteRequestTopic(name="t", partitions=delete)]
+        world.ask(group_offsets.offset_delete, od.OffsetDeleteRequest(group_id="g", topics=topics), 0)
 
     def test_none(self, world):
         groups = [of.OffsetFetchRequestGroup(group_id="other", topics=topics) for topics in (None, [])]

@@ -54,12 +54,16 @@ def check_offsets(evidence: Evidence) -> Iterator[Violation]:
 def _may_be_left(evidence: Evidence, partition: Partition) -> bool:
     """Return whether offsets of a deleted topic may be there for lack of a deletion that a crash prevented, or took.
 
+    Or that the disk refused, until a stop.
+
     Those of a name without a topic are of no topic's consumers, those of a topic that is there only for its own.
     """
     topic, is_life, _ = partition[0].partition("#")
     if not any(life.topic == topic for life in evidence.history.topics.lives):
         return False
-    return len(evidence.crashes(OFFSETS_TOPIC)) > 0 if is_life else bool(evidence.history.crashes)
+    if is_life:
+        return len(evidence.crashes(OFFSETS_TOPIC)) > 0
+    return bool(evidence.history.crashes) or evidence.history.has_unfinished_end
 
 
 class _Positions:

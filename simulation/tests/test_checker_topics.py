@@ -191,6 +191,17 @@ def test_a_topic_shows_an_offset_of_the_one_before(story):
     assert story.found() == {"OFFSET_INVENTED"}
 
 
+def test_offsets_of_a_deleted_topic_are_left_only_if_the_disk_refused_something(story):
+    life = create(story, 1)
+    commit = story.history.begin_commit("o", "g", FIRST, 7)
+    story.history.end_commit(commit, Outcome.OK)
+    delete(story, life)
+    story.final.offsets["g", ("t", 0)] = 7
+    assert story.found() == {"OFFSET_INVENTED"}
+    story.history.has_unfinished_end = True
+    assert story.found() == set()
+
+
 def test_a_topic_of_an_owner_outlives_a_loss_of_power():
     story = Story(overrides={"t": True})
     create(story, 1)
