@@ -4,7 +4,7 @@ Small steps at their times, with whatever blocks given to a thread; a directory 
 """
 
 import logging
-from collections.abc import Callable, Container, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -201,12 +201,18 @@ class LogUpkeep:
         return False
 
     def describe_directories(
-        self, partitions: Container[Key] | None = None
+        self, partitions: Iterable[Key] | None = None
     ) -> Generator[None, None, list[DirectoryDescription]]:
         """Describe every directory, with the sizes of its logs or of those asked for; a generator of steps."""
+        wanted: set[Key] = set()
+        for number, key in enumerate(partitions or (), 1):
+            if key in self._logs:
+                wanted.add(key)
+            if number % _VISITS_PER_STEP == 0:
+                yield
         sizes: dict[str, list[LogSize]] = {path: [] for path in self.directories}
         for number, (key, log) in enumerate(list(self._logs.items()), 1):
-            if (partitions is None or key in partitions) and self._logs.get(key) is log:
+            if (partitions is None or key in wanted) and self._logs.get(key) is log:
                 sizes[log.log_directory].append(LogSize(log.topic, log.partition, log.size_bytes))
             if number % _VISITS_PER_STEP == 0:
                 yield
