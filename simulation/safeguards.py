@@ -378,14 +378,14 @@ SAFEGUARDS: Final = (
         "A start of the log is on the disk before DeleteRecords is answered.",
         ((_PendingRequest, "answer", _answered_before_it_is_saved),),
         (_K.DELETION_UNDONE,),
-        17,
+        24,
     ),
     Safeguard(
         "topic-ids",
         "Offsets of an earlier topic of the same name are not returned.",
         ((offset_commands, "_is_other_topic", _replaced_by(lambda *arguments: False)),),
         (_K.OFFSET_INVENTED,),
-        2,
+        24,
     ),
     Safeguard(
         "monotonic-clock",
