@@ -298,7 +298,7 @@ SAFEGUARDS: Final = (
         "A sync that failed takes the directory offline.",
         ((FlushTask, "run", _failed_syncs_count),),
         (_K.LOST_WRITE, _K.LOST_TRANSACTION, _K.OFFSET_BACK, _K.TWO_VALUES),
-        279,
+        453,
     ),
     Safeguard(
         "write-errors",
