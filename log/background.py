@@ -1,7 +1,8 @@
 """Work that is due at a time, in small steps, with whatever blocks handed to a thread.
 
-The owner of the clock calls `run_due(now_ms)` and comes again at the time it returns. Blocking work goes through a
-`RunInThread`: the server gives Twisted's thread pool, tests and tools run it at once.
+`Schedule` has the monotonic clock and is given delays. Its owner calls `run_due(now_ms)`, with the wall clock, which is
+what records are compared with, and calls again after the time it returns. Blocking work goes through a `RunInThread`:
+the server gives Twisted's thread pool, tests and tools run it at once.
 """
 
 import heapq
@@ -32,7 +33,10 @@ def run_inline(work: Callable[[], None], done: Done) -> None:
 
 
 class Job:
-    """Something done again and again. `step(now_ms)` does a small part; whether there is more to do at once."""
+    """Something done again and again. `step(now_ms)` does a small part; whether there is more to do at once.
+
+    `due_ms` is on the schedule's monotonic clock, `now_ms` the wall clock.
+    """
 
     __slots__ = ("due_ms", "interval_ms", "step")
 
@@ -69,32 +73,34 @@ class Sweep(Generic[Item]):
 
 
 class Schedule:
-    """Jobs, and actions that are done once at their time."""
+    """Jobs, and actions that are done once at their time. A step of the wall clock neither delays nor hastens them."""
 
-    def __init__(self) -> None:
+    def __init__(self, monotonic_ms: Callable[[], int]) -> None:
+        self._monotonic_ms = monotonic_ms
         self.jobs: list[Job] = []
         self._once: list[tuple[int, int, Callable[[], None]]] = []
         self._added = 0
 
-    def add(self, step: Callable[[int], bool], interval_ms: int, first_due_ms: int) -> Job:
-        job = Job(step, interval_ms, first_due_ms)
+    def add(self, step: Callable[[int], bool], interval_ms: int, first_delay_ms: int) -> Job:
+        job = Job(step, interval_ms, self._monotonic_ms() + first_delay_ms)
         self.jobs.append(job)
         return job
 
-    def once(self, due_ms: int, action: Callable[[], None]) -> None:
+    def once(self, delay_ms: int, action: Callable[[], None]) -> None:
         self._added += 1
-        heapq.heappush(self._once, (due_ms, self._added, action))
+        heapq.heappush(self._once, (self._monotonic_ms() + delay_ms, self._added, action))
 
     def run_due(self, now_ms: int) -> int:
-        """Do what is due; when to come again. A job that throws is left for its next time."""
+        """Do what is due; in how many ms to come again. A job that throws is left for its next time."""
+        monotonic_ms = self._monotonic_ms()
         for job in self.jobs:
-            if job.due_ms <= now_ms:
-                job.due_ms = now_ms + max(job.interval_ms, _LEAST_INTERVAL_MS)
+            if job.due_ms <= monotonic_ms:
+                job.due_ms = monotonic_ms + max(job.interval_ms, _LEAST_INTERVAL_MS)
                 if job.step(now_ms):
-                    job.due_ms = now_ms
-        while self._once and self._once[0][0] <= now_ms:
+                    job.due_ms = monotonic_ms
+        while self._once and self._once[0][0] <= monotonic_ms:
             heapq.heappop(self._once)[2]()
         dues = [job.due_ms for job in self.jobs]
         if self._once:
             dues.append(self._once[0][0])
-        return max(now_ms, min(dues, default=now_ms))
+        return max(0, min(dues, default=monotonic_ms) - self._monotonic_ms())

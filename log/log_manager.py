@@ -85,9 +85,10 @@ class LogManager(LogUpkeep):
 
     `directories` are absolute paths. `topic_config` gives a topic's properties, None for a topic it does not know,
     which then has `default_config`. `random_bytes(n)` is the source of ids. `on_directory_failure(path, partitions)`
-    is called when a directory goes offline. `monotonic` (seconds) times recovery and, with `sleep`, paces compaction
-    in a thread; `start_compaction_worker` starts a process for it, without which all of it goes on in threads.
-    `run_compaction` gives compactions threads of their own; without it they take those of `run_in_thread`.
+    is called when a directory goes offline. `monotonic` (seconds) times the work behind the logs and, with `sleep`,
+    paces compaction in a thread; `now_ms` of the methods is the wall clock. `start_compaction_worker` starts a process
+    for compaction, without which all of it goes on in threads. `run_compaction` gives compactions threads of
+    their own; without it they take those of `run_in_thread`.
     """
 
     def __init__(
@@ -128,7 +129,6 @@ class LogManager(LogUpkeep):
         self._topic_config = topic_config
         self._random_bytes = random_bytes
         self._choose_jitter_ms = choose_jitter_ms
-        self._monotonic = monotonic
         self._topic_ids: dict[Key, bytes] = {}
         self._untidy: set[str] = set()
         self.has_found_strays = False
@@ -155,7 +155,7 @@ class LogManager(LogUpkeep):
             for directory in self.directories.values():
                 directory.unlock()
             raise
-        self._plan(now_ms)
+        self._plan()
 
     def _check_identity(self) -> None:
         metas = {}
@@ -210,7 +210,7 @@ class LogManager(LogUpkeep):
             for entry, verdict in found:
                 path = f"{directory.path}/{entry.name}"
                 if entry.suffix == DELETE_SUFFIX:
-                    self._remove_tree_later(path, now_ms + self.default_config.file_delete_delay_ms)
+                    self._remove_tree_later(path, self.default_config.file_delete_delay_ms)
                 elif entry.suffix:
                     logger.warning("not serving directory=%s", path)
                 elif verdict is Verdict.SERVE:
@@ -291,6 +291,7 @@ class LogManager(LogUpkeep):
                     *key,
                     config,
                     now_ms=now_ms,
+                    monotonic_ms=self._monotonic_ms(),
                     is_clean=directory.was_clean,
                     log_start_offset=offsets[LOG_START_OFFSETS_FILE].get(key, 0),
                     recovery_point=offsets[RECOVERY_POINTS_FILE].get(key, 0),
@@ -304,7 +305,7 @@ class LogManager(LogUpkeep):
                     log.directory_unsynced()
                 if config.flush_before_acks and not directory.was_clean:
                     # What was found may be in memory only, and is about to be read.
-                    log.flush(now_ms)
+                    log.flush(self._monotonic_ms())
             except (LogDirFailure, DamagedLogError, MalformedFileError, OSError) as error:
                 failure = error
             except DiskFullError as error:
@@ -435,6 +436,7 @@ class LogManager(LogUpkeep):
                 *key,
                 self._config_of(key[0]),
                 now_ms=now_ms,
+                monotonic_ms=self._monotonic_ms(),
                 is_clean=True,
                 producer_expiration_ms=self.settings.producer_id_expiration_ms,
                 choose_jitter_ms=self._choose_jitter_ms,
@@ -471,7 +473,7 @@ class LogManager(LogUpkeep):
 
         self._run(parent, sync)
 
-    def delete_log(self, topic: str, partition: int, now_ms: int) -> None:
+    def delete_log(self, topic: str, partition: int) -> None:
         """Take the log out; its renamed directory goes after file.delete.delay.ms. Raises LogDirFailure.
 
         A log that is not served, since its files are damaged, goes as well. One in a directory that is offline is only
@@ -480,7 +482,7 @@ class LogManager(LogUpkeep):
         log = self._logs.get((topic, partition))
         config = self.default_config if log is None else log.config
         for path in self._take_out(topic, partition, DELETE_SUFFIX):
-            self._remove_tree_later(path, now_ms + config.file_delete_delay_ms)
+            self._remove_tree_later(path, config.file_delete_delay_ms)
 
     def mark_stray(self, topic: str, partition: int) -> None:
         """Take out a log that no topic of the cluster has; its renamed directory is kept.
@@ -559,13 +561,13 @@ class LogManager(LogUpkeep):
     def truncate_to(self, topic: str, partition: int, offset: int, now_ms: int) -> None:
         """Cut the log, and its checkpoints with it, before anything new is appended. Blocks; raises LogDirFailure."""
         log = self._logs[topic, partition]
-        self.remove_later(log, self._attempt(log, lambda: log.truncate_to(offset, now_ms)), now_ms)
+        self.remove_later(log, self._attempt(log, lambda: log.truncate_to(offset, now_ms)))
         self._lower_checkpoints(log, offset)
 
     def start_over(self, topic: str, partition: int, offset: int, now_ms: int) -> None:
         """Empty the log and let it begin at `offset`. Blocks; raises LogDirFailure."""
         log = self._logs[topic, partition]
-        self.remove_later(log, self._attempt(log, lambda: log.start_over(offset, now_ms)), now_ms)
+        self.remove_later(log, self._attempt(log, lambda: log.start_over(offset, now_ms)))
         self._lower_checkpoints(log, offset)
 
     def _attempt(self, log: PartitionLog, change: Callable[[], list[DeletedSegment]]) -> list[DeletedSegment]:
@@ -600,11 +602,11 @@ class LogManager(LogUpkeep):
 
     # Close
 
-    def close(self, now_ms: int, broker_epoch: int = -1) -> None:
+    def close(self, monotonic_ms: int, broker_epoch: int = -1) -> None:
         """Make everything durable and note a clean stop. Blocks."""
         self.cleaner.close()
         failures: list[tuple[str, LogDirFailure | DiskFullError]] = []
-        closings = [_closing(log, now_ms, failures) for log in self._logs.values()]
+        closings = [_closing(log, monotonic_ms, failures) for log in self._logs.values()]
         self._run_all(closings, self.settings.num_recovery_threads_per_data_dir * len(self.directories))
         for path, failure in failures:
             self.fail_directory(path, failure)
@@ -626,11 +628,11 @@ class LogManager(LogUpkeep):
 
 
 def _closing(
-    log: PartitionLog, now_ms: int, failures: list[tuple[str, LogDirFailure | DiskFullError]]
+    log: PartitionLog, monotonic_ms: int, failures: list[tuple[str, LogDirFailure | DiskFullError]]
 ) -> Callable[[], None]:
     def close() -> None:
         try:
-            log.close(now_ms)
+            log.close(monotonic_ms)
         except (LogDirFailure, DiskFullError) as failure:
             failures.append((log.log_directory, failure))
 

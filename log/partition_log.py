@@ -372,11 +372,11 @@ class PartitionLog(LogAppend):
 
     # Flush and close
 
-    def flush_due_offset(self, now_ms: int) -> int | None:
+    def flush_due_offset(self, monotonic_ms: int) -> int | None:
         """Up to where the log ought to be flushed now, by flush.messages, flush.ms or a roll; None if nowhere."""
         unflushed = self.log_end_offset - self.flushed_offset
         if unflushed > 0 and (
-            unflushed >= self._flush_messages or now_ms - self.last_flush_ms >= self.config.flush_ms
+            unflushed >= self._flush_messages or monotonic_ms - self.last_flush_ms >= self.config.flush_ms
         ):
             return self.log_end_offset
         return self._active.base_offset if self._unsynced_segments else None
@@ -423,7 +423,7 @@ class PartitionLog(LogAppend):
         self._flush_tasks.append(task)
         return task
 
-    def finish_flush(self, task: FlushTask, now_ms: int) -> None:
+    def finish_flush(self, task: FlushTask, monotonic_ms: int) -> None:
         """The task ran: all below its target is durable, unless the disk failed meanwhile."""
         self._flush_tasks.remove(task)
         if self.failure is not None:
@@ -431,9 +431,9 @@ class PartitionLog(LogAppend):
         self.flushed_offset = max(self.flushed_offset, task.target_offset)
         self._is_new = False
         self._unsynced_segments = [s for s in self._unsynced_segments if s not in task.sealed_segments]
-        self.last_flush_ms = now_ms
+        self.last_flush_ms = monotonic_ms
 
-    def flush(self, now_ms: int, target_offset: int | None = None) -> None:
+    def flush(self, monotonic_ms: int, target_offset: int | None = None) -> None:
         """All three steps of a flush at once; blocks. Raises LogDirFailure."""
         task = self.prepare_flush(target_offset)
         if task is not None:
@@ -442,9 +442,9 @@ class PartitionLog(LogAppend):
             except LogDirFailure as failure:
                 self.failure = failure
                 raise
-            self.finish_flush(task, now_ms)
+            self.finish_flush(task, monotonic_ms)
 
-    def close(self, now_ms: int) -> None:
+    def close(self, monotonic_ms: int) -> None:
         """Make everything durable, so that the next start need not recover. Blocks.
 
         Raises LogDirFailure; DiskFullError if there is no room for all that a start relies on: the next one recovers.
@@ -455,7 +455,7 @@ class PartitionLog(LogAppend):
             self._write_epochs()
             self._active.seal()
             self._unsynced_segments.append(self._active)
-            self.flush(now_ms, self.log_end_offset)
+            self.flush(monotonic_ms, self.log_end_offset)
             if self._unsynced_segments:
                 # An empty active segment lies behind every flush, and has files all the same.
                 for kind in (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX):

@@ -383,7 +383,7 @@ class Partition:
     # What followers tell
 
     def update_follower(
-        self, replica: int, log_end_offset: int, log_start_offset: int, now_ms: int
+        self, replica: int, log_end_offset: int, log_start_offset: int, monotonic_ms: int
     ) -> None:
         """Notes how far a follower has come. Raises KafkaError: as `leading_log`, E75 for who has no replica."""
         log = self.leading_log()
@@ -393,7 +393,7 @@ class Partition:
         follower.log_end_offset = log_end_offset
         follower.log_start_offset = log_start_offset
         if log_end_offset >= log.log_end_offset:
-            follower.caught_up_ms = now_ms
+            follower.caught_up_ms = monotonic_ms
         if self._advance_high_watermark():
             self.wake_watchers()
 

@@ -25,7 +25,7 @@ class LogStore(Protocol):
         self, topic: str, partition: int, topic_id: bytes | None, now_ms: int, *, is_new: bool = False
     ) -> PartitionLog: ...
 
-    def delete_log(self, topic: str, partition: int, now_ms: int) -> None: ...
+    def delete_log(self, topic: str, partition: int) -> None: ...
 
     def mark_stray(self, topic: str, partition: int) -> None: ...
 
@@ -164,7 +164,7 @@ class ReplicaManager:
         except DiskFullError as error:
             logger.error("no room for a partition topic=%s partition=%d: %s", topic.name, index, error)
             self._without_room.add((topic.name, index))
-            self._logs.schedule.once(now_ms + _NO_ROOM_RETRY_MS, lambda: self._make_up(topic, index))
+            self._logs.schedule.once(_NO_ROOM_RETRY_MS, lambda: self._make_up(topic, index))
         except KafkaError as error:
             logger.error("partition is offline topic=%s partition=%d: %s", topic.name, index, error)
         return None
@@ -185,7 +185,7 @@ class ReplicaManager:
 
     def _delete_log(self, topic: str, index: int) -> None:
         try:
-            self._logs.delete_log(topic, index, self._now_ms())
+            self._logs.delete_log(topic, index)
         except (LogDirFailure, DiskFullError) as failure:
             logger.error("log not deleted topic=%s partition=%d: %s", topic, index, failure)
 

@@ -136,7 +136,7 @@ class Broker:
             if coordinators is not None:
                 coordinators.stop()
         if hasattr(self.services, "logs"):
-            self.services.logs.close(self._now_ms(), self._epoch())
+            self.services.logs.close(self.services.monotonic_ms(), self._epoch())
         if self._store is not None:
             store, self._store = self._store, None
             try:
@@ -205,7 +205,7 @@ class Broker:
         await self._load_logs(store, cluster_id, adoption)
         configs = services.configs = self._topic_configs = BrokerConfigs(self.config.node_id, self.config, image)
         configs.listeners.append(self._on_config)
-        services.flusher = Flusher(services.logs, self._now_ms, self._reactor)
+        services.flusher = Flusher(services.logs, self._reactor)
         services.replicas = ReplicaManager(
             self.config.node_id, image, configs, services.logs, self._now_ms, services.flusher.request
         )
@@ -380,13 +380,12 @@ class Broker:
             self._reactor.callLater(_CATCH_UP_S, self._on_store_session, SessionEvent.CONNECTED)
 
     def _run_background(self) -> None:
-        now_ms = self._now_ms()
         try:
-            next_ms = self.services.logs.run_due(now_ms)
+            delay_ms = self.services.logs.run_due(self._now_ms())
         except Exception:
             logger.exception("background work failed and will be tried again; please report it")
-            next_ms = now_ms + 1000
-        delay_s = min(max(next_ms - self._now_ms(), 1) / 1000, 60.0)
+            delay_ms = 1000
+        delay_s = min(max(delay_ms, 1) / 1000, 60.0)
         self._background = self._reactor.callLater(delay_s, self._run_background)
 
     def _epoch(self) -> int:

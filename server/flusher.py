@@ -8,7 +8,6 @@ comes to a partition while its sync is under way shares the next one (group comm
 the same time, one never twice at once. Nothing is held up on purpose.
 """
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from odradek.server.waits import Wait
@@ -25,9 +24,8 @@ _Waiting = list["Deferred[bool]"]
 class Flusher:
     """Syncs partitions for whoever waits for it. `clock` is the reactor."""
 
-    def __init__(self, logs: "LogManager", now_ms: Callable[[], int], clock: Any) -> None:
+    def __init__(self, logs: "LogManager", clock: Any) -> None:
         self._logs = logs
-        self._now_ms = now_ms
         self._clock = clock
         self._is_scheduled = False
         self._under_way: set[Partition] = set()
@@ -61,7 +59,7 @@ class Flusher:
             self._answer(waiting, False)
             return
         self._under_way.add(partition)
-        self._logs.flush(log, self._now_ms(), lambda error: self._ended(partition, waiting, error is None))
+        self._logs.flush(log, lambda error: self._ended(partition, waiting, error is None))
 
     def _ended(self, partition: "Partition", waiting: _Waiting, is_synced: bool) -> None:
         """Begin the next sync if others came meanwhile, then answer those who waited for this one."""

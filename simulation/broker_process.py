@@ -88,10 +88,13 @@ class SimulatedSurroundings(Surroundings):
         self._world = world
 
     def now_ms(self) -> int:
-        return self._world.now_ms()
+        return self._world.wall_clock.now_ms()
 
     def monotonic(self) -> float:
         return self._world.clock.seconds()
+
+    def monotonic_ms(self) -> int:
+        return int(self._world.clock.seconds() * 1000)
 
     def sleep(self, seconds: float) -> None:
         pass

@@ -134,7 +134,7 @@ class _Fetch:
             self.opens_session = epoch == INITIAL_EPOCH
             return asked.values()
         uses_ids = self.version >= TOPIC_IDS_SINCE
-        session = cache.resume(request.session_id, epoch, uses_ids, self.services.now_ms())
+        session = cache.resume(request.session_id, epoch, uses_ids, self.services.monotonic_ms())
         session.update(asked, _forgotten(request, uses_ids))
         session.advance()
         if not session.partitions:
@@ -255,7 +255,7 @@ class _Fetch:
         partitions: dict[PartitionKey, FetchPartition] = {
             (asked.topic_id if uses_ids else asked.topic, asked.index): asked for asked, _ in rows
         }
-        session = self.services.fetch_sessions.create(partitions, uses_ids, self.services.now_ms())
+        session = self.services.fetch_sessions.create(partitions, uses_ids, self.services.monotonic_ms())
         return INVALID_SESSION_ID if session is None else session.id
 
     def _respond_in_session(self, session: FetchSession, rows: list[Row]) -> FetchResponse:

@@ -43,7 +43,7 @@ class World:
             metadata=self.cluster.image,
             fetch_sessions=FetchSessionCache(2, itertools.count(1).__next__),
             reactor=self.clock,
-            now_ms=lambda: int(self.clock.seconds() * 1000),
+            monotonic_ms=lambda: int(self.clock.seconds() * 1000),
             current_leader=lambda *partition: None,
         )
 

@@ -191,6 +191,31 @@ def test_a_topic_shows_an_offset_of_the_one_before(story):
     assert story.found() == {"OFFSET_INVENTED"}
 
 
+def test_offsets_of_a_deleted_topic_are_left_only_if_the_disk_refused_something(story):
+    life = create(story, 1)
+    commit = story.history.begin_commit("o", "g", FIRST, 7)
+    story.history.end_commit(commit, Outcome.OK)
+    delete(story, life)
+    story.final.offsets["g", ("t", 0)] = 7
+    assert story.found() == {"OFFSET_INVENTED"}
+    story.history.has_unfinished_end = True
+    assert story.found() == set()
+
+
+def test_a_store_that_is_lost_lets_offsets_be_of_the_topic_before(story):
+    life = create(story, 1)
+    commit = story.history.begin_commit("o", "g", FIRST, 7)
+    story.history.end_commit(commit, Outcome.OK)
+    delete(story, life)
+    create(story, 2)
+    end_at(story, "", 0, SECOND)
+    story.history.lose_store()
+    story.history.fetched("o", story.history.moment(), "g", SECOND, 7, stable=True)
+    assert story.found() == {"OFFSET_INVENTED"}
+    story.history.has_unfinished_end = True
+    assert story.found() == set()
+
+
 def test_a_topic_of_an_owner_outlives_a_loss_of_power():
     story = Story(overrides={"t": True})
     create(story, 1)
