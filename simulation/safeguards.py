@@ -120,9 +120,9 @@ def _epochs_never_fall(old: Any) -> Any:
 def _last_marker_lost(old: Any) -> Any:
     """Of each transaction one partition is told nothing, and counts as told."""
 
-    def send(self: MarkerSender, outcome: Any, done: Callable[[Any, ErrorCode], None]) -> None:
+    def send(self: MarkerSender, outcome: Any, done: Callable[[Any, ErrorCode], None]) -> Iterator[None]:
         *others, last = outcome.partitions
-        old(self, outcome._replace(partitions=others) if others else outcome, done)
+        yield from old(self, outcome._replace(partitions=others) if others else outcome, done)
         if others:
             done(last, ErrorCode.NONE)
 
