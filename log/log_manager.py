@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from odradek.log import checkpoints, parallel
 from odradek.log.background import RunAll, RunInThread, run_inline
@@ -53,6 +53,9 @@ __all__ = [
     "LogManagerSettings",
     "LogSize",
 ]
+
+_ANYWHERE: Final = 2**63 - 1
+"""An offset beyond every log."""
 
 logger = logging.getLogger(__name__)
 
@@ -280,6 +283,9 @@ class LogManager(LogUpkeep):
         key = (entry.topic, entry.partition)
         config = self._config_of(entry.topic)
         path = f"{directory.path}/{entry.name}"
+        cleaned_to = offsets[CLEANER_OFFSETS_FILE].get(key)
+        # The configuration of a partition to adopt is not known: a hole may be compaction's, however far it had come.
+        holes_to = _ANYWHERE if stored_topic_id is None else cleaned_to or 0
 
         def load() -> None:
             topic_id = log = failure = None
@@ -298,7 +304,7 @@ class LogManager(LogUpkeep):
                     is_clean=directory.was_clean,
                     log_start_offset=offsets[LOG_START_OFFSETS_FILE].get(key, 0),
                     recovery_point=offsets[RECOVERY_POINTS_FILE].get(key, 0),
-                    cleaned_to=offsets[CLEANER_OFFSETS_FILE].get(key, 0),
+                    cleaned_to=holes_to,
                     producer_expiration_ms=self.settings.producer_id_expiration_ms,
                     choose_jitter_ms=self._choose_jitter_ms,
                     report=report,
@@ -314,7 +320,6 @@ class LogManager(LogUpkeep):
             except DiskFullError as error:
                 # What a start finds has to be set right before anything is served.
                 failure = LogDirFailure(directory.path, f"{error.message}; free some and start again")
-            cleaned_to = offsets[CLEANER_OFFSETS_FILE].get(key)
             loaded.append(_Loaded(key, path, log, topic_id, cleaned_to, failure, report))
 
         return load

@@ -4,7 +4,7 @@ Small steps at their times, with whatever blocks given to a thread; a directory 
 """
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Generator, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -199,13 +199,16 @@ class LogUpkeep:
                     logger.info("there is room again in a log directory path=%s usable_bytes=%d", path, usable_bytes)
         return False
 
-    def describe_directories(self, partitions: Iterable[Key] | None = None) -> list[DirectoryDescription]:
-        """Every directory with the sizes of its logs, or of those asked for."""
-        wanted = None if partitions is None else set(partitions)
+    def describe_directories(
+        self, partitions: Container[Key] | None = None
+    ) -> Generator[None, None, list[DirectoryDescription]]:
+        """Describe every directory, with the sizes of its logs or of those asked for; a generator of steps."""
         sizes: dict[str, list[LogSize]] = {path: [] for path in self.directories}
-        for key, log in self._logs.items():
-            if wanted is None or key in wanted:
+        for number, (key, log) in enumerate(list(self._logs.items()), 1):
+            if (partitions is None or key in partitions) and self._logs.get(key) is log:
                 sizes[log.log_directory].append(LogSize(log.topic, log.partition, log.size_bytes))
+            if number % _VISITS_PER_STEP == 0:
+                yield
         return [self._describe(directory, sizes[directory.path]) for directory in self.directories.values()]
 
     def _describe(self, directory: LogDirectory, logs: list[LogSize]) -> DirectoryDescription:

@@ -5,7 +5,7 @@ Sources: Kafka documentation ("Log"), KIP-101 (leader epochs), KIP-107 (DeleteRe
 
 import logging
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
 
 from odradek.log import checkpoints, producer_replay, retention, timestamps
 from odradek.log.filesystem import DiskFullError, FileRegion, LogDirFailure, is_disk_full, remove_if_exists
@@ -29,6 +29,7 @@ from odradek.log.validation import Origin
 from odradek.protocol.compression import CompressionError
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.record_batch import InvalidRecordError
+from odradek.protocol.streaming import Step
 
 logger = logging.getLogger(__name__)
 
@@ -122,17 +123,24 @@ class PartitionLog(LogAppend):
         """The leader epoch that wrote `offset`; -1 if unknown."""
         return self.leader_epochs.epoch_for(offset)
 
-    def offset_for_timestamp(self, timestamp: int) -> TimestampOffset | None:
-        """The first record, in offset order, with this timestamp or a later one. The caller bounds it by HW or LSO."""
+    def offset_for_timestamp(self, timestamp: int) -> Generator[Step, None, TimestampOffset | None]:
+        """Find the first record, in offset order, with this timestamp or a later one, in steps.
+
+        The caller bounds it by HW or LSO.
+        """
         try:
-            return timestamps.offset_for_timestamp(self.segments, timestamp, self.log_start_offset)
+            while True:
+                start_offset = self.log_start_offset
+                found = yield from timestamps.offset_for_timestamp(self.segments, timestamp, start_offset)
+                if found is None or found.offset >= self.log_start_offset:
+                    return found
         except (OSError, InvalidRecordError, CompressionError) as error:
             raise self._unreadable(error) from error
 
-    def offset_of_max_timestamp(self) -> TimestampOffset | None:
-        """The first record that bears the largest timestamp of the log (KIP-734)."""
+    def offset_of_max_timestamp(self) -> Generator[Step, None, TimestampOffset | None]:
+        """Find the first record that bears the largest timestamp of the log, in steps (KIP-734)."""
         try:
-            return timestamps.offset_of_max_timestamp(self.segments)
+            return (yield from timestamps.offset_of_max_timestamp(self.segments))
         except (OSError, InvalidRecordError, CompressionError) as error:
             raise self._unreadable(error) from error
 

@@ -8,6 +8,7 @@ mark of a clean stop set last.
 import errno
 import gc
 import logging
+import math
 import os
 import time
 from collections.abc import Callable
@@ -48,12 +49,14 @@ from odradek.server.flusher import Flusher
 from odradek.server.pacing import ReactorPacing
 from odradek.server.producer_id_floor import settle_producer_ids
 from odradek.server.reactor import install as install_reactor
+from odradek.server.record_work import RecordWork
 from odradek.server.request import RequestContext
 from odradek.server.services import Services
 from odradek.server.slices import Slices
 from odradek.server.store_location import FoundMetadata, find_kraft_metadata, open_store
 from odradek.server.surroundings import Surroundings
 from odradek.server.transport import KafkaTransport, KafkaTransportFactory
+from odradek.server.watchdog import Watchdog
 
 logger = logging.getLogger(__name__)
 
@@ -84,7 +87,11 @@ class Broker:
         self._now_ms = surroundings.now_ms
         self._random = surroundings.random_source
         slices = Slices(self._reactor, surroundings.monotonic, surroundings.slice_s)
-        self.services = Services(config, self._reactor, self._now_ms, self._random, slices)
+        self.services = Services(
+            config, self._reactor, self._now_ms, surroundings.monotonic_ms, self._random, slices,
+            surroundings.run_in_thread,
+        )
+        self.services.record_work = RecordWork(slices, surroundings.run_in_thread)
         self._store: MetadataStore | None = None
         self._fs = surroundings.fs
         self._dispatch = Dispatch(self.services)
@@ -93,6 +100,12 @@ class Broker:
         self._delayed_tasks = DelayedTasks(self._reactor)
         self._topic_configs: BrokerConfigs | None = None
         self._is_running = False
+
+    @property
+    def watchdog(self) -> Watchdog | None:
+        """The reactor's watchdog, which watches while the broker runs; None in simulated time."""
+        watchdog: Watchdog | None = getattr(self._reactor, "watchdog", None)
+        return watchdog
 
     @property
     def directories(self) -> list[str]:
@@ -115,12 +128,15 @@ class Broker:
             port.startReading()
         self._connections.start()
         self._is_running = True
+        self._watch()
         self._run_background()
         return self._advertised
 
     async def stop(self) -> None:
         """Stop everything, and leave a clean data directory behind if `start` had succeeded."""
         self._is_running = False
+        if self.watchdog is not None:
+            self.watchdog.threshold_s = math.inf
         for port in self.ports:
             port.stopListening()
         self.ports.clear()
@@ -346,9 +362,15 @@ class Broker:
         elif topic == TRANSACTION_STATE_TOPIC:
             services.transactions.lead_only(services.replicas.led(topic))
 
+    def _watch(self) -> None:
+        if self.watchdog is not None:
+            self.watchdog.threshold_s = self.services.config.reactor_slow_iteration_ms / 1000
+
     def _on_config(self, old: PropertySet, new: PropertySet) -> None:
         assert isinstance(new, BrokerConfig)
         self.services.config = new
+        if self._is_running:
+            self._watch()
         self.services.logs.update_settings(LogManagerSettings.of(new))
         self.services.logs.update_default_config(self.services.configs.topic_defaults)
 
