@@ -18,10 +18,11 @@ _LOGS_PER_STEP: Final = 200
 class ProducerExpiry:
     """A step of background work that looks at all producers of all logs."""
 
-    __slots__ = ("_end", "_log", "_logs", "_remaining")
+    __slots__ = ("_end", "_log", "_logs", "_monotonic_ms", "_remaining")
 
-    def __init__(self, logs: Callable[[], list[PartitionLog]]) -> None:
+    def __init__(self, logs: Callable[[], list[PartitionLog]], monotonic_ms: Callable[[], int]) -> None:
         self._logs = logs
+        self._monotonic_ms = monotonic_ms
         self._remaining: Iterator[PartitionLog] | None = None
         self._log: PartitionLog | None = None
         self._end = 0
@@ -31,7 +32,7 @@ class ProducerExpiry:
             self._remaining = drain(self._logs())
         budget = _PRODUCERS_PER_STEP
         for _ in range(_LOGS_PER_STEP):
-            if self._log is None and not self._begin_next(now_ms):
+            if self._log is None and not self._begin_next():
                 return False
             assert self._log is not None
             state = self._log.producer_state
@@ -49,12 +50,12 @@ class ProducerExpiry:
                 return True
         return True
 
-    def _begin_next(self, now_ms: int) -> bool:
+    def _begin_next(self) -> bool:
         assert self._remaining is not None
         self._log = next(self._remaining, None)
         if self._log is None:
             self._remaining = None
             return False
-        self._log.producer_state.remove_expired_verifications(now_ms)
+        self._log.producer_state.remove_expired_verifications(self._monotonic_ms())
         self._end = len(self._log.producer_state.producers)
         return True

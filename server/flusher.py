@@ -9,7 +9,6 @@ the same time, one never twice at once. Nothing is held up on purpose.
 """
 
 import logging
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from odradek.server.waits import Wait
@@ -28,9 +27,8 @@ _Waiting = list["Deferred[bool]"]
 class Flusher:
     """Syncs partitions for whoever waits for it. `clock` is the reactor."""
 
-    def __init__(self, logs: "LogManager", now_ms: Callable[[], int], clock: Any) -> None:
+    def __init__(self, logs: "LogManager", clock: Any) -> None:
         self._logs = logs
-        self._now_ms = now_ms
         self._clock = clock
         self._is_scheduled = False
         self._under_way: set[Partition] = set()
@@ -65,7 +63,7 @@ class Flusher:
             return
         self._under_way.add(partition)
         try:
-            self._logs.flush(log, self._now_ms(), lambda error: self._ended(partition, waiting, error is None))
+            self._logs.flush(log, lambda error: self._ended(partition, waiting, error is None))
         except Exception:
             # Those of other partitions begin all the same, and this one's next.
             logger.exception("a sync failed to begin; please report it partition=%r", partition)

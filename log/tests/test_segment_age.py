@@ -136,7 +136,7 @@ def test_a_log_that_was_deleted_while_it_waited_to_be_read_is_left_alone() -> No
     manager.delete_old_segments(log, NOW_MS)
     [reading] = threads.waiting
     threads.waiting.clear()
-    manager.delete_log("topic", 0, NOW_MS)
+    manager.delete_log("topic", 0)
     run_until(manager, NOW_MS, NOW_MS + 61_000)
     threads.run()
     assert not fs.exists(log.directory)

@@ -12,7 +12,7 @@ class Logs:
     def __init__(self):
         self.under_way = []
 
-    def flush(self, log, now_ms, done):
+    def flush(self, log, done):
         self.under_way.append(done)
 
     def end(self, error=None):
@@ -30,7 +30,7 @@ class Partition:
 
 def make(logs=None):
     clock = Clock()
-    return Flusher(logs or Logs(), lambda: 0, clock), clock
+    return Flusher(logs or Logs(), clock), clock
 
 
 def test_who_comes_in_one_turn_shares_a_sync_and_who_comes_during_it_the_next():
