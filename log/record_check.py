@@ -54,10 +54,11 @@ class RecordCheck:
         """
         end = self.index + count
         # Strided slices of a memoryview are slow.
-        run_at = self.index if isinstance(records, bytes) else end
+        whole = records if isinstance(records, bytes) else None
+        run_at = self.index
         while self.index < end:
-            if run_at <= self.index <= end - LEAST_RUN:
-                run = Run(records, position, min(end - self.index, records_to_block_end(self.index)))
+            if whole is not None and run_at <= self.index <= end - LEAST_RUN:
+                run = Run(whole, position, min(end - self.index, records_to_block_end(self.index)))
                 if run.count and self._accepts(run):
                     position = run.end
                     run_at = self.index
