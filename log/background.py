@@ -1,12 +1,16 @@
 """Work that is due at a time, in small steps, with whatever blocks handed to a thread.
 
-The owner of the clock calls `run_due(now_ms)` and comes again at the time it returns. Blocking work goes through a
-`RunInThread`: the server gives Twisted's thread pool, tests and tools run it at once.
+`Schedule` has the monotonic clock and is given delays. Its owner calls `run_due(now_ms)`, with the wall clock, which is
+what records are compared with, and calls again after the time it returns. Blocking work goes through a `RunInThread`:
+the server gives Twisted's thread pool, tests and tools run it at once.
 """
 
 import heapq
+import logging
 from collections.abc import Callable, Iterator, Sequence
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
+
+logger = logging.getLogger(__name__)
 
 Done = Callable[[Exception | None], None]
 RunInThread = Callable[[Callable[[], None], Done], None]
@@ -16,6 +20,10 @@ RunAll = Callable[[Sequence[Callable[[], None]], int], None]
 """Do all of them, in up to so many threads, and return when all is done (`parallel.run_all`)."""
 
 Item = TypeVar("Item")
+T = TypeVar("T")
+
+STEP_S: Final = 0.002
+"""From this on a step is long enough: the rest is done when others had their turn."""
 
 _LEAST_INTERVAL_MS = 10
 """Some properties may set an interval of 0, with which a job would take all of the reactor's time."""
@@ -31,8 +39,18 @@ def run_inline(work: Callable[[], None], done: Done) -> None:
         done(None)
 
 
+def drain(items: list[Item]) -> Iterator[Item]:
+    """The items in their order, each of which is let go when the next one is taken: a log may be deleted meanwhile."""
+    items.reverse()
+    while items:
+        yield items.pop()
+
+
 class Job:
-    """Something done again and again. `step(now_ms)` does a small part; whether there is more to do at once."""
+    """Something done again and again. `step(now_ms)` does a small part; whether there is more to do at once.
+
+    `due_ms` is on the schedule's monotonic clock, `now_ms` the wall clock.
+    """
 
     __slots__ = ("due_ms", "interval_ms", "step")
 
@@ -43,58 +61,103 @@ class Job:
 
 
 class Sweep(Generic[Item]):
-    """A step that visits all items of a changing collection, a few at a time."""
+    """A step that visits all items of a changing collection, a few at a time.
 
-    __slots__ = ("_items", "_remaining", "_visit", "_visits")
+    A step ends after `visits_per_step`, or when it has lasted STEP_S by the clock `monotonic`. A visit that throws is
+    logged, and the others go on.
+    """
+
+    __slots__ = ("_items", "_monotonic", "_remaining", "_visit", "_visits")
 
     def __init__(
-        self, items: Callable[[], list[Item]], visit: Callable[[Item, int], None], visits_per_step: int
+        self,
+        items: Callable[[], list[Item]],
+        visit: Callable[[Item, int], None],
+        visits_per_step: int,
+        monotonic: Callable[[], float] = lambda: 0.0,
     ) -> None:
         self._items = items
         self._visit = visit
         self._visits = visits_per_step
+        self._monotonic = monotonic
         self._remaining: Iterator[Item] | None = None
 
     def __call__(self, now_ms: int) -> bool:
         if self._remaining is None:
-            self._remaining = iter(self._items())
+            self._remaining = drain(self._items())
+        end_s = self._monotonic() + STEP_S
         for _ in range(self._visits):
             try:
                 item = next(self._remaining)
             except StopIteration:
                 self._remaining = None
                 return False
-            self._visit(item, now_ms)
+            try:
+                self._visit(item, now_ms)
+            except Exception:
+                logger.exception("background work failed and will be tried again; please report it item=%r", item)
+            if self._monotonic() > end_s:
+                break
         return True
 
 
 class Schedule:
-    """Jobs, and actions that are done once at their time."""
+    """Jobs, and actions that are done once at their time, by the monotonic clock in seconds.
 
-    def __init__(self) -> None:
+    A step of the wall clock neither delays nor hastens them.
+    """
+
+    def __init__(self, monotonic: Callable[[], float]) -> None:
+        self._monotonic = monotonic
         self.jobs: list[Job] = []
         self._once: list[tuple[int, int, Callable[[], None]]] = []
         self._added = 0
 
-    def add(self, step: Callable[[int], bool], interval_ms: int, first_due_ms: int) -> Job:
-        job = Job(step, interval_ms, first_due_ms)
+    def add(self, step: Callable[[int], bool], interval_ms: int, first_delay_ms: int) -> Job:
+        job = Job(step, interval_ms, self._monotonic_ms() + first_delay_ms)
         self.jobs.append(job)
         return job
 
-    def once(self, due_ms: int, action: Callable[[], None]) -> None:
+    def once(self, delay_ms: int, action: Callable[[], None]) -> None:
         self._added += 1
-        heapq.heappush(self._once, (due_ms, self._added, action))
+        heapq.heappush(self._once, (self._monotonic_ms() + delay_ms, self._added, action))
 
     def run_due(self, now_ms: int) -> int:
-        """Do what is due; when to come again. A job that throws is left for its next time."""
-        for job in self.jobs:
-            if job.due_ms <= now_ms:
-                job.due_ms = now_ms + max(job.interval_ms, _LEAST_INTERVAL_MS)
-                if job.step(now_ms):
-                    job.due_ms = now_ms
-        while self._once and self._once[0][0] <= now_ms:
-            heapq.heappop(self._once)[2]()
+        """Do what is due, what has waited longest first, for STEP_S and a step; in how many ms to come again.
+
+        What throws is logged; a job is left for its next time then.
+        """
+        monotonic_ms = self._monotonic_ms()
+        end_s = self._monotonic() + STEP_S
+        for job in sorted((job for job in self.jobs if job.due_ms <= monotonic_ms), key=lambda job: job.due_ms):
+            if not self._run_once_until(job.due_ms, end_s) or self._monotonic() > end_s:
+                return 0
+            job.due_ms = monotonic_ms + max(job.interval_ms, _LEAST_INTERVAL_MS)
+            if _done(job.step, now_ms):
+                job.due_ms = self._monotonic_ms()
+        if not self._run_once_until(monotonic_ms, end_s):
+            return 0
         dues = [job.due_ms for job in self.jobs]
         if self._once:
             dues.append(self._once[0][0])
-        return max(now_ms, min(dues, default=now_ms))
+        return max(0, min(dues, default=monotonic_ms) - self._monotonic_ms())
+
+    def _monotonic_ms(self) -> int:
+        return round(self._monotonic() * 1000)
+
+    def _run_once_until(self, due_ms: int, end_s: float) -> bool:
+        """Do the actions that are due; return whether there was time for all of them."""
+        while self._once and self._once[0][0] <= due_ms:
+            if self._monotonic() > end_s:
+                return False
+            _done(heapq.heappop(self._once)[2])
+        return True
+
+
+def _done(action: Callable[..., T], *arguments: int) -> T | None:
+    """What an action returns; None if it throws."""
+    try:
+        return action(*arguments)
+    except Exception:
+        logger.exception("background work failed and will be tried again; please report it")
+        return None

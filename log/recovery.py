@@ -73,6 +73,7 @@ def open_partition_log(
     config: LogConfig,
     *,
     now_ms: int,
+    monotonic_ms: int = 0,
     is_clean: bool,
     log_start_offset: int = 0,
     recovery_point: int = 0,
@@ -85,7 +86,8 @@ def open_partition_log(
 
     `is_clean`: the last stop was clean. `log_start_offset` and `recovery_point` are those of the checkpoints, 0 if
     they have none; so is `cleaned_to`, up to which the log was compacted. `report` is told what was done. The high
-    watermark is the log's start; set the checkpointed one with `update_high_watermark`.
+    watermark is the log's start; set the checkpointed one with `update_high_watermark`. flush.ms counts from
+    `monotonic_ms`.
 
     Blocks while it reads. Raises LogDirFailure, DiskFullError, DamagedLogError.
     """
@@ -94,8 +96,10 @@ def open_partition_log(
         fs.make_directory(directory)
         state = loader.load(is_clean, log_start_offset, recovery_point)
         log = PartitionLog(
-            fs, directory, topic, partition, config, state, now_ms=now_ms, choose_jitter_ms=choose_jitter_ms
+            fs, directory, topic, partition, config, state, monotonic_ms=monotonic_ms, choose_jitter_ms=choose_jitter_ms
         )
+        if is_clean and loader.has_found_segments and not state.rebuilt:
+            log.mark_untouched()
         log._unless_full(log._write_epochs)
         return log
     except OSError as error:
@@ -125,6 +129,7 @@ class _Loader:
         self.segments: list[Segment] = []
         self.rebuilt: set[Segment] = set()
         self.epochs = LeaderEpochs()
+        self.has_found_segments = False
 
     def load(self, is_clean: bool, log_start_offset: int, recovery_point: int) -> LoadedState:
         self._finish_replacements()
@@ -168,6 +173,8 @@ class _Loader:
         if end_offset is None:
             end_offset = log_start_offset
             self.segments = [self._segment(log_start_offset, fresh=True)]
+        else:
+            self.has_found_segments = True
         new_point = end_offset if is_clean else min(recovery_point, end_offset)
         start_offset = max(log_start_offset, self.segments[0].base_offset)
         self.epochs.truncate_from_end(end_offset)

@@ -146,15 +146,24 @@ class Partition:
 
     def take_offline(self) -> None:
         """The log's directory failed: from now on everything is refused with KAFKA_STORAGE_ERROR."""
+        self.release_log()
+        self.wake_watchers()
+
+    def release_log(self) -> None:
+        """Use the log no longer; `wake_watchers` is to follow."""
         self.log = None
         self._leader_log = None
         self._follows_log_end = False
-        self.wake_watchers()
 
     def retire(self) -> None:
-        """The topic was deleted, or the replica went elsewhere."""
+        """The topic was deleted, or the replica went elsewhere.
+
+        Whoever keeps the partition, as a producer's connection does, keeps no file of its log open by that.
+        """
         self.is_leader = False
         self.leader = -1
+        self.replicas = self.isr = ()
+        self.log = None
         self._leader_log = None
         self._follows_log_end = False
         self.wake_watchers()
@@ -251,18 +260,27 @@ class Partition:
             self._on_failure(failure)
             raise
 
-    def read_to_end(self, offset: int, max_bytes: int) -> bytes:
+    def region_to_end(self, offset: int, max_bytes: int) -> FileRegion | None:
         """Batches from `offset` on, also those above the high watermark: for coordinators, who wrote them.
 
-        At least one; nothing at the end. Raises KafkaError: as `read`.
+        At least one; None at the end. The bytes may be read on a thread; `read_failed` reports an OSError of that.
+        Raises KafkaError: as `read`.
         """
         log = self.leading_log()
-        with self._telling_failures():
-            try:
-                region = log.read(offset, max_bytes, upper_offset=log.log_end_offset, at_least_one=True)
-                return b"" if region is None else region.read()
-            except OSError as error:
-                raise LogDirFailure(log.log_directory, f"reading {self!r} failed: {error}") from error
+        try:
+            with self._telling_failures():
+                return log.read(offset, max_bytes, upper_offset=log.log_end_offset, at_least_one=True)
+        except OSError as error:
+            raise self.read_failed(error) from error
+
+    def read_failed(self, error: OSError) -> KafkaError:
+        """Have the log directory taken offline, because reading from it failed with `error`; the error to raise.
+
+        Raises KafkaError: as `leading_log`.
+        """
+        failure = LogDirFailure(self.leading_log().log_directory, f"reading {self!r} failed: {error}")
+        self._on_failure(failure)
+        return failure
 
     def aborted_transactions(self, offset: int, region: FileRegion) -> list[AbortedTransaction]:
         """What a read-committed consumer must skip in a region that `read` gave for `offset`.
@@ -382,7 +400,7 @@ class Partition:
     # What followers tell
 
     def update_follower(
-        self, replica: int, log_end_offset: int, log_start_offset: int, now_ms: int
+        self, replica: int, log_end_offset: int, log_start_offset: int, monotonic_ms: int
     ) -> None:
         """Notes how far a follower has come. Raises KafkaError: as `leading_log`, E75 for who has no replica."""
         log = self.leading_log()
@@ -392,7 +410,7 @@ class Partition:
         follower.log_end_offset = log_end_offset
         follower.log_start_offset = log_start_offset
         if log_end_offset >= log.log_end_offset:
-            follower.caught_up_ms = now_ms
+            follower.caught_up_ms = monotonic_ms
         if self._advance_high_watermark():
             self.wake_watchers()
 

@@ -4,7 +4,6 @@ A request whose records are not replicated within `offsets.commit.timeout.ms` is
 COORDINATOR_NOT_AVAILABLE, as in Apache Kafka. Its records stay, and take effect for clients when they are replicated.
 """
 
-import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -12,16 +11,16 @@ from odradek.coordinator.group_shard import GroupShard
 from odradek.coordinator.phase import Phase
 from odradek.coordinator.result import Result
 from odradek.coordinator.settings import GroupSettings
+from odradek.coordinator.steps import Steps
 from odradek.coordinator.topic_deletion import DeletedTopics, OffsetDeletion
+from odradek.log.background import RunInThread
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.replication.topic_names import GROUP_METADATA_TOPIC
-from odradek.server.coordinator_runtime import CoordinatorRuntime, Led, is_replicated
-from odradek.server.pending_writes import PendingWrite, WriteTimeouts
+from odradek.server.coordinator_runtime import CoordinatorRuntime, Led, is_replicated, report_failure
+from odradek.server.slices import Slices
 
 if TYPE_CHECKING:
     from odradek.replication.partition import Partition
-
-logger = logging.getLogger(__name__)
 
 
 class GroupCoordinatorRuntime(CoordinatorRuntime[GroupShard]):
@@ -33,23 +32,27 @@ class GroupCoordinatorRuntime(CoordinatorRuntime[GroupShard]):
         *,
         reactor: Any,
         now_ms: Callable[[], int],
+        monotonic_ms: Callable[[], int],
         random_uuid: Callable[[], str],
         partition_count: Callable[[], int],
         load_buffer_bytes: int,
+        slices: Slices,
+        run_in_thread: RunInThread,
     ) -> None:
         self._settings = settings
         self._random_uuid = random_uuid
-        self._timeouts = WriteTimeouts(settings.commit_timeout_ms, self._write_timed_out, reactor)
-        self._reported: dict[int, Callable[[ErrorCode], None] | None] = {}
-        """The oldest write of a partition when a timeout was last reported."""
         self._deleted_before_loaded: dict[int, DeletedTopics] = {}
         """Topics, by name and id, that were deleted while a partition's shard could not delete their offsets."""
         super().__init__(
             GROUP_METADATA_TOPIC,
             reactor=reactor,
             now_ms=now_ms,
+            monotonic_ms=monotonic_ms,
             partition_count=partition_count,
+            write_timeout_ms=settings.commit_timeout_ms,
             load_buffer_bytes=load_buffer_bytes,
+            slices=slices,
+            run_in_thread=run_in_thread,
         )
 
     def _make_absent(self) -> GroupShard:
@@ -57,47 +60,40 @@ class GroupCoordinatorRuntime(CoordinatorRuntime[GroupShard]):
 
     def _make_shard(self, partition: "Partition") -> GroupShard:
         log = partition.log
-        return GroupShard(self._settings, self._random_uuid, 0 if log is None else log.high_watermark)
+        high_watermark = 0 if log is None else log.high_watermark
+        return GroupShard(self._settings, self._random_uuid, self._monotonic_ms, high_watermark)
 
     def _replay_marker(self, shard: GroupShard, producer_id: int, is_commit: bool, offset: int) -> None:
         shard.replay_end_of_transaction(producer_id, is_commit, offset)
 
-    def stop(self) -> None:
-        super().stop()
-        self._timeouts.stop()
-
-    def _write_begun(self, write: PendingWrite) -> None:
-        self._timeouts.add(write)
-
-    def _write_ended(self, write: PendingWrite) -> None:
-        self._timeouts.discard(write)
-
-    def _write_timed_out(self, write: PendingWrite) -> None:
-        led: Led[GroupShard] = write.led
-        result = write.result
-        write.result = result._replace(replies=[], completions=[])
-        oldest = led.waiting[0][1] if led.waiting else None
-        if self._reported.get(led.partition.index) is not oldest:
-            # Once for all writes that wait behind the same one.
-            self._reported[led.partition.index] = oldest
-            logger.warning(
-                "coordinator records not replicated in time; until they are, commits and changes of groups get "
-                "COORDINATOR_NOT_AVAILABLE partition=%s-%d offset=%d timeout_ms=%d",
-                self.topic, led.partition.index, write.first_offset, self._settings.commit_timeout_ms,
-            )  # fmt: skip
-        self._carry_out(led, led.shard.on_write_timed_out(result, self._now_ms()))
+    def _left_after_timeout(self, result: Result) -> Result:
+        return result._replace(replies=[], completions=[])
 
     def topics_deleted(self, deleted: DeletedTopics) -> None:
         """Delete the offsets of deleted topics, given by name and id; in shards that are loading, once they serve."""
-        for index in list(self._led):
-            self._delete_offsets(index, deleted)
+
+        def steps() -> Steps[None]:
+            for index in list(self._led):
+                self._delete_offsets(index, deleted)
+                yield
+
+        self._slices.run(steps()).addErrback(report_failure)
 
     def _delete_offsets(self, index: int, deleted: DeletedTopics) -> None:
-        led = self._led[index]
+        led = self._led.get(index)
+        if led is None:
+            return
         if led.shard.phase is Phase.ACTIVE:
             self._carry_out(led, led.shard.topics_deleted(deleted, self._now_ms()))
         else:
             self._deleted_before_loaded.setdefault(index, []).extend(deleted)
+
+    def _reload(self, led: Led[GroupShard]) -> None:
+        index = led.partition.index
+        unfinished = led.shard.topics_being_deleted() + self._deleted_before_loaded.get(index, [])
+        super()._reload(led)
+        if unfinished:
+            self._deleted_before_loaded[index] = unfinished
 
     def _written_in_part(self, index: int, result: Result) -> None:
         for completion in result.completions:
@@ -117,12 +113,11 @@ class GroupCoordinatorRuntime(CoordinatorRuntime[GroupShard]):
             self.when_replicated(led, end_offset - 1, replicated)
         index = led.partition.index
         deleted = self._deleted_before_loaded.pop(index, None)
-        if deleted and index in self._led:
+        if deleted:
             self._delete_offsets(index, deleted)
 
     def resign(self, index: int) -> None:
         self._deleted_before_loaded.pop(index, None)
-        self._reported.pop(index, None)
         super().resign(index)
 
     def end_transaction(

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from twisted.internet.defer import Deferred
 
     from odradek.coordinator.producer_ids import ProducerIdManager
+    from odradek.log.background import RunInThread
     from odradek.log.log_manager import LogManager
     from odradek.replication.broker_configs import BrokerConfigs
     from odradek.replication.cluster_metadata import ClusterMetadata
@@ -30,8 +31,11 @@ if TYPE_CHECKING:
     from odradek.server.fetch_sessions import FetchSessionCache
     from odradek.server.flusher import Flusher
     from odradek.server.group_coordinators import GroupCoordinatorRuntime
+    from odradek.server.image_cache import ImageCache
     from odradek.server.marker_sender import MarkerSender
+    from odradek.server.purgatory import CompletionQueue
     from odradek.server.record_work import RecordWork
+    from odradek.server.request import EncodedBody
     from odradek.server.slices import Slices
     from odradek.server.transaction_coordinators import TransactionCoordinatorRuntime
     from odradek.server.transaction_verification import TransactionVerifier
@@ -48,21 +52,29 @@ class LeaderNode(NamedTuple):
 
 
 class Services:
-    """Plain references; a handler takes what it needs. `config` is the configuration now in force."""
+    """Plain references; a handler takes what it needs. `config` is the configuration now in force.
+
+    `now_ms` is the wall clock: timestamps of records and retention. `monotonic_ms` is for whatever measures how long
+    something takes or waits. See `surroundings`.
+    """
 
     def __init__(
         self,
         config: "BrokerConfig",
         reactor: Any,
         now_ms: Callable[[], int],
+        monotonic_ms: Callable[[], int],
         random_source: "random.Random",
         slices: "Slices",
+        run_in_thread: "RunInThread",
     ) -> None:
         self.config = config
         self.reactor = reactor
         self.now_ms = now_ms
+        self.monotonic_ms = monotonic_ms
         self.random_source = random_source
         self.slices = slices
+        self.run_in_thread = run_in_thread
         self.configs: BrokerConfigs
         self.controller: Controller
         self.features: Features
@@ -75,18 +87,25 @@ class Services:
         self.replicas: ReplicaManager
 
     @cached_property
+    def completions(self) -> "CompletionQueue":
+        """Retries requests that wait in the purgatory."""
+        from odradek.server.purgatory import CompletionQueue
+
+        return CompletionQueue(self.slices)
+
+    @cached_property
     def topics(self) -> "TopicAdmin":
         """Creates, grows and deletes topics."""
         from odradek.replication.topic_admin import TopicAdmin
 
-        return TopicAdmin(self.controller, self.configs, self.random_source)
+        return TopicAdmin(self.controller, self.configs, self.random_source, self.replicas.applied)
 
     @cached_property
     def config_admin(self) -> "ConfigAdmin":
         """Changes configurations."""
         from odradek.replication.config_admin import ConfigAdmin
 
-        return ConfigAdmin(self.controller, self.configs)
+        return ConfigAdmin(self.controller, self.configs, self.pause)
 
     @cached_property
     def config_describer(self) -> "ConfigDescriber":
@@ -118,10 +137,20 @@ class Services:
             settings,
             reactor=self.reactor,
             now_ms=self.now_ms,
+            monotonic_ms=self.monotonic_ms,
             random_uuid=lambda: str(uuid.UUID(int=self.random_source.getrandbits(128), version=4)),
             partition_count=lambda: self._partition_count(GROUP_METADATA_TOPIC),
             load_buffer_bytes=config.offsets_load_buffer_size,
+            slices=self.slices,
+            run_in_thread=self.run_in_thread,
         )
+
+    @cached_property
+    def metadata_bodies(self) -> "ImageCache[EncodedBody]":
+        """Encoded responses to Metadata for all topics."""
+        from odradek.server.image_cache import ImageCache
+
+        return ImageCache(self.metadata, self.slices)
 
     @property
     def groups_in_use(self) -> "GroupCoordinatorRuntime | None":
@@ -150,6 +179,7 @@ class Services:
             abort_timed_out_interval_ms=config.transaction_abort_timed_out_transaction_cleanup_interval_ms,
             remove_expired_interval_ms=config.transaction_remove_expired_transaction_cleanup_interval_ms,
             is_two_phase_commit_enabled=config.transaction_two_phase_commit_enable,
+            write_timeout_ms=config.request_timeout_ms,
         )
 
         def follow_feature() -> None:
@@ -160,10 +190,13 @@ class Services:
             settings,
             reactor=self.reactor,
             now_ms=self.now_ms,
+            monotonic_ms=self.monotonic_ms,
             take_producer_id=self.producer_ids.take,
             begin_producer_ids_at=self.producer_ids.begin_at,
             partition_count=lambda: self._partition_count(TRANSACTION_STATE_TOPIC),
             load_buffer_bytes=config.transaction_state_log_load_buffer_size,
+            slices=self.slices,
+            run_in_thread=self.run_in_thread,
             markers=self.markers,
         )
 
@@ -196,6 +229,12 @@ class Services:
         if broker is None or endpoint is None:
             return None
         return LeaderNode(broker.broker_id, partition.leader_epoch, endpoint.host, endpoint.port, broker.rack)
+
+    def pause(self) -> "Deferred[None]":
+        """Return a Deferred that fires in the next reactor iteration."""
+        from twisted.internet.task import deferLater
+
+        return deferLater(self.reactor, 0)
 
     def create_internal_topic(self, name: str) -> "Deferred[Any]":
         """Create a topic the broker needs for itself; one that is there, or cannot be made now, is no error here."""

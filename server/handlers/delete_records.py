@@ -5,6 +5,7 @@ followed: an acknowledged deletion outlives kill -9 and a power loss. Apache Kaf
 All partitions of one log directory, of this request and of others, share a write.
 """
 
+from collections.abc import Generator
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -17,7 +18,10 @@ from odradek.protocol.messages.delete_records import (
     DeleteRecordsResponseDeleteRecordsPartitionResult,
     DeleteRecordsResponseDeleteRecordsTopicResult,
 )
+from odradek.protocol.schema import rows
 from odradek.server.purgatory import DelayedOperation
+from odradek.server.slices import ROWS_PER_STEP
+from odradek.server.waits import shield
 
 if TYPE_CHECKING:
     from odradek.replication.partition import Partition
@@ -32,43 +36,60 @@ _Row = DeleteRecordsResponseDeleteRecordsPartitionResult
 
 
 def delete_records(services: "Services", context: "RequestContext", request: DeleteRecordsRequest) -> Any:
-    """Move the log start of each partition; errors are per partition."""
+    """Move the log start of each partition; errors are per partition. All move although the client may be gone."""
+    timeout_ms = request.timeout_ms
+    return shield(services.slices.run(_move(services, request))).addCallback(lambda pending: pending.wait(timeout_ms))
+
+
+def _move(services: "Services", request: DeleteRecordsRequest) -> "Generator[None, None, _PendingRequest]":
+    """Move one log start in each step, then have them written. Of a partition named twice, the last offset counts."""
+    offsets: dict[str, dict[int, int]] = {}
+    for topic in request.topics:
+        of_topic = offsets.setdefault(topic.name, {})
+        for number, asked in enumerate(topic.partitions, 1):
+            of_topic[asked.partition_index] = asked.offset
+            if number % ROWS_PER_STEP == 0:
+                yield
+        yield
     response = DeleteRecordsResponse()
     deletions = []
-    for topic in request.topics:
-        rows = []
-        for asked in topic.partitions:
-            row = _Row(partition_index=asked.partition_index, low_watermark=_INVALID_LOW_WATERMARK)
-            rows.append(row)
+    for name, of_topic in offsets.items():
+        answered = DeleteRecordsResponseDeleteRecordsTopicResult(name=name)
+        response.topics.append(answered)
+        for index, offset in of_topic.items():
+            row = _Row(partition_index=index, low_watermark=_INVALID_LOW_WATERMARK)
+            answered.partitions.append(row)
             try:
-                partition = services.replicas.get(topic.name, asked.partition_index)
-                row.low_watermark = partition.delete_records(asked.offset)
+                partition = services.replicas.get(name, index)
+                row.low_watermark = partition.delete_records(offset)
                 log = partition.leading_log()
             except KafkaError as error:
                 _refuse(row, error)
-                continue
-            deletions.append(_Deletion(partition, log.log_start_offset, log.log_directory, row))
-        response.topics.append(DeleteRecordsResponseDeleteRecordsTopicResult(name=topic.name, partitions=rows))
-    return _PendingRequest(services, response, deletions).answer(request.timeout_ms)
+            else:
+                deletions.append(_Deletion(partition, log.log_start_offset, log.log_directory, row))
+            yield
+    pending = _PendingRequest(services, response, deletions)
+    pending.save()
+    return pending
 
 
 def delete_records_error(request: DeleteRecordsRequest, version: int, error: KafkaError) -> DeleteRecordsResponse:
     """Return a response with the error at every partition."""
     return DeleteRecordsResponse(
-        topics=[
-            DeleteRecordsResponseDeleteRecordsTopicResult(
+        topics=rows(
+            lambda topic: DeleteRecordsResponseDeleteRecordsTopicResult(
                 name=topic.name,
-                partitions=[
-                    _Row(
+                partitions=rows(
+                    lambda asked: _Row(
                         partition_index=asked.partition_index,
                         low_watermark=_INVALID_LOW_WATERMARK,
                         error_code=error.code,
-                    )
-                    for asked in topic.partitions
-                ],
-            )
-            for topic in request.topics
-        ]
+                    ),
+                    topic.partitions,
+                ),
+            ),
+            request.topics,
+        )
     )
 
 
@@ -92,16 +113,20 @@ class _PendingRequest:
         self._services = services
         self._response = response
         self._pending = deletions
+        self._directories = dict.fromkeys(deletion.log_directory for deletion in deletions)
         self._outcomes: dict[str, Exception | None] = {}
         self._operation: DelayedOperation | None = None
 
-    def answer(self, timeout_ms: int) -> "DeleteRecordsResponse | Deferred[DeleteRecordsResponse]":
-        directories = dict.fromkeys(deletion.log_directory for deletion in self._pending)
-        for path in directories:
+    def save(self) -> None:
+        """Have the checkpoints written."""
+        for path in self._directories:
             self._services.logs.checkpoint_log_starts(path, partial(self._saved, path))
+
+    def wait(self, timeout_ms: int) -> "DeleteRecordsResponse | Deferred[DeleteRecordsResponse]":
+        """Return the response, or a Deferred of it."""
         if self._settle() is not None:
             return self._response
-        if len(self._outcomes) < len(directories):
+        if len(self._outcomes) < len(self._directories):
             timeout_ms = max(timeout_ms, LEAST_WAIT_FOR_DISK_MS)
         self._operation = DelayedOperation(self._settle, self._time_out)
         # Only followers are waited for at a partition. Appends to others need not wake this.

@@ -7,7 +7,7 @@ upload (11, KIP-1023). A partition named twice is INVALID_REQUEST. Read-committe
 
 from collections import Counter
 from collections.abc import Generator
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages.list_offsets import (
@@ -24,6 +24,7 @@ from odradek.protocol.messages.offset_for_leader_epoch import (
     OffsetForLeaderEpochResponseEpochEndOffset,
     OffsetForLeaderEpochResponseOffsetForLeaderTopicResult,
 )
+from odradek.protocol.schema import rows
 from odradek.protocol.streaming import Step
 from odradek.replication.offset_lookup import check_timestamp_supported
 
@@ -73,13 +74,13 @@ def _list_offsets(
 def list_offsets_error(request: ListOffsetsRequest, version: int, error: KafkaError) -> ListOffsetsResponse:
     """The error at every partition."""
     return ListOffsetsResponse(
-        topics=[
-            ListOffsetsResponseListOffsetsTopicResponse(
+        topics=rows(
+            lambda topic: ListOffsetsResponseListOffsetsTopicResponse(
                 name=topic.name,
-                partitions=[_failed_row(asked.partition_index, error, version) for asked in topic.partitions],
-            )
-            for topic in request.topics
-        ]
+                partitions=rows(lambda asked: _failed_row(asked.partition_index, error, version), topic.partitions),
+            ),
+            request.topics,
+        )
     )
 
 
@@ -111,17 +112,21 @@ def _failed_row(index: int, error: KafkaError, version: int) -> ListOffsetsRespo
 
 def offset_for_leader_epoch(
     services: "Services", context: "RequestContext", request: OffsetForLeaderEpochRequest
-) -> OffsetForLeaderEpochResponse:
-    """Where each epoch ends, for a consumer to find out whether its position was truncated away."""
-    return OffsetForLeaderEpochResponse(
-        topics=[
-            OffsetForLeaderEpochResponseOffsetForLeaderTopicResult(
-                topic=topic.topic,
-                partitions=[_epoch_end(services, topic.topic, asked) for asked in topic.partitions],
-            )
-            for topic in request.topics
-        ]
-    )
+) -> Any:
+    """Return where each epoch ends, for a consumer to find out whether its position was truncated away."""
+
+    def look_up() -> Generator[None, None, OffsetForLeaderEpochResponse]:
+        response = OffsetForLeaderEpochResponse()
+        for topic in request.topics:
+            result = OffsetForLeaderEpochResponseOffsetForLeaderTopicResult(topic=topic.topic)
+            response.topics.append(result)
+            for asked in topic.partitions:
+                result.partitions.append(_epoch_end(services, topic.topic, asked))
+                yield
+            yield
+        return response
+
+    return services.slices.run(look_up())
 
 
 def offset_for_leader_epoch_error(
@@ -129,16 +134,18 @@ def offset_for_leader_epoch_error(
 ) -> OffsetForLeaderEpochResponse:
     """The error at every partition."""
     return OffsetForLeaderEpochResponse(
-        topics=[
-            OffsetForLeaderEpochResponseOffsetForLeaderTopicResult(
+        topics=rows(
+            lambda topic: OffsetForLeaderEpochResponseOffsetForLeaderTopicResult(
                 topic=topic.topic,
-                partitions=[
-                    OffsetForLeaderEpochResponseEpochEndOffset(partition=asked.partition, error_code=error.code)
-                    for asked in topic.partitions
-                ],
-            )
-            for topic in request.topics
-        ]
+                partitions=rows(
+                    lambda asked: OffsetForLeaderEpochResponseEpochEndOffset(
+                        partition=asked.partition, error_code=error.code
+                    ),
+                    topic.partitions,
+                ),
+            ),
+            request.topics,
+        )
     )
 
 

@@ -8,8 +8,9 @@ duration), KIP-1152 (by pattern).
 
 from typing import TYPE_CHECKING, Any, Final
 
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, succeed
 
+from odradek.coordinator.steps import Steps
 from odradek.coordinator.transaction_admin import describe_error, unknown_states
 from odradek.coordinator.transaction_responses import (
     add_offsets_response,
@@ -34,7 +35,7 @@ from odradek.protocol.messages.describe_transactions import (
 from odradek.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
 from odradek.protocol.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
 from odradek.replication.topic_names import GROUP_METADATA_TOPIC, is_internal
-from odradek.server.waits import wait_for_all
+from odradek.server.waits import carry_through, wait_for_all
 
 if TYPE_CHECKING:
     from odradek.server.request import RequestContext
@@ -49,7 +50,7 @@ def add_partitions_to_txn(services: "Services", context: "RequestContext", reque
     """What exists goes to the transaction's shard."""
     version = context.api_version
     if version >= BATCHED_SINCE:
-        return _add_batched(services, context, request)
+        return carry_through(_add_batched(services, context, request))
     transactional_id = request.v3_and_below_transactional_id
     missing = _refused(services, transactional_id, request.v3_and_below_topics, is_client=True)
     if missing is not None:
@@ -60,18 +61,22 @@ def add_partitions_to_txn(services: "Services", context: "RequestContext", reque
     )
 
 
-def _add_batched(services: "Services", context: "RequestContext", request: AddPartitionsToTxnRequest) -> Any:
-    results: list[Any] = [_add_one(services, context, transaction) for transaction in request.transactions]
-    if not any(isinstance(result, Deferred) for result in results):
-        return AddPartitionsToTxnResponse(results_by_transaction=results)
-    waits = [result if isinstance(result, Deferred) else _succeeded(result) for result in results]
-    return wait_for_all(waits).addCallback(lambda done: AddPartitionsToTxnResponse(results_by_transaction=done))
+async def _add_batched(
+    services: "Services", context: "RequestContext", request: AddPartitionsToTxnRequest
+) -> AddPartitionsToTxnResponse:
+    """One transaction in each step. All are decided on, although who asked may be gone."""
 
+    def add() -> Steps[list[Deferred[Any]]]:
+        waits: list[Deferred[Any]] = []
+        for transaction in request.transactions:
+            result = _add_one(services, context, transaction)
+            waits.append(result if isinstance(result, Deferred) else succeed(result))
+            yield
+        return waits
 
-def _succeeded(result: Any) -> "Deferred[Any]":
-    deferred: Deferred[Any] = Deferred()
-    deferred.callback(result)
-    return deferred
+    waits = await services.slices.run(add())
+    results = await wait_for_all(waits) if waits else []
+    return AddPartitionsToTxnResponse(results_by_transaction=results)
 
 
 def _add_one(
@@ -161,12 +166,19 @@ def end_txn_error(request: EndTxnRequest, version: int, error: KafkaError) -> En
 
 def describe_transactions(
     services: "Services", context: "RequestContext", request: DescribeTransactionsRequest
-) -> DescribeTransactionsResponse:
-    """Each transactional id from its shard, at once."""
+) -> Any:
+    """Each transactional id from its shard."""
+    return services.slices.run(_describe_transactions(services, request))
+
+
+def _describe_transactions(
+    services: "Services", request: DescribeTransactionsRequest
+) -> Steps[DescribeTransactionsResponse]:
     coordinators = services.transactions
     states = []
     for transactional_id in request.transactional_ids:
         states += coordinators.shard(coordinators.index_of(transactional_id)).describe([transactional_id])
+        yield
     return DescribeTransactionsResponse(transaction_states=states)
 
 
@@ -179,14 +191,18 @@ def describe_transactions_error(
     )
 
 
-def list_transactions(
-    services: "Services", context: "RequestContext", request: ListTransactionsRequest
-) -> ListTransactionsResponse:
+def list_transactions(services: "Services", context: "RequestContext", request: ListTransactionsRequest) -> Any:
     """The transactions of all shards of this broker that pass the filters; states nobody knows are given back."""
+    return services.slices.run(_list_transactions(services, request))
+
+
+def _list_transactions(
+    services: "Services", request: ListTransactionsRequest
+) -> Steps[ListTransactionsResponse]:
     now_ms = services.now_ms()
     found = []
     for shard in services.transactions.shards():
-        found += shard.list_transactions(
+        found += yield from shard.list_transactions(
             request.state_filters,
             request.producer_id_filters,
             request.duration_filter,

@@ -5,7 +5,7 @@ from random import Random
 from types import SimpleNamespace
 
 import pytest
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.task import Clock
 
 from odradek.log.config import LogConfig
@@ -22,6 +22,7 @@ from odradek.replication.cluster_metadata import PartitionMetadata
 from odradek.replication.tests.support import Cluster
 from odradek.replication.tests.test_topic_admin import create, delete, new
 from odradek.server.handlers.delete_records import delete_records
+from odradek.server.slices import Slices
 
 E = ErrorCode
 PATHS = ("/data/a", "/data/b")
@@ -35,7 +36,12 @@ class Broker:
         self.clock, self.threads, self.fs = Clock(), Threads(), MemoryFileSystem()
         self.logs = opened(self.fs, PATHS, run_in_thread=self.threads)
         self.cluster = Cluster(logs=self.logs)
-        self.services = SimpleNamespace(replicas=self.cluster.replicas, logs=self.logs, reactor=self.clock)
+        self.services = SimpleNamespace(
+            replicas=self.cluster.replicas,
+            logs=self.logs,
+            reactor=self.clock,
+            slices=Slices(self.clock, self.clock.seconds),
+        )
         create(self.cluster, new("t", 4, configs=configs))
         for partition in self.cluster.replicas:
             append(partition.log, *[b"x"] * 10)
@@ -225,3 +231,19 @@ def test_a_start_at_a_segments_base_outlives_a_power_loss():
     broker.fs.remove(f"{log.directory}/{name}.deleted")
     broker.fs._nodes[f"{log.directory}/{name}"] = saved
     assert broker.starts_after_crash()[0] == 10
+
+
+def test_a_request_is_carried_out_although_its_client_is_gone(broker):
+    """Also the checkpoint: what consumers have seen gone does not come back after a crash."""
+    # Each step is a slice.
+    broker.services.slices = Slices(broker.clock, broker.clock.seconds, 0.0)
+    partitions = [DeleteRecordsRequestDeleteRecordsPartition(partition_index=p, offset=5) for p in range(4)]
+    topics = [DeleteRecordsRequestDeleteRecordsTopic(name="t", partitions=partitions)]
+    answer = delete_records(broker.services, None, DeleteRecordsRequest(topics=topics, timeout_ms=5000))
+    failures = []
+    answer.addErrback(lambda failure: failures.append(failure.type))
+    answer.cancel()
+    assert failures == [CancelledError]
+    broker.clock.pump([0] * 10)
+    broker.threads.run()
+    assert broker.starts_after_crash() == {0: 5, 1: 5, 2: 5, 3: 5}

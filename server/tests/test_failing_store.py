@@ -36,7 +36,9 @@ from odradek.replication.tests.support import Cluster, log_keys, memory_logs
 from odradek.server.apis import Dispatch
 from odradek.server.connection import Connection
 from odradek.server.delayed_tasks import DelayedTasks
+from odradek.server.image_cache import ImageCache
 from odradek.server.request import RequestContext
+from odradek.server.slices import Slices
 from odradek.server.tests.test_connection import Transport
 from odradek.server.tests.wire import request_frame
 
@@ -103,11 +105,14 @@ class Broker:
         self.tasks = DelayedTasks(self.clock)
         self.cluster = cluster = Cluster(server=self.server, logs=logs)
         cluster.controller.deletion.run_later = self.tasks.run_later
+        slices = Slices(self.clock, self.clock.seconds)
         services = SimpleNamespace(
             topics=cluster.topics,
             config_admin=cluster.config_admin,
             metadata=cluster.image,
             config=SimpleNamespace(auto_create_topics_enable=False),
+            slices=slices,
+            metadata_bodies=ImageCache(cluster.image, slices),
         )
         self._dispatch = Dispatch(services)
         self.connect()
@@ -119,6 +124,7 @@ class Broker:
     def ask(self, request):
         version = request.last_version
         self.connection.frames_received([request_frame(request, version)])
+        self.transport.turn()
         answer = self.transport.writer.sent.pop()
         start = 8 + response_is_flexible(request.api_key, request.is_flexible(version))
         return codec.decode(response_class(request.api_key), version, answer, start)
@@ -424,6 +430,7 @@ def test_a_change_is_completed_although_the_client_leaves(broker, what, answered
     }
     answers = broker.server.answers = []
     broker.connection.frames_received([request_frame(requests[what], requests[what].last_version)])
+    broker.transport.turn()
     for _ in range(answered):
         if answers:
             answers.pop().callback(None)
