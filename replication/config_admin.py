@@ -32,6 +32,7 @@ from odradek.protocol.messages.list_config_resources import (
     ListConfigResourcesResponse,
     ListConfigResourcesResponseConfigResource,
 )
+from odradek.protocol.schema import rows
 from odradek.replication.broker_configs import BrokerConfigs, listener_base
 from odradek.replication.controller import Controller
 from odradek.replication.topic_admin import check_topic_configs
@@ -283,13 +284,13 @@ class ConfigAdmin:
             ResourceType.BROKER: brokers,
             ResourceType.TOPIC: sorted(self._image.topics),
         }
-        resources = [
-            ListConfigResourcesResponseConfigResource(resource_name=name, resource_type=kind)
-            for kind, found in names.items()
-            if kind in wanted
-            for name in found
-        ]
-        return ListConfigResourcesResponse(config_resources=resources)
+        listed = [(kind, name) for kind, found in names.items() if kind in wanted for name in found]
+        return ListConfigResourcesResponse(
+            config_resources=rows(
+                lambda one: ListConfigResourcesResponseConfigResource(resource_name=one[1], resource_type=one[0]),
+                listed,
+            )
+        )
 
 
 def parse_broker_id(name: str) -> int:
