@@ -251,6 +251,7 @@ class Broker:
             self._reactor, services.slices, around.monotonic, around.run_in_thread, around.slice_s
         )
         services.replicas.run_steps = pacing.run
+        services.replicas.begin_steps = pacing.begin
         controller.pause = pacing.pause
         store.pace(pacing)
 
