@@ -12,11 +12,9 @@ from odradek.log import checkpoints, producer_replay
 from odradek.log.config import LogConfig
 from odradek.log.filesystem import (
     TEMPORARY_SUFFIX,
-    DiskFullError,
     FileSystem,
-    LogDirFailure,
-    is_disk_full,
     remove_if_exists,
+    storage_error,
 )
 from odradek.log.leader_epochs import LeaderEpochs
 from odradek.log.partition_log import LoadedState, PartitionLog
@@ -87,7 +85,7 @@ def open_partition_log(
     they have none; so is `cleaned_to`, up to which the log was compacted. `report` is told what was done. The high
     watermark is the log's start; set the checkpointed one with `update_high_watermark`.
 
-    Blocks while it reads. Raises LogDirFailure, DiskFullError, DamagedLogError.
+    Blocks while it reads. Raises LogDirFailure, ShortageError, DamagedLogError.
     """
     loader = _Loader(fs, directory, config, now_ms, producer_expiration_ms, report or RecoveryReport(), cleaned_to)
     try:
@@ -100,8 +98,7 @@ def open_partition_log(
         return log
     except OSError as error:
         parent = directory.rpartition("/")[0]
-        kind = DiskFullError if is_disk_full(error) else LogDirFailure
-        raise kind(parent, f"loading {directory} failed: {error}") from error
+        raise storage_error(parent, f"loading {directory} failed: {error}", error) from error
 
 
 class _Loader:

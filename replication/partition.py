@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import Final, Protocol
 
 from odradek.log.config import LogConfig
-from odradek.log.filesystem import DiskFullError, FileRegion, LogDirFailure
+from odradek.log.filesystem import FileRegion, LogDirFailure, ShortageError, storage_error
 from odradek.log.log_append import LATEST_PRODUCE_VERSION, AppendInfo
 from odradek.log.partition_log import PartitionLog
 from odradek.log.timestamps import TimestampOffset
@@ -69,7 +69,7 @@ class Partition:
         topic_id: bytes,
         index: int,
         local_id: int,
-        on_failure: Callable[[LogDirFailure | DiskFullError], None] = lambda failure: None,
+        on_failure: Callable[[LogDirFailure | ShortageError], None] = lambda failure: None,
         request_sync: "Callable[[Partition], None]" = lambda partition: None,
     ) -> None:
         """`request_sync` has the log synced soon, and `synced` called then; any number of times meanwhile."""
@@ -201,7 +201,7 @@ class Partition:
                 is_verified=is_verified,
                 transaction_version=transaction_version,
             )
-        except (LogDirFailure, DiskFullError) as failure:
+        except (LogDirFailure, ShortageError) as failure:
             self._on_failure(failure)
             raise
         if self._follows_log_end:
@@ -244,7 +244,7 @@ class Partition:
         upper_offset = log.last_stable_offset if isolation_level else log.high_watermark
         try:
             return log.read(offset, max_bytes, upper_offset=upper_offset, at_least_one=at_least_one)
-        except LogDirFailure as failure:
+        except (LogDirFailure, ShortageError) as failure:
             self._on_failure(failure)
             raise
 
@@ -259,7 +259,7 @@ class Partition:
                 region = log.read(offset, max_bytes, upper_offset=log.log_end_offset, at_least_one=True)
                 return b"" if region is None else region.read()
             except OSError as error:
-                raise LogDirFailure(log.log_directory, f"reading {self!r} failed: {error}") from error
+                raise storage_error(log.log_directory, f"reading {self!r} failed: {error}", error) from error
 
     def aborted_transactions(self, offset: int, region: FileRegion) -> list[AbortedTransaction]:
         """What a read-committed consumer must skip in a region that `read` gave for `offset`.
@@ -274,7 +274,7 @@ class Partition:
         """Has the directory taken offline that fails. Appends and reads, the hot paths, do it by hand."""
         try:
             yield
-        except LogDirFailure as failure:
+        except (LogDirFailure, ShortageError) as failure:
             self._on_failure(failure)
             raise
 

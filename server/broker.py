@@ -18,8 +18,9 @@ from twisted.internet.error import CannotListenError
 
 from odradek import __version__
 from odradek.coordinator.producer_ids import ProducerIdManager
+from odradek.log import descriptors
 from odradek.log.checkpoints import read_meta_properties
-from odradek.log.filesystem import LockedError
+from odradek.log.filesystem import ExhaustedError, LockedError
 from odradek.log.found_directories import KnownPartitions
 from odradek.log.log_directory import InconsistentMetaError
 from odradek.log.log_manager import AllLogDirsFailed, DuplicateLogError, LogManager, LogManagerSettings
@@ -62,7 +63,7 @@ logger = logging.getLogger(__name__)
 EXIT_FAILED: Final = 1
 _CATCH_UP_S: Final = 1
 _STORE_FAILURES = (MetadataStoreError, StartError)
-_LOG_FAILURES = (LockedError, InconsistentMetaError, DuplicateLogError, AllLogDirsFailed)
+_LOG_FAILURES = (LockedError, InconsistentMetaError, DuplicateLogError, AllLogDirsFailed, ExhaustedError)
 
 
 class BrokerStartError(Exception):
@@ -107,9 +108,11 @@ class Broker:
             self._bind()
             await self._open()
         except BaseException as error:
+            is_short = self._fs.spare_descriptors() < 1
             await self.stop()
             if isinstance(error, (*_STORE_FAILURES, *_LOG_FAILURES, OSError)):
-                raise BrokerStartError(str(error)) from error
+                hint = _descriptor_hint() if is_short else ""
+                raise BrokerStartError(f"{error}{hint}") from error
             raise
         for port in self.ports:
             port.startReading()
@@ -427,6 +430,13 @@ def run(config: BrokerConfig, started_s: float) -> int:
     reactor.run()
     logger.info("odradek stopped")
     return EXIT_FAILED if broker.has_failed else 0
+
+
+def _descriptor_hint() -> str:
+    return (
+        f"; the process may open {descriptors.limit()} files and each segment of each partition needs one: raise the "
+        "limit (ulimit -n, LimitNOFILE= of systemd, --ulimit nofile= of Docker)"
+    )
 
 
 def _log_through_stdlib() -> None:

@@ -9,8 +9,9 @@ the same time, one never twice at once. Nothing is held up on purpose.
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
+from odradek.log.filesystem import ShortageError
 from odradek.server.waits import Wait
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from odradek.replication.partition import Partition
 
 _Waiting = list["Deferred[bool]"]
+_SHORTAGE_RETRY_S: Final = 1.0
 
 
 class Flusher:
@@ -61,10 +63,14 @@ class Flusher:
             self._answer(waiting, False)
             return
         self._under_way.add(partition)
-        self._logs.flush(log, self._now_ms(), lambda error: self._ended(partition, waiting, error is None))
+        self._logs.flush(log, self._now_ms(), lambda error: self._ended(partition, waiting, error))
 
-    def _ended(self, partition: "Partition", waiting: _Waiting, is_synced: bool) -> None:
+    def _ended(self, partition: "Partition", waiting: _Waiting, error: Exception | None) -> None:
         """Begin the next sync if others came meanwhile, then answer those who waited for this one."""
+        is_synced = error is None
+        if isinstance(error, ShortageError):
+            # The high watermark of `flush.before.acks` waits for it.
+            self._clock.callLater(_SHORTAGE_RETRY_S, self.request, partition)
         self._under_way.discard(partition)
         if partition in self._next:
             self._begin(partition)
