@@ -6,11 +6,11 @@ KIP-464, KIP-516, KIP-525. Behaviour as of Apache Kafka 4.3's controller.
 
 import logging
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from odradek.log.config import LogConfig
-from odradek.properties import PropertyError, UnknownPropertyError
+from odradek.properties import INT32_MAX, PropertyError, UnknownPropertyError
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages.create_partitions import (
     CreatePartitionsRequest,
@@ -37,6 +37,7 @@ from odradek.replication.broker_configs import BrokerConfigs
 from odradek.replication.cluster_metadata import TopicMetadata
 from odradek.replication.config_sources import topic_config_source
 from odradek.replication.controller import Controller, NewTopic, new_partition
+from odradek.replication.log_capacity import Claim, LogCapacity
 from odradek.replication.topic_ids import random_topic_id
 from odradek.replication.topic_names import (
     CLUSTER_METADATA_TOPIC,
@@ -75,10 +76,20 @@ def check_topic_configs(configs: Mapping[str, str], defaults: LogConfig) -> None
 
 
 class TopicAdmin:
-    """Topic lifecycle on the controller. `random` gives topic ids, starting brokers and the order of replies."""
+    """Topic lifecycle on the controller. `random` gives topic ids, starting brokers and the order of replies.
 
-    def __init__(self, controller: Controller, configs: BrokerConfigs, random: RandomSource) -> None:
+    `spare_descriptors` returns how many files this broker may open and keep, of which each partition needs one.
+    """
+
+    def __init__(
+        self,
+        controller: Controller,
+        configs: BrokerConfigs,
+        random: RandomSource,
+        spare_descriptors: Callable[[], int] = lambda: INT32_MAX,
+    ) -> None:
         self._controller = controller
+        self._capacity = LogCapacity(controller.broker_id, spare_descriptors)
         self._image = controller.image
         self._configs = configs
         self._random = random
@@ -109,6 +120,9 @@ class TopicAdmin:
         """Creates topics that a client asked for but did not create, Kafka's own ones included; errors by name."""
         topics = [self._auto_topic(name) for name in dict.fromkeys(names)]
         outcomes = await self._create(topics, validate_only=False)
+        for outcome in outcomes.values():
+            if isinstance(outcome, KafkaError) and outcome.code == ErrorCode.POLICY_VIOLATION:
+                logger.warning("a topic that clients need cannot be created: %s", outcome.message)
         return {name: outcome if isinstance(outcome, KafkaError) else None for name, outcome in outcomes.items()}
 
     def default_configs(self, name: str) -> dict[str, str]:
@@ -144,6 +158,12 @@ class TopicAdmin:
         self, topics: Sequence[CreateTopicsRequestCreatableTopic], validate_only: bool
     ) -> dict[str, NewTopic | KafkaError]:
         """What became of each topic: its new state, or why it was not created."""
+        with self._capacity.claims() as claim:
+            return await self._create_claimed(topics, validate_only, claim)
+
+    async def _create_claimed(
+        self, topics: Sequence[CreateTopicsRequestCreatableTopic], validate_only: bool, claim: Claim
+    ) -> dict[str, NewTopic | KafkaError]:
         outcomes: dict[str, NewTopic | KafkaError] = {}
         if self._count_partitions(topics) > MAX_PARTITIONS_PER_REQUEST:
             error = KafkaError(
@@ -152,7 +172,8 @@ class TopicAdmin:
             return {topic.name: error for topic in topics}
         for topic in topics:
             try:
-                outcomes[topic.name] = self._plan(topic)
+                planned_topic = outcomes[topic.name] = self._plan(topic)
+                claim(topic.name, planned_topic.topic.partitions)
             except KafkaError as error:
                 outcomes[topic.name] = error
         if not validate_only:
@@ -288,6 +309,10 @@ class TopicAdmin:
 
     async def create_partitions(self, request: CreatePartitionsRequest) -> CreatePartitionsResponse:
         """Adds partitions to topics. Raises KafkaError NOT_CONTROLLER."""
+        with self._capacity.claims() as claim:
+            return await self._create_partitions(request, claim)
+
+    async def _create_partitions(self, request: CreatePartitionsRequest, claim: Claim) -> CreatePartitionsResponse:
         self._controller.check_active()
         counts = Counter(topic.name for topic in request.topics)
         results = [
@@ -301,6 +326,7 @@ class TopicAdmin:
             error = None
             try:
                 grown, old_count = self._plan_growth(topic)
+                claim(topic.name, grown.partitions[old_count:])
                 if not request.validate_only:
                     await self._controller.add_partitions(grown, old_count)
                     logger.info("added partitions topic=%s partitions=%d", topic.name, len(grown.partitions))

@@ -83,8 +83,10 @@ def _start(path: str | None, overrides: list[str], log_level: str) -> int:
     configure_logging(log_level, sys.stdout)
     for warning in warnings:
         logger.warning(warning)
+    from odradek.log import descriptors
     from odradek.server.broker import run
 
+    descriptors.raise_limit()
     return run(config, STARTED_S)
 
 

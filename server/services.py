@@ -77,7 +77,9 @@ class Services:
         """Creates, grows and deletes topics."""
         from odradek.replication.topic_admin import TopicAdmin
 
-        return TopicAdmin(self.controller, self.configs, self.random_source)
+        return TopicAdmin(
+            self.controller, self.configs, self.random_source, spare_descriptors=self.logs.fs.spare_descriptors
+        )
 
     @cached_property
     def config_admin(self) -> "ConfigAdmin":
