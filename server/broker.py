@@ -9,6 +9,7 @@ import errno
 import gc
 import logging
 import os
+import socket
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
@@ -42,6 +43,7 @@ from odradek.replication.topic_names import GROUP_METADATA_TOPIC, TRANSACTION_ST
 from odradek.server.apis import Dispatch
 from odradek.server.config import BrokerConfig, Listener
 from odradek.server.connection import Connection
+from odradek.server.connection_quotas import Acceptor, ConnectionQuotas
 from odradek.server.connections import ConnectionRegistry
 from odradek.server.delayed_tasks import DelayedTasks
 from odradek.server.fetch_sessions import FetchSessionCache
@@ -92,6 +94,15 @@ class Broker:
         self._fs = surroundings.fs
         self._dispatch = Dispatch(self.services)
         self._connections = ConnectionRegistry(self.services, config.connections_max_idle_ms)
+        self._acceptors: list[Acceptor] = []
+        self._quotas = ConnectionQuotas(
+            config,
+            self._reactor,
+            protected=config.inter_broker_name,
+            spare_descriptors=self._fs.spare_descriptors,
+            margin=descriptors.reserve(),
+            close_least_active=self._connections.close_least_active,
+        )
         self._background: Any = None
         self._delayed_tasks = DelayedTasks(self._reactor)
         self._topic_configs: BrokerConfigs | None = None
@@ -114,8 +125,8 @@ class Broker:
                 hint = _descriptor_hint() if is_short else ""
                 raise BrokerStartError(f"{error}{hint}") from error
             raise
-        for port in self.ports:
-            port.startReading()
+        for acceptor in self._acceptors:
+            acceptor.start()
         self._connections.start()
         self._is_running = True
         self._run_background()
@@ -124,6 +135,8 @@ class Broker:
     async def stop(self) -> None:
         """Stop everything, and leave a clean data directory behind if `start` had succeeded."""
         self._is_running = False
+        for acceptor in self._acceptors:
+            acceptor.stop()
         for port in self.ports:
             port.stopListening()
         self.ports.clear()
@@ -158,9 +171,23 @@ class Broker:
             )
             port = self._listen(listener, factory)
             port.stopReading()
+            self._set_buffer_sizes(port)
             self.ports.append(port)
+            acceptor = factory.acceptor = self._quotas.listen(listener.name, port)
+            self._acceptors.append(acceptor)
             bound_ports[listener.name] = port.getHost().port
         self._advertised = self.config.advertise(bound_ports, self._surroundings.host_name())
+
+    def _set_buffer_sizes(self, port: Any) -> None:
+        """Set them for the listening socket: the connections that it accepts inherit them."""
+        config = self.config
+        for name, size_bytes, option in (
+            ("socket.send.buffer.bytes", config.socket_send_buffer_bytes, socket.SO_SNDBUF),
+            ("socket.receive.buffer.bytes", config.socket_receive_buffer_bytes, socket.SO_RCVBUF),
+        ):
+            # Left alone, the system gives a connection what it makes use of, which Kafka's default would cut down.
+            if name in config.explicit and size_bytes > 0:
+                port.socket.setsockopt(socket.SOL_SOCKET, option, size_bytes)
 
     def _listen(self, listener: Listener, factory: KafkaTransportFactory) -> Any:
         backlog = self.config.socket_listen_backlog_size
@@ -346,6 +373,7 @@ class Broker:
     def _on_config(self, old: PropertySet, new: PropertySet) -> None:
         assert isinstance(new, BrokerConfig)
         self.services.config = new
+        self._quotas.update(new)
         self.services.logs.update_settings(LogManagerSettings.of(new))
         self.services.logs.update_default_config(self.services.configs.topic_defaults)
 

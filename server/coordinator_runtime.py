@@ -19,7 +19,7 @@ from odradek.coordinator.phase import Phase
 from odradek.coordinator.result import CoordinatorRecord, Result
 from odradek.log.validation import Origin
 from odradek.protocol.errors import ErrorCode, KafkaError
-from odradek.protocol.records import build_batch
+from odradek.protocol.records import Codec, build_batch, recompress
 from odradek.server.coordinator_loading import ShardLoad, is_transient, retry_pause_s
 from odradek.server.pending_writes import PendingWrite
 from odradek.server.waits import Wait
@@ -142,7 +142,11 @@ class CoordinatorRuntime(ABC, Generic[S]):
     """The coordinators of one kind on this broker.
 
     `partition_count` says how many partitions their topic has, or 0 while it does not exist.
+
+    codec: that of the batches written
     """
+
+    codec = Codec.NONE
 
     def __init__(
         self,
@@ -321,6 +325,8 @@ class CoordinatorRuntime(ABC, Generic[S]):
             offsets: list[int] = []
             try:
                 for batch in _batches(result, now_ms):
+                    if self.codec is not Codec.NONE:
+                        batch = recompress(batch, self.codec)
                     info = led.append(batch, now_ms)
                     offsets += (info.first_offset, info.last_offset)
             except KafkaError as error:

@@ -14,6 +14,7 @@ from odradek.coordinator.result import Result
 from odradek.coordinator.settings import GroupSettings
 from odradek.coordinator.topic_deletion import DeletedTopics, OffsetDeletion
 from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.protocol.records import Codec
 from odradek.replication.topic_names import GROUP_METADATA_TOPIC
 from odradek.server.coordinator_runtime import CoordinatorRuntime, Led, is_replicated
 from odradek.server.pending_writes import PendingWrite, WriteTimeouts
@@ -36,8 +37,10 @@ class GroupCoordinatorRuntime(CoordinatorRuntime[GroupShard]):
         random_uuid: Callable[[], str],
         partition_count: Callable[[], int],
         load_buffer_bytes: int,
+        codec: Codec = Codec.NONE,
     ) -> None:
         self._settings = settings
+        self.codec = codec
         self._random_uuid = random_uuid
         self._timeouts = WriteTimeouts(settings.commit_timeout_ms, self._write_timed_out, reactor)
         self._reported: dict[int, Callable[[ErrorCode], None] | None] = {}

@@ -101,6 +101,7 @@ class Services:
         import uuid
 
         from odradek.coordinator.settings import GroupSettings
+        from odradek.protocol.records import Codec
         from odradek.server.group_coordinators import GroupCoordinatorRuntime
 
         config = self.config
@@ -121,6 +122,7 @@ class Services:
             random_uuid=lambda: str(uuid.UUID(int=self.random_source.getrandbits(128), version=4)),
             partition_count=lambda: self._partition_count(GROUP_METADATA_TOPIC),
             load_buffer_bytes=config.offsets_load_buffer_size,
+            codec=Codec(config.offsets_topic_compression_codec),
         )
 
     @property

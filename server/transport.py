@@ -18,6 +18,7 @@ from zope.interface import implementer
 from odradek.log.filesystem import File
 from odradek.protocol.framing import FrameError, FrameSplitter
 from odradek.server.connection import Connection, Piece
+from odradek.server.connection_quotas import Acceptor
 from odradek.server.connections import ConnectionRegistry
 from odradek.server.turn import Turn
 
@@ -225,6 +226,7 @@ class KafkaTransport(Protocol):
         self._closing = False
         self._registry = registry
         self._has_received = True
+        self.release: Callable[[], None] | None = None
 
     def connectionMade(self) -> None:
         transport: Any = self.transport
@@ -261,6 +263,9 @@ class KafkaTransport(Protocol):
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         self._closing = True
         self._registry.remove(self)
+        if self.release is not None:
+            self.release()
+            self.release = None
         self.writer.close()
         self.connection.connection_lost()
 
@@ -304,7 +309,10 @@ class KafkaTransport(Protocol):
 
 
 class KafkaTransportFactory(Factory):
-    """Makes a `KafkaTransport` for each connection accepted on a listener."""
+    """Makes a `KafkaTransport` for each connection accepted on a listener.
+
+    acceptor: counts the connections, and refuses what is too many
+    """
 
     noisy = False
 
@@ -319,6 +327,14 @@ class KafkaTransportFactory(Factory):
         self._send_file = send_file
         self._max_frame_bytes = max_frame_bytes
         self._registry = registry
+        self.acceptor: Acceptor | None = None
 
-    def buildProtocol(self, addr: IAddress | None) -> KafkaTransport:
-        return KafkaTransport(self._make_connection, self._max_frame_bytes, self._registry, self._send_file)
+    def buildProtocol(self, addr: IAddress | None) -> KafkaTransport | None:
+        release = None
+        if self.acceptor is not None:
+            release = self.acceptor.admit(getattr(addr, "host", ""))
+            if release is None:
+                return None
+        transport = KafkaTransport(self._make_connection, self._max_frame_bytes, self._registry, self._send_file)
+        transport.release = release
+        return transport
