@@ -100,7 +100,7 @@ class Broker:
             self._reactor,
             protected=config.inter_broker_name,
             spare_descriptors=self._fs.spare_descriptors,
-            margin=descriptors.reserve(),
+            margin=descriptors.reserve,
             close_least_active=self._connections.close_least_active,
         )
         self._background: Any = None

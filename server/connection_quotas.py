@@ -72,8 +72,8 @@ class ConnectionQuotas:
     """The connections of a broker, and whether there may be more. `clock` is the reactor.
 
     `protected` is the listener without a part in the broker's limits, if there are others. `spare_descriptors` returns
-    how many may be opened; connections leave `margin` of them to the logs. `close_least_active(count, listener)` closes
-    connections of any other listener than that, when there are more than there may be.
+    how many may be opened; connections leave `margin()` of them to the logs. `close_least_active(count, spared)` closes
+    connections of other listeners than `spared` when there are more than there may be.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class ConnectionQuotas:
         *,
         protected: str,
         spare_descriptors: Callable[[], int],
-        margin: int,
+        margin: Callable[[], int],
         close_least_active: Callable[[int, str], None],
     ) -> None:
         self.clock = clock
@@ -127,7 +127,7 @@ class ConnectionQuotas:
             slots = min(slots, self._config.max_connections - self._total)
         if slots <= 0:
             return 0
-        descriptors = max(self._spare_descriptors() - self._margin, _LEAST_CONNECTIONS - self._total)
+        descriptors = max(self._spare_descriptors() - self._margin(), _LEAST_CONNECTIONS - self._total)
         if descriptors <= 0:
             self._warn_of_shortage()
         return min(slots, descriptors)

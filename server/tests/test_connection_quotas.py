@@ -66,7 +66,7 @@ class Listening:
             self.clock,
             protected="INTERNAL",
             spare_descriptors=lambda: self.spare - sum(len(port.open) for port in self.ports.values()),
-            margin=10,
+            margin=lambda: 10,
             close_least_active=lambda count, spared: self.closed.append((count, spared)),
         )
         self.ports = {}
