@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from twisted.internet.defer import Deferred
 from twisted.internet.error import CannotListenError
+from twisted.internet.task import SchedulerStopped
 
 from odradek import __version__
 from odradek.coordinator.producer_ids import ProducerIdManager
@@ -48,6 +49,7 @@ from odradek.server.connections import ConnectionRegistry
 from odradek.server.delayed_tasks import DelayedTasks
 from odradek.server.fetch_sessions import FetchSessionCache
 from odradek.server.flusher import Flusher
+from odradek.server.preloading import preload
 from odradek.server.producer_id_floor import settle_producer_ids
 from odradek.server.reactor import install as install_reactor
 from odradek.server.request import RequestContext
@@ -102,6 +104,7 @@ class Broker:
             spare_descriptors=self._fs.spare_descriptors,
             margin=descriptors.reserve,
             close_least_active=self._connections.close_least_active,
+            on_scarcity=self._preload,
         )
         self._background: Any = None
         self._delayed_tasks = DelayedTasks(self._reactor)
@@ -393,6 +396,9 @@ class Broker:
     def _note_offline(self) -> None:
         if self._is_running:
             Deferred.fromCoroutine(self.services.controller.take_offline(self.services.replicas.offline))
+
+    def _preload(self) -> None:
+        self.services.slices.run(preload()).addErrback(lambda failure: failure.trap(SchedulerStopped))
 
     def _on_store_session(self, event: SessionEvent) -> None:
         if event is SessionEvent.CONNECTED and self._is_running:

@@ -73,7 +73,8 @@ class ConnectionQuotas:
 
     `protected` is the listener without a part in the broker's limits, if there are others. `spare_descriptors` returns
     how many may be opened; connections leave `margin()` of them to the logs. `close_least_active(count, spared)` closes
-    connections of other listeners than `spared` when there are more than there may be.
+    connections of other listeners than `spared` when there are more than there may be. `on_scarcity` is called once,
+    when descriptors become few.
     """
 
     def __init__(
@@ -85,6 +86,7 @@ class ConnectionQuotas:
         spare_descriptors: Callable[[], int],
         margin: Callable[[], int],
         close_least_active: Callable[[int, str], None],
+        on_scarcity: Callable[[], None] = lambda: None,
     ) -> None:
         self.clock = clock
         self._config = config
@@ -92,6 +94,8 @@ class ConnectionQuotas:
         self._spare_descriptors = spare_descriptors
         self._margin = margin
         self._close_least_active = close_least_active
+        self._on_scarcity = on_scarcity
+        self._is_scarce = False
         self._total = 0
         self._by_host: Counter[str] = Counter()
         self._acceptors: list[Acceptor] = []
@@ -127,7 +131,12 @@ class ConnectionQuotas:
             slots = min(slots, self._config.max_connections - self._total)
         if slots <= 0:
             return 0
-        descriptors = max(self._spare_descriptors() - self._margin(), _LEAST_CONNECTIONS - self._total)
+        margin = self._margin()
+        descriptors = self._spare_descriptors() - margin
+        if descriptors <= margin and not self._is_scarce:
+            self._is_scarce = True
+            self._on_scarcity()
+        descriptors = max(descriptors, _LEAST_CONNECTIONS - self._total)
         if descriptors <= 0:
             self._warn_of_shortage()
         return min(slots, descriptors)
