@@ -280,7 +280,8 @@ class LogManager(LogUpkeep):
         path = f"{directory.path}/{entry.name}"
 
         def load() -> None:
-            topic_id = log = failure = None
+            topic_id = log = None
+            failure: Exception | None = None
             report = RecoveryReport()
             try:
                 topic_id = read_topic_id(self.fs, path, is_clean=directory.was_clean)

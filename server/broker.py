@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from twisted.internet.defer import Deferred
 from twisted.internet.error import CannotListenError
 from twisted.internet.task import SchedulerStopped
+from twisted.python.failure import Failure
 
 from odradek import __version__
 from odradek.coordinator.producer_ids import ProducerIdManager
@@ -398,7 +399,10 @@ class Broker:
             Deferred.fromCoroutine(self.services.controller.take_offline(self.services.replicas.offline))
 
     def _preload(self) -> None:
-        self.services.slices.run(preload()).addErrback(lambda failure: failure.trap(SchedulerStopped))
+        def stopped(failure: Failure) -> Failure | None:
+            return None if isinstance(failure.value, SchedulerStopped) else failure
+
+        self.services.slices.run(preload()).addErrback(stopped)
 
     def _on_store_session(self, event: SessionEvent) -> None:
         if event is SessionEvent.CONNECTED and self._is_running:
