@@ -110,10 +110,11 @@ class Group:
     # -- state ---------------------------------------------------------------------------------------------------
 
     def change_state(self, new: GroupState, why: str, now_ms: int) -> None:
-        """The one place where a group changes its state."""
+        """The one place where a group changes its state. All groups die together, which the log need not list."""
         if new not in TRANSITIONS[self.state]:
             raise RuntimeError(f"group {self.group_id} cannot go from {self.state.value} to {new.value} ({why})")
-        logger.info(
+        logger.log(
+            logging.DEBUG if new is DEAD else logging.INFO,
             "group state changed group=%s old=%s new=%s generation=%d why=%s",
             self.group_id, self.state.value, new.value, self.generation_id, why,
         )  # fmt: skip

@@ -8,6 +8,7 @@ from odradek.coordinator.record_types import group_metadata_tombstone
 from odradek.coordinator.responses import delete_groups_error
 from odradek.coordinator.result import Effects, ReplyWhenWritten, Token
 from odradek.coordinator.shard_state import RequestContext, ShardState
+from odradek.coordinator.steps import Steps, pieces
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.messages.delete_groups import (
     DeleteGroupsResponse,
@@ -70,21 +71,29 @@ def _describe(group: Group) -> DescribeGroupsResponseDescribedGroup:
 
 def list_groups(
     state: ShardState, states_filter: list[str], types_filter: list[str]
-) -> list[ListGroupsResponseListedGroup]:
-    """The groups in one of the states and of one of the types given, whatever their case; no filter takes all."""
+) -> Steps[list[ListGroupsResponseListedGroup]]:
+    """The groups in one of the states and of one of the types given, whatever their case; no filter takes all.
+
+    Each group is listed as it is when its step comes; those that are deleted before are left out.
+    """
     states = {text.lower().strip() for text in states_filter}
     if types_filter and GROUP_TYPE.lower() not in {text.lower() for text in types_filter}:
         return []
-    return [
-        ListGroupsResponseListedGroup(
-            group_id=group.group_id,
-            protocol_type=group.protocol_type or "",
-            group_state=group.state.value,
-            group_type=GROUP_TYPE,
+    listed: list[ListGroupsResponseListedGroup] = []
+    for groups in pieces(state.groups.values()):
+        listed.extend(
+            ListGroupsResponseListedGroup(
+                group_id=group.group_id,
+                protocol_type=group.protocol_type or "",
+                group_state=group.state.value,
+                group_type=GROUP_TYPE,
+            )
+            for group in groups
+            if state.groups.get(group.group_id) is group and group.state is not DEAD
+            if not states or group.state.value.lower() in states
         )
-        for group in state.groups.values()
-        if not states or group.state.value.lower() in states
-    ]
+        yield
+    return listed
 
 
 def delete_groups(state: ShardState, group_ids: list[str], token: Token) -> Effects:

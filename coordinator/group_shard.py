@@ -8,10 +8,12 @@ How a server uses it, where `shard` may also be `GroupShard.absent(...)` for par
         except KafkaError as error: result = shard.on_write_failed(result, error.code, now_ms)
         else:
             shard.on_appended(result, base_offset), at once, and wait until the records are replicated
+            (`is_replicated=True` if they and all before them are already)
             result = shard.on_written(result, base_offset, now_ms)
     send every reply of result.replies to its token
 
-`next_deadline_ms` returns when `tick` is due; its result is treated alike, and again until no deadline is due. Results
+`now_ms` is the wall clock. `next_deadline_ms` returns when `tick` is due, on the monotonic clock that the shard is made
+with; the result of `tick` is treated alike, and again until no deadline is due. Results
 of one shard must be appended in the order in which they were decided, each before the next decision. A marker in the
 partition goes the same way: `on_marker_appended`, then `on_replicated`. At election: `replay` every record of the
 partition (`replay_end_of_transaction` for every marker), then `finish_loading`. When appended records may not stay in
@@ -26,6 +28,7 @@ from odradek.coordinator import (
     joining,
     membership,
     offset_commands,
+    offset_expiry,
     prechecks,
     rebalance,
     responses,
@@ -36,6 +39,7 @@ from odradek.coordinator.group import DEAD, Group
 from odradek.coordinator.offsets import NO_PRODUCER_ID
 from odradek.coordinator.phase import Phase
 from odradek.coordinator.record_types import (
+    OffsetChange,
     OffsetCommitKey,
     read_group_metadata_value,
     read_key,
@@ -43,7 +47,8 @@ from odradek.coordinator.record_types import (
 )
 from odradek.coordinator.result import Effects, Response, Result, Token, client_error
 from odradek.coordinator.settings import GroupSettings
-from odradek.coordinator.shard_state import LARGE_KINDS, RequestContext, ShardState
+from odradek.coordinator.shard_state import DEADLINES_PER_TICK, LARGE_KINDS, RequestContext, ShardState
+from odradek.coordinator.steps import Steps, pieces
 from odradek.properties import INT64_MAX
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages.describe_groups import DescribeGroupsResponseDescribedGroup
@@ -62,22 +67,26 @@ logger = logging.getLogger(__name__)
 
 
 class GroupShard:
-    """Groups and committed offsets of one partition, from load to resignation. No I/O, no clock, no threads."""
+    """Groups and committed offsets of one partition, from load to resignation. No I/O, no threads."""
 
     __slots__ = ("_high_watermark", "_phase", "_state")
 
     def __init__(
-        self, settings: GroupSettings, random_uuid: Callable[[], str], high_watermark: int = INT64_MAX
+        self,
+        settings: GroupSettings,
+        random_uuid: Callable[[], str],
+        monotonic_ms: Callable[[], int],
+        high_watermark: int = INT64_MAX,
     ) -> None:
         """`high_watermark` is the partition's when loading begins; `on_replicated` is called when it has moved."""
-        self._state = ShardState(settings, random_uuid)
+        self._state = ShardState(settings, random_uuid, monotonic_ms)
         self._high_watermark = high_watermark
         self._phase = Phase.LOADING
 
     @classmethod
     def absent(cls, settings: GroupSettings) -> "GroupShard":
         """A shard that answers everything with NOT_COORDINATOR, for partitions that are led elsewhere."""
-        shard = cls(settings, str)
+        shard = cls(settings, str, int)
         shard._phase = Phase.CLOSED
         return shard
 
@@ -108,7 +117,7 @@ class GroupShard:
             return _only_reply(token, responses.heartbeat_response())
         if error:
             return _only_reply(token, responses.heartbeat_response(error))
-        return membership.heartbeat(self._state, request, token, now_ms).result()
+        return membership.heartbeat(self._state, request, token).result()
 
     def leave_group(self, request: LeaveGroupRequest, context: RequestContext, token: Token, now_ms: int) -> Result:
         """LeaveGroup 0-5."""
@@ -133,7 +142,9 @@ class GroupShard:
             return responses.describe_groups_error(group_ids, error)
         return group_admin.describe_groups(self._state, group_ids, context)
 
-    def list_groups(self, states_filter: list[str], types_filter: list[str]) -> list[ListGroupsResponseListedGroup]:
+    def list_groups(
+        self, states_filter: list[str], types_filter: list[str]
+    ) -> Steps[list[ListGroupsResponseListedGroup]]:
         """ListGroups 0-5, this shard's part. Raises COORDINATOR_LOAD_IN_PROGRESS, which fails the whole request."""
         if self._phase is Phase.LOADING:
             raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
@@ -196,6 +207,10 @@ class GroupShard:
             self._state, request, require_stable=require_stable, topic_id=topic_id
         )
 
+    def topics_with_offsets(self, group_id: str) -> dict[str, list[int]] | None:
+        """Return the partitions by topic that a group has offsets of; None if the shard serves no requests."""
+        return None if self._gate() else self._state.offsets.replicated_of_group(group_id)
+
     def delete_offsets(
         self, request: OffsetDeleteRequest, context: RequestContext, token: Token, now_ms: int
     ) -> Result:
@@ -206,18 +221,25 @@ class GroupShard:
         return offset_commands.delete_offsets(self._state, request, token).result()
 
     def topics_deleted(self, deleted: topic_deletion.DeletedTopics, now_ms: int) -> Result:
-        """Delete the offsets of topics that are deleted. The shard must be active."""
+        """Delete the offsets of topics that are deleted, here and in `tick`. The shard must be active."""
         effects = Effects()
         topic_deletion.delete_offsets(self._state, deleted, effects, now_ms)
         return effects.result()
 
+    def topics_being_deleted(self) -> topic_deletion.DeletedTopics:
+        """The deleted topics some of whose offsets are still to be deleted."""
+        return [topic for deleted in self._state.deletions.values() for topic in deleted]
+
     # -- records -------------------------------------------------------------------------------------------------
 
-    def on_appended(self, result: Result, base_offset: int) -> None:
-        """Apply the result's records, which are in the log at `base_offset` and on, though not replicated yet."""
+    def on_appended(self, result: Result, base_offset: int, *, is_replicated: bool = False) -> None:
+        """Apply the result's records, which are in the log at `base_offset` and on, though maybe not replicated yet."""
         producer_id = NO_PRODUCER_ID if result.producer is None else result.producer.producer_id
-        for position, record in enumerate(result.records):
-            self._replay(record.key, record.value, base_offset + position, producer_id, is_replicated=False)
+        for offset, record in enumerate(result.records, base_offset):
+            if record.change is None:
+                self._replay(record.key, record.value, offset, producer_id, is_replicated=is_replicated)
+            else:
+                self._replay_offset(record.change, offset, producer_id, is_replicated)
 
     def on_written(self, result: Result, base_offset: int, now_ms: int) -> Result:
         """The result's records are replicated; returns what follows."""
@@ -279,21 +301,20 @@ class GroupShard:
                 logger.warning("record of unknown type passed over type=%d offset=%d", parsed, offset)
             elif isinstance(parsed, OffsetCommitKey):
                 commit = None if value is None else read_offset_commit_value(value)
-                if commit is not None and parsed.group not in self._state.groups:
-                    self._state.groups[parsed.group] = Group(parsed.group)
-                self._state.offsets.replay(
-                    parsed.group,
-                    parsed.topic,
-                    parsed.partition,
-                    commit,
-                    offset,
-                    producer_id,
-                    is_replicated=is_replicated,
-                )
+                change = OffsetChange(parsed.group, parsed.topic, parsed.partition, commit)
+                self._replay_offset(change, offset, producer_id, is_replicated)
             else:
                 self._replay_group(parsed.group, value)
         except DecodeError as error:
             logger.error("record not readable, passed over offset=%d error=%s", offset, error)
+
+    def _replay_offset(self, change: OffsetChange, offset: int, producer_id: int, is_replicated: bool) -> None:
+        group_id, topic, partition, value = change
+        if value is not None and group_id not in self._state.groups:
+            self._state.groups[group_id] = Group(group_id)
+        self._state.offsets.replay(
+            group_id, topic, partition, value, offset, producer_id, is_replicated=is_replicated
+        )
 
     def _replay_group(self, group_id: str, value: bytes | None) -> None:
         """Once loaded, a group in memory is at its record or ahead of it, until the record deletes it.
@@ -309,18 +330,20 @@ class GroupShard:
 
     # -- life ----------------------------------------------------------------------------------------------------
 
-    def finish_loading(self, now_ms: int) -> Result:
+    def finish_loading(self, now_ms: int) -> Steps[Result]:
         """Every record is replayed: start serving. All sessions start anew; oversized groups rebalance."""
-        self._phase = Phase.ACTIVE
         effects = Effects()
         state = self._state
-        for group in list(state.groups.values()):
-            for member in group.members.values():
-                rebalance.refresh_session(state, group, member, now_ms)
-            if len(group.members) > state.settings.max_group_size:
-                rebalance.start(state, group, "loaded with more members than allowed", effects, now_ms)
-        offset_commands.schedule_expiry(state, now_ms)
-        logger.info("group shard loaded groups=%d", len(state.groups))
+        for groups in pieces(state.groups.values()):
+            for group in groups:
+                for member in group.members.values():
+                    rebalance.refresh_session(state, group, member)
+                if len(group.members) > state.settings.max_group_size:
+                    rebalance.start(state, group, "loaded with more members than allowed", effects, now_ms)
+            yield
+        self._phase = Phase.ACTIVE
+        offset_expiry.schedule_expiry(state)
+        logger.debug("group shard loaded groups=%d", len(state.groups))
         return effects.result()
 
     def resign(self, now_ms: int) -> Result:
@@ -331,23 +354,28 @@ class GroupShard:
             responses.answer_all_syncs(effects, group, ErrorCode.NOT_COORDINATOR)
             group.change_state(DEAD, "coordinator resigned", now_ms)
         self._phase = Phase.CLOSED
-        self._state = ShardState(self._state.settings, self._state.random_uuid)
+        state = self._state
+        self._state = ShardState(state.settings, state.random_uuid, state.timers.monotonic_ms)
         return effects.result()
 
     def next_deadline_ms(self) -> int | None:
-        """When `tick` is due next, in ms since the epoch."""
+        """When `tick` is due next, on the monotonic clock."""
         return self._state.timers.next_deadline_ms()
 
     def tick(self, now_ms: int) -> Result:
-        """Let due deadlines take effect. Those with many records have a result of their own."""
+        """Let a few due deadlines take effect. Those with many records have a result of their own."""
         effects = Effects()
         timers = self._state.timers
-        while (deadline_ms := timers.next_deadline_ms()) is not None and deadline_ms <= now_ms:
+        due_ms = timers.monotonic_ms()
+        for _ in range(DEADLINES_PER_TICK):
+            deadline_ms = timers.next_deadline_ms()
+            if deadline_ms is None or deadline_ms > due_ms:
+                break
             key = timers.next_key()
             is_large = key is not None and key[0] in LARGE_KINDS
             if is_large and (effects.records or effects.replies):
                 break
-            action = timers.pop_due(now_ms)
+            action = timers.pop_due(due_ms)
             if action is not None:
                 action(effects, now_ms)
             if is_large:

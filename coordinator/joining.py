@@ -135,8 +135,7 @@ def _join_without_id(join: _Join, group: Group) -> None:
             _return_of_static_member(join, group, old_member_id, member_id)
     elif join.context.api_version >= MEMBER_ID_REQUIRED_SINCE:
         group.add_pending(member_id)
-        deadline_ms = join.now_ms + request.session_timeout_ms
-        rebalance.schedule_session(join.state, group, member_id, deadline_ms)
+        rebalance.schedule_session(join.state, group, member_id, request.session_timeout_ms)
         join.refuse(ErrorCode.MEMBER_ID_REQUIRED, member_id)
     else:
         _add_member(join, group, member_id)
@@ -164,8 +163,7 @@ def _add_member(join: _Join, group: Group, member_id: str) -> None:
         group.member_joined_since_delay = True
     group.add(member)
     group.park_join(member, join.parked)
-    deadline_ms = join.now_ms + join.state.settings.new_member_join_timeout_ms
-    rebalance.schedule_session(join.state, group, member_id, deadline_ms)
+    rebalance.schedule_session(join.state, group, member_id, join.state.settings.new_member_join_timeout_ms)
     why = f"new member {member_id} with instance id {request.group_instance_id}; {join.reason}"
     rebalance.start_or_complete(join.state, group, why, join.effects, join.now_ms)
 
@@ -185,7 +183,7 @@ def _return_of_static_member(join: _Join, group: Group, old_member_id: str, memb
     member = group.replace_static_member(request.group_instance_id, old_member_id, member_id)
     undo = _StaticJoin(join, group, member, old_member_id, old_leader_id)
     _update_member(join, group, member)
-    rebalance.refresh_session(join.state, group, member, join.now_ms)
+    rebalance.refresh_session(join.state, group, member)
     if group.state is STABLE:
         if group.select_protocol() == group.protocol_name:
             assignment = {item.member_id: item.assignment for item in group.members.values()}
@@ -300,7 +298,7 @@ class _StaticJoin(Completion):
             response = join_success(group, member, leader_id=self.old_leader_id, with_members=False)
         effects.reply(parked.token, response)
         # A deadline that passed while the join was parked had no effect and is not set any more.
-        rebalance.refresh_session(self.state, group, member, now_ms)
+        rebalance.refresh_session(self.state, group, member)
 
     def failed(self, effects: Effects, error: ErrorCode, now_ms: int) -> None:
         if not self._refuse(effects, error):
@@ -312,12 +310,12 @@ class _StaticJoin(Completion):
         answer(effects, member.take_sync(), sync_error(error))
         self.state.timers.cancel(session_key(group, member))
         old = group.replace_static_member(member.group_instance_id, member.member_id, self.old_member_id)
-        rebalance.refresh_session(self.state, group, old, now_ms)
+        rebalance.refresh_session(self.state, group, old)
 
     def timed_out(self, effects: Effects, error: ErrorCode, now_ms: int) -> None:
         """The new id stays, as in the log. Its owner comes again without it, or its session expires."""
         if self._refuse(effects, error):
-            rebalance.refresh_session(self.state, self.group, self.member, now_ms)
+            rebalance.refresh_session(self.state, self.group, self.member)
 
     def _refuse(self, effects: Effects, error: ErrorCode) -> bool:
         """Answer the parked join with an error; whether there was one."""

@@ -10,8 +10,12 @@ import string
 from collections.abc import Callable
 from typing import Any, Final
 
+from odradek.coordinator.steps import Steps
+
 MAX_STEPS: Final = 1_500
 """How long a pattern may be once its repetitions are written out."""
+MAX_PATTERN_CHARACTERS: Final = 4_096
+"""How long it may be as text: to parse so much takes a few milliseconds."""
 
 _WORD: Final = frozenset(string.ascii_letters + string.digits + "_")
 _CATEGORIES: Final = {
@@ -29,12 +33,15 @@ class LinearPattern:
     def __init__(self, pattern: str) -> None:
         from re import _parser  # type: ignore[attr-defined]  # only here: few brokers are ever asked
 
+        if len(pattern) > MAX_PATTERN_CHARACTERS:
+            raise ValueError("pattern is too long")
         try:
             parsed = _parser.parse(pattern)
         except (re.error, OverflowError, RecursionError) as error:
             raise ValueError(str(error) or type(error).__name__) from error
         self._steps: list[tuple[str, Any, int]] = []
         """What to do, its argument and where to go on; the end of the text is to be reached at the last one."""
+        self._sequences = 0
         try:
             self._sequence(parsed, parsed.state.flags)
         except RecursionError as error:
@@ -58,6 +65,10 @@ class LinearPattern:
         self._steps[fork] = (what, to, target)
 
     def _sequence(self, nodes: Any, flags: int) -> None:
+        # Repetitions of what is empty add no step.
+        self._sequences += 1
+        if self._sequences > MAX_STEPS:
+            raise ValueError("pattern is too long")
         for kind, argument in nodes:
             self._node(str(kind), argument, flags)
 
@@ -106,15 +117,20 @@ class LinearPattern:
 
     # -- matching --------------------------------------------------------------------------------------------------
 
-    def matches(self, text: str) -> bool:
-        """Whether the whole text matches."""
+    def match(self, text: str) -> Steps[bool]:
+        """Whether the whole text matches. A pattern and a text at their longest take seconds in all."""
         steps = self._steps
         current = self._reach([0], text, 0)
+        reached = len(current)
         for position, char in enumerate(text):
             following = [steps[index][2] for index in current if steps[index][0] == "char" and steps[index][1](char)]
             current = self._reach(following, text, position + 1)
             if not current:
                 return False
+            reached += len(current)
+            if reached >= MAX_STEPS:
+                reached = 0
+                yield
         return len(steps) - 1 in current
 
     def _reach(self, starts: list[int], text: str, position: int) -> dict[int, None]:

@@ -120,7 +120,7 @@ class _Assignment(Completion):
 
     def failed(self, effects: Effects, error: ErrorCode, now_ms: int) -> None:
         if self._land():
-            rebalance.reset_assignments(self.state, self.group, error, effects, now_ms)
+            rebalance.reset_assignments(self.state, self.group, error, effects)
             why = f"assignment not written: {error.name}"
             rebalance.start_or_complete(self.state, self.group, why, effects, now_ms)
 
@@ -132,25 +132,25 @@ class _Assignment(Completion):
 # -- Heartbeat -----------------------------------------------------------------------------------------------------
 
 
-def heartbeat(state: ShardState, request: HeartbeatRequest, token: Token, now_ms: int) -> Effects:
+def heartbeat(state: ShardState, request: HeartbeatRequest, token: Token) -> Effects:
     """Decide a Heartbeat: refresh the session, and tell of a rebalance."""
     effects = Effects()
     try:
-        error = _heartbeat(state, request, now_ms)
+        error = _heartbeat(state, request)
     except KafkaError as refusal:
         error = refusal.code
     effects.reply(token, heartbeat_response(error))
     return effects
 
 
-def _heartbeat(state: ShardState, request: HeartbeatRequest, now_ms: int) -> ErrorCode:
+def _heartbeat(state: ShardState, request: HeartbeatRequest) -> ErrorCode:
     group = state.group(request.group_id, missing=ErrorCode.UNKNOWN_MEMBER_ID)
     if group.state is DEAD:
         raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
     group.check_member(request.member_id, request.group_instance_id)
     if request.generation_id != group.generation_id:
         raise KafkaError(ErrorCode.ILLEGAL_GENERATION)
-    rebalance.refresh_session(state, group, group.members[request.member_id], now_ms)
+    rebalance.refresh_session(state, group, group.members[request.member_id])
     return ErrorCode.REBALANCE_IN_PROGRESS if group.state is PREPARING_REBALANCE else ErrorCode.NONE
 
 

@@ -1,25 +1,24 @@
-"""OffsetCommit, OffsetFetch and OffsetDelete inside one shard, and the expiry of offsets (KIP-211, KIP-447, KIP-496).
+"""OffsetCommit, OffsetFetch and OffsetDelete inside one shard (KIP-211, KIP-447, KIP-496).
 
 Which topics exist and may be seen has been settled before (`offset_requests`).
 """
 
 import logging
 from collections.abc import Callable
-from functools import partial
+from functools import lru_cache, partial
 
 from odradek.coordinator import rebalance
 from odradek.coordinator.group import COMPLETING_REBALANCE, DEAD, EMPTY, PREPARING_REBALANCE, STABLE, Group
-from odradek.coordinator.offsets import CommittedOffset, expired_partitions
+from odradek.coordinator.offsets import CommittedOffset
 from odradek.coordinator.partitioning import utf16_length
 from odradek.coordinator.record_types import (
     OffsetCommitValue,
-    group_metadata_tombstone,
-    offset_commit_record,
-    offset_commit_tombstone,
+    OffsetRecords,
+    offset_tombstones,
 )
 from odradek.coordinator.responses import INVALID_OFFSET, offset_commit_error, offset_delete_error
 from odradek.coordinator.result import Effects, ReplyWhenWritten, Token
-from odradek.coordinator.shard_state import EXPIRY_KEY, RequestContext, ShardState
+from odradek.coordinator.shard_state import RequestContext, ShardState
 from odradek.properties import INT64_MAX
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages.offset_commit import (
@@ -58,7 +57,7 @@ def commit_offsets(
     """Decide an OffsetCommit whose topics carry both name and id."""
     effects = Effects()
     try:
-        _check_commit(state, request, context, now_ms)
+        _check_commit(state, request, context)
     except KafkaError as error:
         effects.reply(token, offset_commit_error(request, error.code))
         return effects
@@ -66,25 +65,29 @@ def commit_offsets(
     if request.retention_time_ms != NO_RETENTION:
         expire_ms = min(now_ms + request.retention_time_ms, INT64_MAX)
     response = OffsetCommitResponse(topics=[])
+    most_metadata = state.settings.offset_metadata_max_length
     for topic in request.topics:
         answered = OffsetCommitResponseTopic(name=topic.name, topic_id=topic.topic_id, partitions=[])
         response.topics.append(answered)
+        encode = OffsetRecords(request.group_id, topic.name).commit
         for item in topic.partitions:
-            error_code = ErrorCode.NONE
-            if utf16_length(item.committed_metadata or "") > state.settings.offset_metadata_max_length:
-                error_code = ErrorCode.OFFSET_METADATA_TOO_LARGE
+            if item.committed_metadata and utf16_length(item.committed_metadata) > most_metadata:
+                answered.partitions.append(_commit_result(item.partition_index, ErrorCode.OFFSET_METADATA_TOO_LARGE))
             else:
                 value = _commit_value(item, topic.topic_id, expire_ms, now_ms)
-                record = offset_commit_record(request.group_id, topic.name, item.partition_index, value)
-                effects.records.append(record)
-            answered.partitions.append(
-                OffsetCommitResponsePartition(partition_index=item.partition_index, error_code=error_code)
-            )
+                effects.records.append(encode(item.partition_index, value))
+                answered.partitions.append(_commit_result(item.partition_index))
     if effects.records:
         effects.completions.append(ReplyWhenWritten(token, response, partial(offset_commit_error, request)))
     else:
         effects.reply(token, response)
     return effects
+
+
+@lru_cache(maxsize=1024)
+def _commit_result(partition: int, error: ErrorCode = ErrorCode.NONE) -> OffsetCommitResponsePartition:
+    """One row of a response. It is shared by responses, and not to be changed."""
+    return OffsetCommitResponsePartition(partition_index=partition, error_code=error)
 
 
 def _commit_value(
@@ -100,7 +103,7 @@ def _commit_value(
     )
 
 
-def _check_commit(state: ShardState, request: OffsetCommitRequest, context: RequestContext, now_ms: int) -> None:
+def _check_commit(state: ShardState, request: OffsetCommitRequest, context: RequestContext) -> None:
     """Raise what is wrong with a commit; one that is right counts as a heartbeat."""
     group = state.groups.get(request.group_id)
     generation_id = request.generation_id_or_member_epoch
@@ -123,7 +126,7 @@ def _check_commit(state: ShardState, request: OffsetCommitRequest, context: Requ
     if group.state is COMPLETING_REBALANCE:
         raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS)
     if group.state in (STABLE, PREPARING_REBALANCE):
-        rebalance.refresh_session(state, group, group.members[request.member_id], now_ms)
+        rebalance.refresh_session(state, group, group.members[request.member_id])
 
 
 # -- fetch ---------------------------------------------------------------------------------------------------------
@@ -185,7 +188,7 @@ def _fetched(partition: int, found: CommittedOffset | None, error: ErrorCode) ->
     )
 
 
-# -- delete and expire ---------------------------------------------------------------------------------------------
+# -- delete --------------------------------------------------------------------------------------------------------
 
 
 def delete_offsets(state: ShardState, request: OffsetDeleteRequest, token: Token) -> Effects:
@@ -199,6 +202,7 @@ def delete_offsets(state: ShardState, request: OffsetDeleteRequest, token: Token
     response = OffsetDeleteResponse(topics=[])
     for topic in request.topics:
         is_subscribed = group.is_subscribed_to(topic.name)
+        records = OffsetRecords(group.group_id, topic.name)
         error_code = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if is_subscribed else ErrorCode.NONE
         answered = OffsetDeleteResponseTopic(name=topic.name, partitions=[])
         response.topics.append(answered)
@@ -208,7 +212,7 @@ def delete_offsets(state: ShardState, request: OffsetDeleteRequest, token: Token
                 OffsetDeleteResponsePartition(partition_index=partition, error_code=error_code)
             )
             if not is_subscribed and state.offsets.is_held(group.group_id, topic.name, partition):
-                effects.records.append(offset_commit_tombstone(group.group_id, topic.name, partition))
+                effects.records.append(records.tombstone(partition))
     if effects.records:
         effects.completions.append(ReplyWhenWritten(token, response, offset_delete_error))
     else:
@@ -227,28 +231,4 @@ def _group_for_delete(state: ShardState, request: OffsetDeleteRequest) -> Group:
 
 def all_offset_tombstones(state: ShardState, group_id: str, effects: Effects) -> None:
     """Delete every offset of a group, those of open transactions too."""
-    for topic, partition in state.offsets.held_of_group(group_id):
-        effects.records.append(offset_commit_tombstone(group_id, topic, partition))
-
-
-def schedule_expiry(state: ShardState, now_ms: int) -> None:
-    """Set the time of the next search for expired offsets."""
-    deadline_ms = now_ms + state.settings.offsets_retention_check_interval_ms
-    state.timers.schedule(EXPIRY_KEY, deadline_ms, lambda effects, now_ms: _expire(state, effects, now_ms))
-
-
-def _expire(state: ShardState, effects: Effects, now_ms: int) -> None:
-    """Delete expired offsets, and groups that have neither members nor offsets."""
-    effects.is_atomic = False
-    ended: list[Group] = []
-    for group in state.groups.values():
-        expired, is_all = expired_partitions(state.offsets, group, state.settings.offsets_retention_ms, now_ms)
-        effects.records.extend(
-            offset_commit_tombstone(group.group_id, topic, partition) for topic, partition in expired
-        )
-        if is_all and group.is_empty:
-            ended.append(group)
-    effects.records.extend(group_metadata_tombstone(group.group_id) for group in ended)
-    if effects.records:
-        logger.info("expired offsets and groups tombstones=%d", len(effects.records))
-    schedule_expiry(state, now_ms)
+    effects.records.extend(offset_tombstones(group_id, state.offsets.held_of_group(group_id)))

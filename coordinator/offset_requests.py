@@ -39,6 +39,7 @@ from odradek.protocol.messages.offset_fetch import (
     OffsetFetchResponseTopic,
     OffsetFetchResponseTopics,
 )
+from odradek.protocol.schema import rows
 from odradek.protocol.types import ZERO_UUID
 
 TOPIC_IDS_SINCE = 10
@@ -59,8 +60,8 @@ class TopicResolver(Protocol):
         """The topic's name, or None if no topic has that id."""
         ...
 
-    def has_partition(self, name: str, partition: int) -> bool:
-        """Whether the topic exists and has the partition."""
+    def partition_count(self, name: str) -> int:
+        """The number of the topic's partitions, or 0 if there is no such topic."""
         ...
 
 
@@ -92,7 +93,8 @@ def split_commit(
                 error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         bad = topic.partitions
         if error is ErrorCode.NONE:
-            exists = [topics.has_partition(topic.name, item.partition_index) for item in topic.partitions]
+            count = topics.partition_count(topic.name)
+            exists = [0 <= item.partition_index < count for item in topic.partitions]
             good = list(compress(topic.partitions, exists))
             bad = list(compress(topic.partitions, map(not_, exists)))
             error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -133,10 +135,10 @@ def fetch_groups(request: OffsetFetchRequest, api_version: int) -> list[OffsetFe
         return request.groups
     topics = None
     if request.topics is not None:
-        topics = [
-            OffsetFetchRequestTopics(name=topic.name, partition_indexes=topic.partition_indexes)
-            for topic in request.topics
-        ]
+        topics = rows(
+            lambda topic: OffsetFetchRequestTopics(name=topic.name, partition_indexes=topic.partition_indexes),
+            request.topics,
+        )
     return [OffsetFetchRequestGroup(group_id=request.group_id, topics=topics)]
 
 
@@ -207,22 +209,22 @@ def fetch_response(groups: list[OffsetFetchResponseGroup], api_version: int) -> 
     (group,) = groups
     return OffsetFetchResponse(
         error_code=group.error_code,
-        topics=[
-            OffsetFetchResponseTopic(
-                name=topic.name,
-                partitions=[
-                    OffsetFetchResponsePartition(
-                        partition_index=item.partition_index,
-                        committed_offset=item.committed_offset,
-                        committed_leader_epoch=item.committed_leader_epoch,
-                        metadata=item.metadata,
-                        error_code=item.error_code,
-                    )
-                    for item in topic.partitions
-                ],
-            )
-            for topic in group.topics
-        ],
+        topics=rows(
+            lambda topic: OffsetFetchResponseTopic(
+                name=topic.name, partitions=rows(_row_before_groups_listed, topic.partitions)
+            ),
+            group.topics,
+        ),
+    )
+
+
+def _row_before_groups_listed(row: OffsetFetchResponsePartitions) -> OffsetFetchResponsePartition:
+    return OffsetFetchResponsePartition(
+        partition_index=row.partition_index,
+        committed_offset=row.committed_offset,
+        committed_leader_epoch=row.committed_leader_epoch,
+        metadata=row.metadata,
+        error_code=row.error_code,
     )
 
 
@@ -241,7 +243,8 @@ def split_delete(
         if not may_read(topic.name):
             error = ErrorCode.TOPIC_AUTHORIZATION_FAILED
         else:
-            exists = [topics.has_partition(topic.name, item.partition_index) for item in topic.partitions]
+            count = topics.partition_count(topic.name)
+            exists = [0 <= item.partition_index < count for item in topic.partitions]
         good = list(compress(topic.partitions, exists))
         bad = list(compress(topic.partitions, map(not_, exists)))
         if good:

@@ -5,7 +5,7 @@ itself carried an expiry (OffsetCommit versions 2 to 4).
 """
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from typing import Final, NamedTuple
 
 from odradek.coordinator.group import EMPTY, STABLE, Group
@@ -37,7 +37,10 @@ class OffsetTable:
         return self.groups.get(group_id, {}).get(topic, {}).get(partition)
 
     def put(self, group_id: str, topic: str, partition: int, offset: CommittedOffset) -> None:
-        self.groups.setdefault(group_id, {}).setdefault(topic, {})[partition] = offset
+        try:
+            self.groups[group_id][topic][partition] = offset
+        except KeyError:
+            self.groups.setdefault(group_id, {}).setdefault(topic, {})[partition] = offset
 
     def remove(self, group_id: str, topic: str, partition: int) -> None:
         topics = self.groups.get(group_id)
@@ -168,14 +171,13 @@ class OffsetStore:
 
     def replicated_of_group(self, group_id: str) -> dict[str, list[int]]:
         """Topics and partitions with a committed offset that is replicated."""
-        found = {topic: list(partitions) for topic, partitions in self.visible.of_group(group_id).items()}
+        found = {topic: dict.fromkeys(partitions) for topic, partitions in self.visible.of_group(group_id).items()}
         for topic, partition in self._unreplicated.get(group_id, ()):
-            partitions = found.setdefault(topic, [])
-            if partition in partitions:
-                partitions.remove(partition)
+            partitions = found.setdefault(topic, {})
+            partitions.pop(partition, None)
             if self.replicated(group_id, topic, partition) is not None:
-                partitions.append(partition)
-        return {topic: partitions for topic, partitions in found.items() if partitions}
+                partitions[partition] = None
+        return {topic: list(partitions) for topic, partitions in found.items() if partitions}
 
     def is_unstable(self, group_id: str, topic: str, partition: int) -> bool:
         """Return whether an open transaction, or one whose end is not replicated, holds an offset for the partition."""
@@ -203,6 +205,30 @@ class OffsetStore:
             for partition in partitions
         }
         return list(held | dict.fromkeys(self._open.get(group_id, ())))
+
+    def group_ids(self) -> dict[str, None]:
+        """The groups that have offsets, pending ones included."""
+        return dict.fromkeys(self.visible.groups) | dict.fromkeys(self._open)
+
+    def count(self, group_id: str) -> int:
+        """The number of a group's offsets, pending ones included."""
+        return sum(map(len, self.visible.of_group(group_id).values())) + len(self._open.get(group_id, ()))
+
+    def topic_ids(self, group_id: str, topics: Container[str]) -> dict[tuple[str, int], set[bytes]]:
+        """The ids with which a group's offsets in some topics are stored, pending ones included, by partition."""
+        found = {
+            (topic, partition): {offset.value.topic_id}
+            for topic, partitions in self.visible.of_group(group_id).items()
+            if topic in topics
+            for partition, offset in partitions.items()
+        }
+        for (topic, partition), producer_ids in self._open.get(group_id, {}).items():
+            if topic in topics:
+                for producer_id in producer_ids:
+                    pending = self.pending[producer_id].get(group_id, topic, partition)
+                    if pending is not None:
+                        found.setdefault((topic, partition), set()).add(pending.value.topic_id)
+        return found
 
     def has_pending(self, group_id: str) -> bool:
         """Return whether open transactions hold offsets of the group."""

@@ -29,19 +29,19 @@ MIN_RETRY_MS = 100
 # -- sessions ------------------------------------------------------------------------------------------------------
 
 
-def refresh_session(state: ShardState, group: Group, member: Member, now_ms: int) -> None:
+def refresh_session(state: ShardState, group: Group, member: Member) -> None:
     """The member was heard of: its session timeout runs anew."""
-    schedule_session(state, group, member.member_id, now_ms + member.session_timeout_ms)
+    schedule_session(state, group, member.member_id, member.session_timeout_ms)
 
 
-def schedule_session(state: ShardState, group: Group, member_id: str, deadline_ms: int) -> None:
-    """Set the time by which a member, or a pending one, has to be heard of."""
+def schedule_session(state: ShardState, group: Group, member_id: str, timeout_ms: int) -> None:
+    """Set the time within which a member, or a pending one, has to be heard of."""
     group_id = group.group_id
 
     def expire(effects: Effects, now_ms: int) -> None:
         _expire_session(state, group_id, member_id, effects, now_ms)
 
-    state.timers.schedule(session_key(group, member_id), deadline_ms, expire)
+    state.timers.schedule(session_key(group, member_id), timeout_ms, expire)
 
 
 def _expire_session(state: ShardState, group_id: str, member_id: str, effects: Effects, now_ms: int) -> None:
@@ -87,7 +87,7 @@ def start_or_complete(state: ShardState, group: Group, why: str, effects: Effect
 def start(state: ShardState, group: Group, why: str, effects: Effects, now_ms: int) -> None:
     """Start a rebalance: out of Empty with the initial delay, else until all joined or the rebalance timeout."""
     if group.state is COMPLETING_REBALANCE:
-        reset_assignments(state, group, ErrorCode.REBALANCE_IN_PROGRESS, effects, now_ms)
+        reset_assignments(state, group, ErrorCode.REBALANCE_IN_PROGRESS, effects)
     group.pending_sync.clear()
     state.timers.cancel(sync_key(group))
     is_initial = group.state is EMPTY
@@ -96,11 +96,11 @@ def start(state: ShardState, group: Group, why: str, effects: Effects, now_ms: i
         delay_ms = state.settings.initial_rebalance_delay_ms
         remaining_ms = max(group.rebalance_timeout_ms() - delay_ms, 0)
         group.member_joined_since_delay = False
-        _schedule_initial_delay(state, group, delay_ms, remaining_ms, now_ms)
+        _schedule_initial_delay(state, group, delay_ms, remaining_ms)
     elif group.has_all_joined:
         complete_join(state, group, effects, now_ms)
     else:
-        _schedule_join_timeout(state, group, now_ms)
+        _schedule_join_timeout(state, group)
 
 
 def complete_join_if_all_joined(state: ShardState, group: Group, effects: Effects, now_ms: int) -> None:
@@ -109,7 +109,7 @@ def complete_join_if_all_joined(state: ShardState, group: Group, effects: Effect
         complete_join(state, group, effects, now_ms)
 
 
-def _schedule_join_timeout(state: ShardState, group: Group, now_ms: int, least_ms: int = 0) -> None:
+def _schedule_join_timeout(state: ShardState, group: Group, least_ms: int = 0) -> None:
     group_id = group.group_id
 
     def expire(effects: Effects, now_ms: int) -> None:
@@ -117,10 +117,10 @@ def _schedule_join_timeout(state: ShardState, group: Group, now_ms: int, least_m
         if expired is not None:
             complete_join(state, expired, effects, now_ms)
 
-    state.timers.schedule(join_key(group), now_ms + max(group.rebalance_timeout_ms(), least_ms), expire)
+    state.timers.schedule(join_key(group), max(group.rebalance_timeout_ms(), least_ms), expire)
 
 
-def _schedule_initial_delay(state: ShardState, group: Group, delay_ms: int, remaining_ms: int, now_ms: int) -> None:
+def _schedule_initial_delay(state: ShardState, group: Group, delay_ms: int, remaining_ms: int) -> None:
     """Wait `delay_ms`, then again while members keep coming, `remaining_ms` at most in all (KIP-134)."""
     group_id = group.group_id
 
@@ -131,11 +131,11 @@ def _schedule_initial_delay(state: ShardState, group: Group, delay_ms: int, rema
         if expired.member_joined_since_delay and remaining_ms:
             expired.member_joined_since_delay = False
             next_delay_ms = min(state.settings.initial_rebalance_delay_ms, remaining_ms)
-            _schedule_initial_delay(state, expired, next_delay_ms, max(remaining_ms - delay_ms, 0), now_ms)
+            _schedule_initial_delay(state, expired, next_delay_ms, max(remaining_ms - delay_ms, 0))
         else:
             complete_join(state, expired, effects, now_ms)
 
-    state.timers.schedule(join_key(group), now_ms + delay_ms, expire)
+    state.timers.schedule(join_key(group), delay_ms, expire)
 
 
 def complete_join(state: ShardState, group: Group, effects: Effects, now_ms: int) -> None:
@@ -149,7 +149,7 @@ def complete_join(state: ShardState, group: Group, effects: Effects, now_ms: int
     if not group.elect_joined_leader() and group.members:
         # Only static members are left and none of them has joined: wait until one does or their sessions end.
         logger.info("nobody rejoined, waiting again group=%s", group.group_id)
-        _schedule_join_timeout(state, group, now_ms, least_ms=MIN_RETRY_MS)
+        _schedule_join_timeout(state, group, least_ms=MIN_RETRY_MS)
         return
     group.start_next_generation(now_ms)
     if group.state is EMPTY:
@@ -158,16 +158,16 @@ def complete_join(state: ShardState, group: Group, effects: Effects, now_ms: int
     for member in group.members.values():
         is_leader = member.member_id == group.leader_id
         answer(effects, group.take_join(member), join_success(group, member, with_members=is_leader))
-        refresh_session(state, group, member, now_ms)
+        refresh_session(state, group, member)
         member.is_new = False
         group.pending_sync[member.member_id] = None
-    _schedule_sync_timeout(state, group, now_ms)
+    _schedule_sync_timeout(state, group)
 
 
 # -- sync phase ----------------------------------------------------------------------------------------------------
 
 
-def _schedule_sync_timeout(state: ShardState, group: Group, now_ms: int) -> None:
+def _schedule_sync_timeout(state: ShardState, group: Group) -> None:
     """Members that have not synced within the rebalance timeout are dropped, in a stable group too."""
     group_id, generation_id = group.group_id, group.generation_id
 
@@ -182,7 +182,7 @@ def _schedule_sync_timeout(state: ShardState, group: Group, now_ms: int) -> None
             remove_member(state, expired, expired.members[member_id], effects)
         start(state, expired, f"no sync in time from {', '.join(late)}", effects, now_ms)
 
-    state.timers.schedule(sync_key(group), now_ms + group.rebalance_timeout_ms(), expire)
+    state.timers.schedule(sync_key(group), group.rebalance_timeout_ms(), expire)
 
 
 def note_sync(state: ShardState, group: Group, member: Member) -> None:
@@ -192,12 +192,12 @@ def note_sync(state: ShardState, group: Group, member: Member) -> None:
         state.timers.cancel(sync_key(group))
 
 
-def reset_assignments(state: ShardState, group: Group, error: ErrorCode, effects: Effects, now_ms: int) -> None:
+def reset_assignments(state: ShardState, group: Group, error: ErrorCode, effects: Effects) -> None:
     """The generation did not come to be: no assignments, and parked syncs get the error."""
     for member in group.members.values():
         member.assignment = EMPTY_ASSIGNMENT
         if answer(effects, member.take_sync(), sync_error(error)):
-            refresh_session(state, group, member, now_ms)
+            refresh_session(state, group, member)
 
 
 def hand_out_assignments(
@@ -207,5 +207,5 @@ def hand_out_assignments(
     for member in group.members.values():
         member.assignment = assignment.get(member.member_id, EMPTY_ASSIGNMENT)
         if answer(effects, member.take_sync(), sync_success(group, member)):
-            refresh_session(state, group, member, now_ms)
+            refresh_session(state, group, member)
     group.change_state(STABLE, "assignment written", now_ms)

@@ -35,6 +35,7 @@ from odradek.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitResponsePartition,
     TxnOffsetCommitResponseTopic,
 )
+from odradek.protocol.schema import rows
 
 NO_LEADER = ""
 UNKNOWN_MEMBER = ""
@@ -107,17 +108,19 @@ def leave_error(error: ErrorCode) -> LeaveGroupResponse:
 def offset_commit_error(request: OffsetCommitRequest, error: ErrorCode) -> OffsetCommitResponse:
     """An OffsetCommit that failed as a whole: the error stands at every partition."""
     return OffsetCommitResponse(
-        topics=[
-            OffsetCommitResponseTopic(
+        topics=rows(
+            lambda topic: OffsetCommitResponseTopic(
                 name=topic.name,
                 topic_id=topic.topic_id,
-                partitions=[
-                    OffsetCommitResponsePartition(partition_index=item.partition_index, error_code=error)
-                    for item in topic.partitions
-                ],
-            )
-            for topic in request.topics
-        ]
+                partitions=rows(
+                    lambda item: OffsetCommitResponsePartition(
+                        partition_index=item.partition_index, error_code=error
+                    ),
+                    topic.partitions,
+                ),
+            ),
+            request.topics,
+        )
     )
 
 
@@ -149,18 +152,18 @@ def offset_fetch_error(
         return OffsetFetchResponseGroup(group_id=group.group_id, error_code=error)
     return OffsetFetchResponseGroup(
         group_id=group.group_id,
-        topics=[
-            OffsetFetchResponseTopics(
+        topics=rows(
+            lambda topic: OffsetFetchResponseTopics(
                 name=topic.name,
-                partitions=[
-                    OffsetFetchResponsePartitions(
+                partitions=rows(
+                    lambda index: OffsetFetchResponsePartitions(
                         partition_index=index, committed_offset=INVALID_OFFSET, metadata="", error_code=error
-                    )
-                    for index in topic.partition_indexes
-                ],
-            )
-            for topic in group.topics or []
-        ],
+                    ),
+                    topic.partition_indexes,
+                ),
+            ),
+            group.topics or [],
+        ),
     )
 
 

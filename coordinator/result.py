@@ -34,10 +34,14 @@ def client_error(write_error: ErrorCode) -> ErrorCode:
 
 
 class CoordinatorRecord(NamedTuple):
-    """A record of an internal topic, encoded with its version prefixes; a null value is a tombstone."""
+    """A record of an internal topic, encoded with its version prefixes; a null value is a tombstone.
+
+    `change` is the same, decoded, for the shard to apply when the record is appended; None where decoding is rare.
+    """
 
     key: bytes
     value: bytes | None
+    change: Any = None
 
 
 class Reply(NamedTuple):

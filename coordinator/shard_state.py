@@ -14,6 +14,8 @@ EXPIRY_KEY: Final[Key] = ("offset-expiry",)
 TOPIC_DELETION_KIND: Final = "topic-deletion"
 LARGE_KINDS: Final = frozenset({EXPIRY_KEY[0], TOPIC_DELETION_KIND})
 """Kinds of deadlines whose result may have more records than fit into one batch."""
+DEADLINES_PER_TICK: Final = 16
+"""Each may end a join phase or a transaction; what else is due waits for the next tick."""
 
 
 class RequestContext:
@@ -33,14 +35,18 @@ class RequestContext:
 class ShardState:
     """Groups, offsets and deadlines of one partition of `__consumer_offsets`."""
 
-    __slots__ = ("groups", "offsets", "random_uuid", "settings", "timers")
+    __slots__ = ("deletions", "groups", "offsets", "random_uuid", "settings", "timers")
 
-    def __init__(self, settings: GroupSettings, random_uuid: Callable[[], str]) -> None:
+    def __init__(
+        self, settings: GroupSettings, random_uuid: Callable[[], str], monotonic_ms: Callable[[], int]
+    ) -> None:
         self.settings = settings
         self.random_uuid = random_uuid
         self.groups: dict[str, Group] = {}
+        self.deletions: dict[Key, list[tuple[str, bytes]]] = {}
+        """Name and id of deleted topics whose offsets are being deleted, by the key of that deadline."""
         self.offsets = OffsetStore()
-        self.timers = DeadlineHeap()
+        self.timers = DeadlineHeap(monotonic_ms)
 
     def group(self, group_id: str, missing: ErrorCode = ErrorCode.GROUP_ID_NOT_FOUND) -> Group:
         """The group; raises `missing` if there is none."""

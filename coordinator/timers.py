@@ -1,4 +1,7 @@
-"""Deadlines by key, for a caller that owns the clock."""
+"""Deadlines by key, on a monotonic clock.
+
+A caller gives the delay, never the time: `now_ms` elsewhere in this package is the wall clock, which may be set.
+"""
 
 from collections.abc import Callable, Hashable
 from heapq import heappop, heappush, heapreplace
@@ -17,9 +20,10 @@ class DeadlineHeap:
     counts; there is a second one only where a deadline was moved earlier.
     """
 
-    __slots__ = ("_actions", "_entries", "_heap", "_sequence")
+    __slots__ = ("_actions", "_entries", "_heap", "_sequence", "monotonic_ms")
 
-    def __init__(self) -> None:
+    def __init__(self, monotonic_ms: Callable[[], int]) -> None:
+        self.monotonic_ms = monotonic_ms
         self._actions: dict[Key, tuple[int, int, Action]] = {}  # key -> deadline_ms, order of setting, action
         self._entries: dict[Key, tuple[int, int, Key]] = {}
         self._heap: list[tuple[int, int, Key]] = []
@@ -31,8 +35,9 @@ class DeadlineHeap:
     def __contains__(self, key: Key) -> bool:
         return key in self._actions
 
-    def schedule(self, key: Key, deadline_ms: int, action: Action) -> None:
-        """Set the key's only deadline, in place of the one it had."""
+    def schedule(self, key: Key, delay_ms: int, action: Action) -> None:
+        """Set the key's only deadline, `delay_ms` from now, in place of the one it had."""
+        deadline_ms = self.monotonic_ms() + delay_ms
         self._sequence += 1
         self._actions[key] = (deadline_ms, self._sequence, action)
         entry = self._entries.get(key)
@@ -51,7 +56,7 @@ class DeadlineHeap:
         self._heap.clear()
 
     def next_deadline_ms(self) -> int | None:
-        """The earliest deadline, or None."""
+        """The earliest deadline on the monotonic clock, or None."""
         top = self._settle()
         return None if top is None else top[0]
 
@@ -60,10 +65,10 @@ class DeadlineHeap:
         top = self._settle()
         return None if top is None else top[2]
 
-    def pop_due(self, now_ms: int) -> Action | None:
-        """Take out and return the earliest action whose deadline is not after `now_ms`; None if there is none."""
+    def pop_due(self, due_ms: int) -> Action | None:
+        """Take out and return the earliest action whose deadline is not after `due_ms`; None if there is none."""
         top = self._settle()
-        if top is None or top[0] > now_ms:
+        if top is None or top[0] > due_ms:
             return None
         heappop(self._heap)
         del self._entries[top[2]]

@@ -105,7 +105,7 @@ class Transaction:
     """A transactional id, as of its last record.
 
     Not in the record, and so lost with the coordinator: `last_producer_epoch` (a retried InitProducerId is then fenced,
-    as in Kafka), `has_failed_epoch_fence`, and of course what is pending.
+    as in Kafka), `open_since_ms`, `has_failed_epoch_fence`, and of course what is pending. Other times are wall time.
     """
 
     __slots__ = (
@@ -115,6 +115,7 @@ class Transaction:
         "last_update_ms",
         "marker_pause_ms",
         "next_producer_id",
+        "open_since_ms",
         "partitions",
         "pending",
         "previous_producer_id",
@@ -143,6 +144,8 @@ class Transaction:
         self.state = state
         self.partitions: Partitions = {}
         self.start_ms = NO_TIME
+        self.open_since_ms = 0
+        """When this coordinator began the transaction, on the monotonic clock; of meaning while it is ongoing."""
         self.last_update_ms = last_update_ms
         self.client_version = 0
         """Transaction version by which the client works, as seen from its requests."""

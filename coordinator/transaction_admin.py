@@ -5,6 +5,7 @@ from functools import lru_cache
 from typing import Final
 
 from odradek.coordinator.linear_pattern import LinearPattern
+from odradek.coordinator.steps import Steps, pieces
 from odradek.coordinator.transaction import STATE_NAMES, Transaction
 from odradek.coordinator.transaction_shard_state import TransactionShardState
 from odradek.protocol.errors import ErrorCode, KafkaError
@@ -58,7 +59,7 @@ def list_transactions(
     duration_ms: int,
     pattern: str | None,
     now_ms: int,
-) -> list[ListTransactionsResponseTransactionState]:
+) -> Steps[list[ListTransactionsResponseTransactionState]]:
     """The transactions that pass every filter given; an empty filter lets everything pass.
 
     `duration_ms` lets those pass that were begun longer ago than that, -1 all; `pattern` has to match the whole id.
@@ -71,18 +72,22 @@ def list_transactions(
             (not producer_ids or transaction.producer_id in producer_ids)
             and (not states or STATE_NAMES[transaction.state] in states)
             and (duration_ms < 0 or now_ms - transaction.start_ms > duration_ms)
-            and (compiled is None or compiled.matches(transaction.transactional_id))
         )
 
-    return [
-        ListTransactionsResponseTransactionState(
-            transactional_id=transaction.transactional_id,
-            producer_id=transaction.producer_id,
-            transaction_state=STATE_NAMES[transaction.state],
-        )
-        for transaction in state.transactions.values()
-        if passes(transaction)
-    ]
+    listed: list[ListTransactionsResponseTransactionState] = []
+    for transactions in pieces(state.transactions.values()):
+        for transaction in filter(passes, transactions):
+            if compiled is not None and not (yield from compiled.match(transaction.transactional_id)):
+                continue
+            listed.append(
+                ListTransactionsResponseTransactionState(
+                    transactional_id=transaction.transactional_id,
+                    producer_id=transaction.producer_id,
+                    transaction_state=STATE_NAMES[transaction.state],
+                )
+            )
+        yield
+    return listed
 
 
 @lru_cache(maxsize=1)

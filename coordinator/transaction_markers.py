@@ -71,7 +71,7 @@ def resume(state: TransactionShardState, transaction: Transaction, effects: Effe
         transaction.begin(transaction.completed(now_ms))
         transaction.unmarked = {}
         transaction.marker_pause_ms = state.settings.marker_retry_backoff_ms
-        _try_again(state, transaction, now_ms)
+        _try_again(state, transaction, 0)
 
 
 def marker_written(
@@ -107,22 +107,22 @@ def marker_written(
             transaction.transactional_id, *partition, error.name,
         )  # fmt: skip
         unmarked[partition] = False
-        _pause(state, transaction, now_ms)
+        _pause(state, transaction)
 
 
-def _pause(state: TransactionShardState, transaction: Transaction, now_ms: int) -> None:
+def _pause(state: TransactionShardState, transaction: Transaction) -> None:
     """Try again after a pause, each longer than the one before: a disk that failed may take long to come back."""
     if completion_key(transaction.transactional_id) not in state.timers:
         pause_ms = transaction.marker_pause_ms
         transaction.marker_pause_ms = min(2 * pause_ms, state.settings.marker_retry_backoff_max_ms)
-        _try_again(state, transaction, now_ms + pause_ms)
+        _try_again(state, transaction, pause_ms)
 
 
-def _try_again(state: TransactionShardState, transaction: Transaction, at_ms: int) -> None:
+def _try_again(state: TransactionShardState, transaction: Transaction, delay_ms: int) -> None:
     """Do what is left to do, later; a pause that is already under way is not made longer."""
     key = completion_key(transaction.transactional_id)
     if key not in state.timers:
-        state.timers.schedule(key, at_ms, lambda effects, now_ms: _go_on(state, transaction, effects))
+        state.timers.schedule(key, delay_ms, lambda effects, now_ms: _go_on(state, transaction, effects))
 
 
 def _go_on(state: TransactionShardState, transaction: Transaction, effects: Effects) -> None:
@@ -180,4 +180,4 @@ class _End(Completion):
             "end of a transaction not written; it is tried again transactional_id=%s error=%s",
             self.transaction.transactional_id, error.name,
         )  # fmt: skip
-        _pause(self.state, self.transaction, now_ms)
+        _pause(self.state, self.transaction)

@@ -47,6 +47,8 @@ def add_partitions(
             effects.reply(token, answer(ErrorCode.NONE))
             return effects
         change = transaction.extended(partitions, client_version, now_ms)
+        if transaction.state is not ONGOING:
+            transaction.open_since_ms = state.timers.monotonic_ms()
         state.write(transaction, change, effects, ChangeAnswered(transaction, change, token, answer))
     except KafkaError as error:
         effects.reply(token, answer(error.code))

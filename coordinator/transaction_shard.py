@@ -31,8 +31,9 @@ from odradek.coordinator import (
 )
 from odradek.coordinator.phase import Phase
 from odradek.coordinator.result import Effects, Response, Result, Token, client_error
-from odradek.coordinator.shard_state import RequestContext
-from odradek.coordinator.transaction import NO_PRODUCER_ID, PREPARED, Transaction
+from odradek.coordinator.shard_state import DEADLINES_PER_TICK, RequestContext
+from odradek.coordinator.steps import Steps, pieces
+from odradek.coordinator.transaction import NO_PRODUCER_ID, ONGOING, PREPARED, Transaction
 from odradek.coordinator.transaction_records import (
     largest_producer_id,
     read_transaction_key,
@@ -66,11 +67,13 @@ OFFSETS_TOPIC = "__consumer_offsets"
 
 
 class TransactionShard:
-    """Transactions of one partition, from load to resignation. No I/O, no clock, no threads.
+    """Transactions of one partition, from load to resignation. No I/O, no threads.
 
     `coordinator_epoch` is the partition's leader epoch. `take_producer_id` gives out a producer id that nobody has
-    had; it raises COORDINATOR_LOAD_IN_PROGRESS while there is none at hand. `begin_producer_ids_at` is called with the
-    id behind the largest one that was loaded: a metadata store that was restored may be older than these records.
+    had; it raises COORDINATOR_LOAD_IN_PROGRESS while there is none at hand. `monotonic_ms` times the shard's deadlines,
+    and transactions while they are open; `now_ms` of its methods is the wall clock. `begin_producer_ids_at` is called
+    with the id behind the largest one that was loaded: a metadata store that was restored may be older than these
+    records.
     """
 
     __slots__ = ("_begin_producer_ids_at", "_phase", "_state")
@@ -81,16 +84,17 @@ class TransactionShard:
         *,
         coordinator_epoch: int,
         take_producer_id: Callable[[], int],
+        monotonic_ms: Callable[[], int],
         begin_producer_ids_at: Callable[[int], None] = lambda least_id: None,
     ) -> None:
-        self._state = TransactionShardState(settings, coordinator_epoch, take_producer_id)
+        self._state = TransactionShardState(settings, coordinator_epoch, take_producer_id, monotonic_ms)
         self._begin_producer_ids_at = begin_producer_ids_at
         self._phase = Phase.LOADING
 
     @classmethod
     def absent(cls, settings: TransactionSettings) -> "TransactionShard":
         """A shard that answers everything with NOT_COORDINATOR, for partitions that are led elsewhere."""
-        shard = cls(settings, coordinator_epoch=-1, take_producer_id=_no_producer_id)
+        shard = cls(settings, coordinator_epoch=-1, take_producer_id=_no_producer_id, monotonic_ms=int)
         shard._phase = Phase.CLOSED
         return shard
 
@@ -195,7 +199,7 @@ class TransactionShard:
         duration_ms: int,
         pattern: str | None,
         now_ms: int,
-    ) -> list[ListTransactionsResponseTransactionState]:
+    ) -> Steps[list[ListTransactionsResponseTransactionState]]:
         """ListTransactions 0-2, this shard's part; what the filters mean is said in `transaction_admin`.
 
         Raises COORDINATOR_LOAD_IN_PROGRESS, which fails the whole request, and INVALID_REGULAR_EXPRESSION.
@@ -236,7 +240,7 @@ class TransactionShard:
 
     # -- records -------------------------------------------------------------------------------------------------
 
-    def on_appended(self, result: Result, base_offset: int) -> None:
+    def on_appended(self, result: Result, base_offset: int, *, is_replicated: bool = False) -> None:
         """Apply nothing yet: a change is pending until its record is replicated, and no other is decided until then."""
 
     def on_written(self, result: Result, base_offset: int, now_ms: int) -> Result:
@@ -281,17 +285,26 @@ class TransactionShard:
 
     # -- life ----------------------------------------------------------------------------------------------------
 
-    def finish_loading(self, now_ms: int) -> Result:
-        """Every record is replayed: start serving, and finish what is decided."""
-        self._phase = Phase.ACTIVE
+    def finish_loading(self, now_ms: int) -> Steps[Result]:
+        """Every record is replayed and replicated: start serving, and finish what is decided.
+
+        Without replication a decision could be lost when its markers are already in the log of a partition.
+        """
         state = self._state
         effects = Effects()
-        self._begin_producer_ids_at(max(map(largest_producer_id, state.transactions.values()), default=-1) + 1)
-        for transaction in state.transactions.values():
-            if transaction.state in PREPARED:
-                transaction_markers.resume(state, transaction, effects, now_ms)
-        transaction_expiry.schedule(state, now_ms)
-        logger.info(
+        largest_id = -1
+        for transactions in pieces(state.transactions.values()):
+            for transaction in transactions:
+                largest_id = max(largest_id, largest_producer_id(transaction))
+                if transaction.state in PREPARED:
+                    transaction_markers.resume(state, transaction, effects, now_ms)
+                elif transaction.state is ONGOING:
+                    transaction_expiry.resume_timeout(state, transaction, now_ms)
+            yield
+        self._phase = Phase.ACTIVE
+        self._begin_producer_ids_at(largest_id + 1)
+        transaction_expiry.begin(state)
+        logger.debug(
             "transaction shard loaded transactions=%d unfinished=%d coordinator_epoch=%d",
             len(state.transactions), len(effects.outcomes), state.coordinator_epoch,
         )  # fmt: skip
@@ -301,18 +314,27 @@ class TransactionShard:
         """Another broker takes over: nothing is kept. What is being written is answered by `on_write_failed`."""
         self._phase = Phase.CLOSED
         state = self._state
-        self._state = TransactionShardState(state.settings, state.coordinator_epoch, state.take_producer_id)
+        self._state = TransactionShardState(
+            state.settings, state.coordinator_epoch, state.take_producer_id, state.timers.monotonic_ms
+        )
         return Effects().result()
 
     def next_deadline_ms(self) -> int | None:
-        """When `tick` is due next, in ms since the epoch."""
+        """When `tick` is due next, on the monotonic clock."""
         return self._state.timers.next_deadline_ms()
 
     def tick(self, now_ms: int) -> Result:
-        """Let the deadlines that are due take effect, up to the first that wants a record written."""
+        """Let a few of the deadlines that are due take effect, up to the first that wants a record written."""
         effects = Effects()
-        while not effects.records and (action := self._state.timers.pop_due(now_ms)) is not None:
+        timers = self._state.timers
+        due_ms = timers.monotonic_ms()
+        for _ in range(DEADLINES_PER_TICK):
+            action = timers.pop_due(due_ms)
+            if action is None:
+                break
             action(effects, now_ms)
+            if effects.records:
+                break
         return effects.result()
 
     def _gate(self, transactional_id: str) -> ErrorCode:

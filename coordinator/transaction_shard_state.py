@@ -19,13 +19,17 @@ class TransactionShardState:
     __slots__ = ("coordinator_epoch", "settings", "take_producer_id", "timers", "transactions")
 
     def __init__(
-        self, settings: TransactionSettings, coordinator_epoch: int, take_producer_id: Callable[[], int]
+        self,
+        settings: TransactionSettings,
+        coordinator_epoch: int,
+        take_producer_id: Callable[[], int],
+        monotonic_ms: Callable[[], int],
     ) -> None:
         self.settings = settings
         self.coordinator_epoch = coordinator_epoch
         self.take_producer_id = take_producer_id
         self.transactions: dict[str, Transaction] = {}
-        self.timers = DeadlineHeap()
+        self.timers = DeadlineHeap(monotonic_ms)
 
     def transaction(self, transactional_id: str) -> Transaction:
         """The transaction; raises INVALID_PRODUCER_ID_MAPPING if there is none."""

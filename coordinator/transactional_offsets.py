@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from odradek.coordinator.group import DEAD, EMPTY
 from odradek.coordinator.partitioning import utf16_length
-from odradek.coordinator.record_types import OffsetCommitValue, offset_commit_record
+from odradek.coordinator.record_types import OffsetCommitValue, OffsetRecords
 from odradek.coordinator.responses import txn_offset_commit_error
 from odradek.coordinator.result import Effects, ReplyWhenWritten, Token, TransactionalProducer
 from odradek.coordinator.shard_state import RequestContext, ShardState
@@ -45,6 +45,7 @@ def commit_offsets(
     for topic in request.topics:
         answered = TxnOffsetCommitResponseTopic(name=topic.name, partitions=[])
         response.topics.append(answered)
+        encode = OffsetRecords(request.group_id, topic.name).commit
         for item in topic.partitions:
             error_code = ErrorCode.NONE
             if utf16_length(item.committed_metadata or "") > state.settings.offset_metadata_max_length:
@@ -57,8 +58,7 @@ def commit_offsets(
                     commit_timestamp=now_ms,
                     topic_id=topic_ids.get(topic.name, ZERO_UUID),
                 )
-                record = offset_commit_record(request.group_id, topic.name, item.partition_index, value)
-                effects.records.append(record)
+                effects.records.append(encode(item.partition_index, value))
             answered.partitions.append(
                 TxnOffsetCommitResponsePartition(partition_index=item.partition_index, error_code=error_code)
             )

@@ -5,8 +5,11 @@ The owner of the clock calls `run_due(now_ms)` and comes again at the time it re
 """
 
 import heapq
+import logging
 from collections.abc import Callable, Iterator, Sequence
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
+
+logger = logging.getLogger(__name__)
 
 Done = Callable[[Exception | None], None]
 RunInThread = Callable[[Callable[[], None], Done], None]
@@ -16,6 +19,10 @@ RunAll = Callable[[Sequence[Callable[[], None]], int], None]
 """Do all of them, in up to so many threads, and return when all is done (`parallel.run_all`)."""
 
 Item = TypeVar("Item")
+T = TypeVar("T")
+
+STEP_S: Final = 0.002
+"""From this on a step is long enough: the rest is done when others had their turn."""
 
 _LEAST_INTERVAL_MS = 10
 """Some properties may set an interval of 0, with which a job would take all of the reactor's time."""
@@ -43,35 +50,51 @@ class Job:
 
 
 class Sweep(Generic[Item]):
-    """A step that visits all items of a changing collection, a few at a time."""
+    """A step that visits all items of a changing collection, a few at a time.
 
-    __slots__ = ("_items", "_remaining", "_visit", "_visits")
+    A step ends after `visits_per_step`, or when it has lasted STEP_S by the clock `monotonic`. A visit that throws is
+    logged, and the others go on.
+    """
+
+    __slots__ = ("_items", "_monotonic", "_remaining", "_visit", "_visits")
 
     def __init__(
-        self, items: Callable[[], list[Item]], visit: Callable[[Item, int], None], visits_per_step: int
+        self,
+        items: Callable[[], list[Item]],
+        visit: Callable[[Item, int], None],
+        visits_per_step: int,
+        monotonic: Callable[[], float] = lambda: 0.0,
     ) -> None:
         self._items = items
         self._visit = visit
         self._visits = visits_per_step
+        self._monotonic = monotonic
         self._remaining: Iterator[Item] | None = None
 
     def __call__(self, now_ms: int) -> bool:
         if self._remaining is None:
             self._remaining = iter(self._items())
+        end_s = self._monotonic() + STEP_S
         for _ in range(self._visits):
             try:
                 item = next(self._remaining)
             except StopIteration:
                 self._remaining = None
                 return False
-            self._visit(item, now_ms)
+            try:
+                self._visit(item, now_ms)
+            except Exception:
+                logger.exception("background work failed and will be tried again; please report it item=%r", item)
+            if self._monotonic() > end_s:
+                break
         return True
 
 
 class Schedule:
-    """Jobs, and actions that are done once at their time."""
+    """Jobs, and actions that are done once at their time. `monotonic` is the clock that steps are timed by."""
 
-    def __init__(self) -> None:
+    def __init__(self, monotonic: Callable[[], float] = lambda: 0.0) -> None:
+        self._monotonic = monotonic
         self.jobs: list[Job] = []
         self._once: list[tuple[int, int, Callable[[], None]]] = []
         self._added = 0
@@ -86,15 +109,37 @@ class Schedule:
         heapq.heappush(self._once, (due_ms, self._added, action))
 
     def run_due(self, now_ms: int) -> int:
-        """Do what is due; when to come again. A job that throws is left for its next time."""
-        for job in self.jobs:
-            if job.due_ms <= now_ms:
-                job.due_ms = now_ms + max(job.interval_ms, _LEAST_INTERVAL_MS)
-                if job.step(now_ms):
-                    job.due_ms = now_ms
-        while self._once and self._once[0][0] <= now_ms:
-            heapq.heappop(self._once)[2]()
+        """Do what is due, what has waited longest first, for STEP_S and a step; when to come again.
+
+        What throws is logged; a job is left for its next time then.
+        """
+        end_s = self._monotonic() + STEP_S
+        for job in sorted((job for job in self.jobs if job.due_ms <= now_ms), key=lambda job: job.due_ms):
+            if not self._run_once_until(job.due_ms, end_s) or self._monotonic() > end_s:
+                return now_ms
+            job.due_ms = now_ms + max(job.interval_ms, _LEAST_INTERVAL_MS)
+            if _done(job.step, now_ms):
+                job.due_ms = now_ms
+        if not self._run_once_until(now_ms, end_s):
+            return now_ms
         dues = [job.due_ms for job in self.jobs]
         if self._once:
             dues.append(self._once[0][0])
         return max(now_ms, min(dues, default=now_ms))
+
+    def _run_once_until(self, due_ms: int, end_s: float) -> bool:
+        """Do the actions that are due; return whether there was time for all of them."""
+        while self._once and self._once[0][0] <= due_ms:
+            if self._monotonic() > end_s:
+                return False
+            _done(heapq.heappop(self._once)[2])
+        return True
+
+
+def _done(action: Callable[..., T], *arguments: int) -> T | None:
+    """What an action returns; None if it throws."""
+    try:
+        return action(*arguments)
+    except Exception:
+        logger.exception("background work failed and will be tried again; please report it")
+        return None

@@ -134,6 +134,10 @@ class LogDirectory:
             self._lock.release()
             self._lock = None
 
+    def sync_file_system(self) -> bool:
+        """Make everything in the directory durable at once, if the system can (`FileLock.sync_file_system`). Blocks."""
+        return self._lock is not None and self._lock.sync_file_system()
+
     def read_meta(self) -> MetaProperties | None:
         try:
             return checkpoints.read_meta_properties(self.fs, self.path)
@@ -263,6 +267,7 @@ def rename_or_remove(fs: FileSystem, directory: str, target: str) -> None:
 
 
 def _has_renamed(fs: FileSystem, directory: str, target: str) -> bool:
+    """Rename a directory if there is room for its new name."""
     try:
         fs.rename(directory, target)
     except OSError as error:

@@ -4,7 +4,7 @@ Small steps at their times, with whatever blocks given to a thread; a directory 
 """
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Generator, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -30,6 +30,7 @@ from odradek.log.filesystem import (
 from odradek.log.log_directory import LogDirectory
 from odradek.log.partition_log import PartitionLog
 from odradek.log.producer_expiry import ProducerExpiry
+from odradek.log.removals import Removals
 from odradek.log.segment import DeletedSegment
 from odradek.log.segment_age import AgeVerifier
 from odradek.log.shared_write import SharedWrite
@@ -118,7 +119,8 @@ class LogUpkeep:
         self.directories = {path: LogDirectory(fs, path) for path in paths}
         self.default_config = default_config
         self.settings = settings
-        self.schedule = Schedule()
+        self.schedule = Schedule(monotonic)
+        self._monotonic = monotonic
         self.cleaner = Cleaner(
             fs,
             self,
@@ -139,8 +141,7 @@ class LogUpkeep:
         self._moved: set[str] = set()
         self._cleaning: Job | None = None
         self._has_noted_exhaustion = False
-        # Removals for which a resource was short, with the log directory each is in.
-        self._refused_removals: list[tuple[str, Callable[[], None]]] = []
+        self._removals = Removals(run_in_thread, self._removal_failed)
 
     def all_logs(self) -> list[PartitionLog]:
         return list(self._logs.values())
@@ -206,9 +207,7 @@ class LogUpkeep:
 
     def _look_for_room(self, now_ms: int) -> bool:
         self._has_noted_exhaustion = False
-        refused, self._refused_removals = self._refused_removals, []
-        for path, remove in refused:
-            self._remove(path, remove)
+        self._removals.retry()
         for directory in self._online():
             if not directory.is_full:
                 continue
@@ -220,13 +219,16 @@ class LogUpkeep:
                     logger.info("there is room again in a log directory path=%s usable_bytes=%d", path, usable_bytes)
         return False
 
-    def describe_directories(self, partitions: Iterable[Key] | None = None) -> list[DirectoryDescription]:
-        """Every directory with the sizes of its logs, or of those asked for."""
-        wanted = None if partitions is None else set(partitions)
+    def describe_directories(
+        self, partitions: Container[Key] | None = None
+    ) -> Generator[None, None, list[DirectoryDescription]]:
+        """Describe every directory, with the sizes of its logs or of those asked for; a generator of steps."""
         sizes: dict[str, list[LogSize]] = {path: [] for path in self.directories}
-        for key, log in self._logs.items():
-            if wanted is None or key in wanted:
+        for number, (key, log) in enumerate(list(self._logs.items()), 1):
+            if (partitions is None or key in partitions) and self._logs.get(key) is log:
                 sizes[log.log_directory].append(LogSize(log.topic, log.partition, log.size_bytes))
+            if number % _VISITS_PER_STEP == 0:
+                yield
         return [self._describe(directory, sizes[directory.path]) for directory in self.directories.values()]
 
     def _describe(self, directory: LogDirectory, logs: list[LogSize]) -> DirectoryDescription:
@@ -253,7 +255,7 @@ class LogUpkeep:
                 if self.serves(log):
                     visit(log, now_ms)
 
-            return Sweep(self.all_logs, visit_served, _VISITS_PER_STEP)
+            return Sweep(self.all_logs, visit_served, _VISITS_PER_STEP, self._monotonic)
 
         add(sweep(self._apply_retention), settings.log_retention_check_interval_ms, start_ms)
         flush_ms = min(_FLUSH_SWEEP_MS, settings.log_flush_scheduler_interval_ms)
@@ -285,15 +287,13 @@ class LogUpkeep:
 
     def _remove(self, path: str, remove: Callable[[], None]) -> None:
         """Let a thread remove something in a log directory; where a resource for that is short, later again."""
-
-        def finish(error: Exception | None) -> None:
-            if error is not None:
-                self._background_failed(path, error)
-                if is_shortage(error):
-                    self._refused_removals.append((path, remove))
-
         if self.directories[path].failure is None:
-            self._run_in_thread(remove, finish)
+            self._removals.add(path, remove)
+
+    def _removal_failed(self, path: str, error: Exception) -> bool:
+        """Return whether to try again when there may be room."""
+        self._background_failed(path, error)
+        return is_shortage(error)
 
     def _background_failed(self, path: str, error: Exception) -> None:
         if isinstance(error, OSError | LogDirFailure | ShortageError):

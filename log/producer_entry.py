@@ -85,6 +85,18 @@ class ProducerEntry:
         self.last_timestamp = timestamp
 
     @property
+    def has_batches(self) -> bool:
+        """Return whether a batch of its epoch was appended."""
+        return self.marks != NO_MARKS
+
+    def find_batch(self, last_sequence: int) -> BatchMark | None:
+        """Return the batch of its epoch that ends with this sequence, if it is among the last ones."""
+        for fields in MARK.iter_unpack(self.marks):
+            if fields[0] == last_sequence and fields[1] >= 0:
+                return BatchMark._make(fields)
+        return None
+
+    @property
     def batches(self) -> list[BatchMark]:
         """The last batches of its epoch, oldest first."""
         return [mark for mark in map(BatchMark._make, MARK.iter_unpack(self.marks)) if mark.last_offset >= 0]

@@ -1,9 +1,12 @@
 """Producers that wrote nothing for producer.id.expiration.ms are forgotten, a bounded number of them at a time."""
 
+import logging
 from collections.abc import Callable, Iterator
 from typing import Final
 
 from odradek.log.partition_log import PartitionLog
+
+logger = logging.getLogger(__name__)
 
 _PRODUCERS_PER_STEP: Final = 5000
 """About 2 ms of the reactor."""
@@ -32,7 +35,12 @@ class ProducerExpiry:
             assert self._log is not None
             state = self._log.producer_state
             end = min(self._end, len(state.producers))
-            self._end = state.remove_expired(now_ms, end, budget)
+            # If it throws, the log is left for the next time, and the others have theirs.
+            self._end = 0
+            try:
+                self._end = state.remove_expired(now_ms, end, budget)
+            except Exception:
+                logger.exception("producers cannot be forgotten; please report it log=%s", self._log)
             budget -= end - self._end
             if self._end == 0:
                 self._log = None

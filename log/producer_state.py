@@ -4,12 +4,14 @@ From the open transactions follows the first unstable offset, which bounds the l
 """
 
 import logging
+from bisect import insort
 from contextlib import suppress
+from heapq import heappop, heappush
 from typing import NamedTuple
 
 from odradek.log.filesystem import FileSystem, is_shortage, remove_if_exists, write_whole
 from odradek.log.producer_entry import NO_EPOCH, NO_OFFSET, BatchMark, ProducerEntry
-from odradek.log.producer_snapshots import CorruptSnapshotError, decode_snapshot, encode_snapshot
+from odradek.log.producer_snapshots import CorruptSnapshotError, SnapshotWrite, decode_snapshot, encode_snapshot
 from odradek.log.producer_table import RECORD, ProducerTable
 from odradek.log.segment import SNAPSHOT_SUFFIX, file_name
 from odradek.protocol.errors import ErrorCode, KafkaError
@@ -18,6 +20,8 @@ logger = logging.getLogger(__name__)
 
 _MAX_SEQUENCE = 0x7FFFFFFF
 _MAX_EPOCH = 0x7FFF
+_FEW_PRODUCERS = 2_000
+"""Their snapshot has 92 KB."""
 
 
 class Verification:
@@ -70,7 +74,9 @@ class ProducerState:
         self.end_offset = 0
         self.last_snapshot_offset = 0
         self.first_unstable_offset = NO_OFFSET
-        self._ongoing: dict[int, int] = {}
+        self._ongoing: set[int] = set()
+        self._ongoing_starts: list[int] = []
+        """A heap of the same, which may have starts of transactions that are over."""
         self._unreplicated: dict[int, int] = {}
         self._snapshots = self._list_snapshots()
         self._spared_snapshot = NO_OFFSET
@@ -89,12 +95,11 @@ class ProducerState:
         entry = self.producers.get(producer_id)
         if entry is None or entry.epoch != epoch:
             return None
-        for mark in entry.batches:
-            if mark.last_sequence == last_sequence:
-                first = last_sequence - mark.offset_delta
-                if first_sequence == (first if first >= 0 else first + _MAX_SEQUENCE + 1):
-                    return mark
-        return None
+        mark = entry.find_batch(last_sequence)
+        if mark is None:
+            return None
+        first = last_sequence - mark.offset_delta
+        return mark if first_sequence == (first if first >= 0 else first + _MAX_SEQUENCE + 1) else None
 
     def check_data(
         self, producer_id: int, epoch: int, first_sequence: int, *, is_transactional: bool, is_client: bool
@@ -130,7 +135,7 @@ class ProducerState:
         verification = self.verifications.get(producer_id)
         if verification is None:
             return
-        is_unknown = entry is None or not entry.batches
+        is_unknown = entry is None or not entry.has_batches
         if sequence > verification.lowest_sequence or (verification.adds_partition and is_unknown and sequence != 0):
             raise KafkaError(
                 ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
@@ -204,7 +209,8 @@ class ProducerState:
             self.verifications.pop(producer_id, None)
             if entry.transaction_start < 0:
                 entry.transaction_start = first_offset
-                self._ongoing[first_offset] = producer_id
+                self._ongoing.add(first_offset)
+                heappush(self._ongoing_starts, first_offset)
                 self._find_first_unstable()
 
     def add_marker(
@@ -224,12 +230,11 @@ class ProducerState:
 
     def last_stable_offset_after(self, completed: CompletedTransaction) -> int:
         """What the last stable offset will be for the transaction index: where the next open transaction begins."""
-        others = [start for start, producer_id in self._ongoing.items() if producer_id != completed.producer_id]
-        return min(others, default=completed.last_offset + 1)
+        return self._first_ongoing(except_for=completed.first_offset, default=completed.last_offset + 1)
 
     def complete(self, completed: CompletedTransaction) -> None:
         """The transaction is decided; it stays unstable until its marker is below the high watermark."""
-        self._ongoing.pop(completed.first_offset, None)
+        self._ongoing.discard(completed.first_offset)
         self._unreplicated[completed.first_offset] = completed.last_offset
         self._find_first_unstable()
 
@@ -257,8 +262,20 @@ class ProducerState:
             if now_ms - verification.began_ms >= self.expiration_ms:
                 del self.verifications[producer_id]
 
+    def _first_ongoing(self, *, except_for: int = NO_OFFSET, default: int = NO_OFFSET) -> int:
+        """The start of the first open transaction, of which there may be many thousands, or of the first but one."""
+        ongoing, starts = self._ongoing, self._ongoing_starts
+        while starts and starts[0] not in ongoing:
+            heappop(starts)
+        if not starts or starts[0] != except_for:
+            return starts[0] if starts else default
+        heappop(starts)
+        first = self._first_ongoing(default=default)
+        heappush(starts, except_for)
+        return first
+
     def _find_first_unstable(self) -> None:
-        first = min(self._ongoing, default=NO_OFFSET)
+        first = self._first_ongoing()
         unreplicated = min(self._unreplicated, default=NO_OFFSET)
         if first < 0 or 0 <= unreplicated < first:
             first = unreplicated
@@ -276,6 +293,16 @@ class ProducerState:
 
     def snapshot_path(self, offset: int) -> str:
         return f"{self.directory}/{file_name(offset, SNAPSHOT_SUFFIX)}"
+
+    @property
+    def is_saved(self) -> bool:
+        """Return whether the newest snapshot is of `end_offset`, and on the disk."""
+        return self.end_offset <= self.last_snapshot_offset and self._unsynced_snapshot == NO_OFFSET
+
+    @property
+    def unsynced_paths(self) -> set[str]:
+        """The file of the newest snapshot, if it may not be on the disk."""
+        return set() if self._unsynced_snapshot == NO_OFFSET else {self.snapshot_path(self._unsynced_snapshot)}
 
     def take_snapshot(self, *, sync: bool) -> int | None:
         """Write the state at `end_offset` unless a snapshot is as new; the offset it is named by."""
@@ -298,7 +325,27 @@ class ProducerState:
         self._unsynced_snapshot = NO_OFFSET if sync else self.end_offset
         return self.end_offset
 
-    def _write_snapshot(self, path: str, data: bytearray, *, sync: bool) -> None:
+    @property
+    def is_large(self) -> bool:
+        """Return whether a snapshot takes so long to write that a thread should."""
+        return len(self.producers) > _FEW_PRODUCERS
+
+    def copy_snapshot(self) -> SnapshotWrite:
+        """Take the state at `end_offset`, to be written in a thread. `add_snapshot` is called once that is done."""
+        self.last_snapshot_offset = self.end_offset
+        path = self.snapshot_path(self.end_offset)
+        return SnapshotWrite(path, self.end_offset, bytes(self.producers.records))
+
+    def has_snapshot(self, offset: int) -> bool:
+        """Return whether there is a snapshot of `offset`."""
+        return offset in self._snapshots
+
+    def add_snapshot(self, offset: int) -> None:
+        """The snapshot of `offset` was written."""
+        if offset not in self._snapshots:
+            insort(self._snapshots, offset)
+
+    def _write_snapshot(self, path: str, data: bytes, *, sync: bool) -> None:
         try:
             write_whole(self._fs, path, data, sync=sync)
         except OSError:
@@ -380,7 +427,8 @@ class ProducerState:
                 continue
             self.producers.load(records)
             self._largest_loaded_id = max(self._largest_loaded_id, max(self.producers, default=-1))
-            self._ongoing = {fields[-1]: fields[0] for fields in RECORD.iter_unpack(records) if fields[-1] >= 0}
+            self._ongoing = {fields[-1] for fields in RECORD.iter_unpack(records) if fields[-1] >= 0}
+            self._ongoing_starts = sorted(self._ongoing)
             self.remove_expired(now_ms, len(self.producers), len(self.producers))
             self.last_snapshot_offset = self.end_offset = offset
             self._find_first_unstable()
@@ -390,6 +438,7 @@ class ProducerState:
     def _clear(self) -> None:
         self.producers.clear()
         self._ongoing.clear()
+        self._ongoing_starts.clear()
         self._unreplicated.clear()
         self.first_unstable_offset = NO_OFFSET
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from struct import Struct
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
 from odradek.protocol.compression import Buffer, Codec, DecompressedTooLargeError, compress, decompress
 from odradek.protocol.crc import crc32c
@@ -87,6 +87,45 @@ def build_batch(
         record_count=count,
     )
     return _assemble(header, codec, payload, level)
+
+
+def build_plain_batch(
+    records: Sequence[tuple[bytes, bytes | None, Any]],
+    timestamp_ms: int,
+    producer_id: int = NO_PRODUCER_ID,
+    producer_epoch: int = NO_PRODUCER_EPOCH,
+) -> bytes:
+    """`build_batch` of (key, value, anything), without headers, at one timestamp; transactional with a producer."""
+    small = _SMALL_VARINTS
+    parts: list[bytes] = []
+    for offset_delta, (key, value, _) in enumerate(records):
+        delta = small[offset_delta] if offset_delta < _SMALL else _varint(offset_delta)
+        key_bytes = small[len(key)] if len(key) < _SMALL else _varint(len(key))
+        if value is None:
+            value_bytes, value = _NULL, b""
+        else:
+            value_bytes = small[len(value)] if len(value) < _SMALL else _varint(len(value))
+        # Attributes and timestamp delta before the offset delta, the number of headers at the end: a zero byte each.
+        size = 3 + len(delta) + len(key_bytes) + len(key) + len(value_bytes) + len(value)
+        parts += (
+            small[size] if size < _SMALL else _varint(size), b"\0\0", delta, key_bytes, key, value_bytes, value, b"\0"
+        )  # fmt: skip
+    header = BatchHeader(
+        base_offset=0,
+        batch_length=0,
+        partition_leader_epoch=NO_PARTITION_LEADER_EPOCH,
+        magic=CURRENT_MAGIC,
+        crc=0,
+        attributes=0 if producer_id == NO_PRODUCER_ID else TRANSACTIONAL_FLAG,
+        last_offset_delta=len(records) - 1,
+        base_timestamp=timestamp_ms,
+        max_timestamp=timestamp_ms,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        base_sequence=NO_SEQUENCE,
+        record_count=len(records),
+    )
+    return _assemble(header, Codec.NONE, b"".join(parts), None)
 
 
 def rebuild_batch(
@@ -213,15 +252,15 @@ def _encode(
         max_timestamp = max(max_timestamp, timestamp)
         count += 1
         body = bytearray(1)
-        _put_varint(body, wrap_int64(timestamp - base_timestamp))
-        _put_varint(body, offset_delta)
+        put_varint(body, wrap_int64(timestamp - base_timestamp))
+        put_varint(body, offset_delta)
         _put_bytes(body, key)
         _put_bytes(body, value)
-        _put_varint(body, len(headers))
+        put_varint(body, len(headers))
         for header_key, header_value in headers:
             _put_bytes(body, header_key.encode("utf-8", "surrogateescape"))
             _put_bytes(body, header_value)
-        _put_varint(output, len(body))
+        put_varint(output, len(body))
         output += body
     return bytes(output), count, NO_TIMESTAMP if base_timestamp is None else base_timestamp, max_timestamp
 
@@ -230,14 +269,24 @@ def _put_bytes(output: bytearray, data: bytes | None) -> None:
     if data is None:
         output += _NULL
     else:
-        _put_varint(output, len(data))
+        put_varint(output, len(data))
         output += data
 
 
-def _put_varint(output: bytearray, value: int) -> None:
+def put_varint(output: bytearray, value: int) -> None:
     """Append a zigzag varint or varlong; a value is written alike as either."""
     raw = (value << 1 ^ value >> 63) & 0xFFFFFFFFFFFFFFFF
     while raw > 127:
         output.append(raw & 0x7F | 0x80)
         raw >>= 7
     output.append(raw)
+
+
+def _varint(value: int) -> bytes:
+    output = bytearray()
+    put_varint(output, value)
+    return bytes(output)
+
+
+_SMALL: Final = 512
+_SMALL_VARINTS: Final = tuple(map(_varint, range(_SMALL)))

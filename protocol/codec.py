@@ -6,10 +6,13 @@ same work slowly from the same declarations and is what the tests compare with.
 
 Sizes read off the wire are compared with the bytes that remain before anything is allocated for them; whatever is
 wrong with the bytes ends in `DecodeError`.
+
+Large messages are decoded and encoded in steps, by generators compiled from the same declarations: `step_decoder` and
+`step_encoder`. `decoder` is for messages of up to `SMALL_MESSAGE_BYTES`; `small_encoder` refuses a larger one early.
 """
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import Any, Final, NamedTuple, TypeVar
 
 from odradek.protocol.schema import ArrayType, Field, Message, Struct, StructType
@@ -28,6 +31,28 @@ Buffer = bytes | bytearray | memoryview
 M = TypeVar("M", bound=Message)
 Decoder = Callable[[Buffer, int, int], tuple[Any, int]]
 Encoder = Callable[[Any, bytearray, "list[Splice]"], None]
+StepDecoder = Callable[[Buffer, int, int, int], Generator[None, None, tuple[Any, int]]]
+StepEncoder = Callable[[Any, bytearray, "list[Splice]"], Generator[None, None, None]]
+
+SMALL_MESSAGE_BYTES: Final = 8192
+"""A message of this size is decoded or encoded within about 2 ms, however small its elements are."""
+
+SMALL_ARRAY_LENGTH: Final = 100
+STEP_BYTES: Final = 2048
+"""Bytes that a step of a decoder reads: at most as many elements, which take 0.5 ms."""
+
+STEP_ELEMENTS: Final = 64
+"""Array elements that a step of an encoder writes."""
+
+MAX_ELEMENTS: Final = 500_000
+"""Array elements of one request, all its arrays together. More are refused before anything is allocated for them.
+
+A Fetch request for 200,000 partitions of as many topics has 400,000. An element of two bytes becomes an object of 100
+to 250, so this bounds the memory of a request, too.
+"""
+
+MAX_TAGGED_FIELDS: Final = 1000
+"""Tagged fields of one struct. No struct of the protocol has more than ten."""
 
 
 class Splice(NamedTuple):
@@ -64,7 +89,9 @@ def write_varint(out: bytearray, value: int) -> None:
 
 
 def skip_tagged_fields(buf: Buffer, pos: int, end: int, count: int) -> int:
-    """Step over `count` tagged fields; an unknown tag is none of our business (KIP-482)."""
+    """Step over `count` tagged fields with unknown tags, which are ignored (KIP-482)."""
+    if count > MAX_TAGGED_FIELDS:
+        raise _too_many_tags(count)
     for _ in range(count):
         _, pos = _read_varint(buf, pos)
         size, pos = _read_varint(buf, pos)
@@ -93,6 +120,18 @@ def _null_not_allowed(what: str) -> DecodeError:
     return DecodeError(f"{what} may not be null")
 
 
+def _too_many_elements(what: str, most: int) -> DecodeError:
+    return DecodeError(f"more than {most} array elements in one request, with those of {what}")
+
+
+def _too_many_tags(count: int) -> DecodeError:
+    return DecodeError(f"{count} tagged fields in one struct, at most {MAX_TAGGED_FIELDS} are read")
+
+
+class LargeMessageError(Exception):
+    """A message is too large for `small_encoder`."""
+
+
 class _Source:
     """Source text under construction, with the objects it refers to."""
 
@@ -105,6 +144,9 @@ class _Source:
             "past_end": _past_end,
             "too_long": _too_long,
             "null_not_allowed": _null_not_allowed,
+            "too_many_elements": _too_many_elements,
+            "too_many_tags": _too_many_tags,
+            "LargeMessageError": LargeMessageError,
             "DecodeError": DecodeError,
             "Splice": Splice,
             "bytes_like": (bytes, memoryview, bytearray),
@@ -140,11 +182,32 @@ def _split(cls: type[Struct], version: int) -> tuple[list[Field], list[Field]]:
 # Decoding ------------------------------------------------------------------------------------------------------------
 
 
+def least_size_bytes(wire: WireType, version: int, flexible: bool, nullable: bool = False) -> int:
+    """The size of the shortest value of a type."""
+    if isinstance(wire, FixedType):
+        return wire.size_bytes
+    if wire is UUID:
+        return 16
+    if isinstance(wire, StructType):
+        if nullable:
+            return 1
+        plain, _ = _split(wire.cls, version)
+        return flexible + sum(
+            least_size_bytes(item.wire, version, flexible, item.is_nullable(version)) for item in plain
+        )
+    if flexible:
+        return 1
+    return 2 if wire is STRING else 4
+
+
 class _DecoderSource(_Source):
-    def __init__(self, version: int, flexible: bool) -> None:
+    """in_steps: the decoder is a generator, and counts the elements of all arrays"""
+
+    def __init__(self, version: int, flexible: bool, in_steps: bool) -> None:
         super().__init__()
         self.version = version
         self.flexible = flexible
+        self.in_steps = in_steps
 
     def struct(self, indent: int, target: str, cls: type[Struct]) -> None:
         """Read a struct into the variable `target`."""
@@ -236,18 +299,34 @@ class _DecoderSource(_Source):
         count, items, item = self.name("n"), self.name("items"), self.name("item")
         self.length(indent, count, wire)
         self.null_branch(indent, target, count, nullable, what)
-        self.add(indent + 1, f"if {count} > end - pos: raise past_end({what!r})")
+        # An element without fields has no bytes, but costs memory.
+        least = max(1, least_size_bytes(wire.element, self.version, self.flexible))
+        self.add(indent + 1, f"if {count} * {least} > end - pos: raise past_end({what!r})")
+        if self.in_steps:
+            self.add(indent + 1, f"elements += {count}")
+            self.add(indent + 1, f"if elements > most: raise too_many_elements({what!r}, most)")
         if isinstance(wire.element, FixedType):
-            size = wire.element.size_bytes
-            unpack = self.constant("unpack", struct.unpack_from)
-            self.add(indent + 1, f"if {count} * {size} > end - pos: raise past_end({what!r})")
-            format_char = wire.element.format_char
-            self.add(indent + 1, f"{target} = list({unpack}(f'>{{{count}}}{format_char}', buf, pos))")
-            self.add(indent + 1, f"pos += {count} * {size}")
+            self.fixed_array(indent + 1, target, wire.element, count)
             return
         self.add(indent + 1, f"{target} = {items} = []", f"for _ in range({count}):")
         self.value(indent + 2, item, wire.element, False, what)
         self.add(indent + 2, f"{items}.append({item})")
+        if self.in_steps:
+            self.add(indent + 2, "if pos >= pause:", f"    pause = pos + {STEP_BYTES}", "    yield")
+
+    def fixed_array(self, indent: int, target: str, element: FixedType, count: str) -> None:
+        """Read `count` values of a fixed size."""
+        size, format_char = element.size_bytes, element.format_char
+        unpack = self.constant("unpack", struct.unpack_from)
+        if self.in_steps:
+            chunk = self.name("chunk")
+            self.add(indent, f"{target} = []", f"while {count}:")
+            self.add(indent + 1, f"{chunk} = min({count}, {STEP_BYTES})")
+            self.add(indent + 1, f"{target} += {unpack}(f'>{{{chunk}}}{format_char}', buf, pos)")
+            self.add(indent + 1, f"pos += {chunk} * {size}", f"{count} -= {chunk}", f"if {count}: yield")
+        else:
+            self.add(indent, f"{target} = list({unpack}(f'>{{{count}}}{format_char}', buf, pos))")
+            self.add(indent, f"pos += {count} * {size}")
 
     def nested(self, indent: int, target: str, wire: StructType, nullable: bool) -> None:
         variable = self.name("o")
@@ -267,6 +346,7 @@ class _DecoderSource(_Source):
             self.add(indent + 1, f"pos = skip_tagged_fields(buf, pos, end, {count})")
             return
         tag, size, until = self.name("tag"), self.name("size"), self.name("until")
+        self.add(indent + 1, f"if {count} > {MAX_TAGGED_FIELDS}: raise too_many_tags({count})")
         self.add(indent + 1, f"for _ in range({count}):")
         inner = indent + 2
         for name in (tag, size):
@@ -280,23 +360,33 @@ class _DecoderSource(_Source):
         self.add(inner, f"else: pos = {until}")
 
 
-def _compile_decoder(cls: type[Message], version: int) -> Decoder:
-    source = _DecoderSource(version, cls.is_flexible(version))
+def _compile_decoder(cls: type[Message], version: int, in_steps: bool) -> Any:
+    _check_version(cls, version)
+    source = _DecoderSource(version, cls.is_flexible(version), in_steps)
     source.scope["new"] = object.__new__
+    name, parameters = f"decode_{cls.__name__}_v{version}", "buf, pos, end"
+    if in_steps:
+        name, parameters = f"{name}_in_steps", f"{parameters}, most"
+        # The `yield` makes a generator of a message without arrays.
+        source.add(1, "elements = 0", f"pause = pos + {STEP_BYTES}", "if 0: yield")
     source.struct(1, "o", cls)
     source.add(1, "return o, pos")
-    decoder: Decoder = source.compile("buf, pos, end", f"decode_{cls.__name__}_v{version}")
-    return decoder
+    return source.compile(parameters, name)
 
 
 # Encoding ------------------------------------------------------------------------------------------------------------
 
 
 class _EncoderSource(_Source):
-    def __init__(self, version: int, flexible: bool) -> None:
+    """in_steps: the encoder is a generator. only_small: it raises `LargeMessageError` at a long array, or late in the
+    message at any; it never does without the two"""
+
+    def __init__(self, version: int, flexible: bool, in_steps: bool, only_small: bool) -> None:
         super().__init__()
         self.version = version
         self.flexible = flexible
+        self.in_steps = in_steps
+        self.only_small = only_small
 
     def struct(self, indent: int, source: str, cls: type[Struct]) -> None:
         """Write the struct held by the variable `source`."""
@@ -373,6 +463,9 @@ class _EncoderSource(_Source):
         self.add(indent, f"{items} = {source}")
         self.null_branch(indent, items, wire, nullable, what)
         inner = indent + 1
+        if self.only_small:
+            limits = f"len({items}) > {SMALL_ARRAY_LENGTH} or len(out) > {SMALL_MESSAGE_BYTES}"
+            self.add(inner, f"if {limits}: raise LargeMessageError")
         self.length(inner, f"len({items})", wire)
         if isinstance(wire.element, FixedType):
             pack = self.constant("pack", struct.pack)
@@ -383,6 +476,8 @@ class _EncoderSource(_Source):
             self.struct(inner + 1, item, wire.element.cls)
         else:
             self.value(inner + 1, item, wire.element, False, what)
+        if self.in_steps:
+            self.add(inner + 1, "elements += 1", f"if elements >= {STEP_ELEMENTS}:", "    elements = 0", "    yield")
 
     def nested(self, indent: int, source: str, wire: StructType, nullable: bool) -> None:
         variable = self.name("o")
@@ -423,17 +518,25 @@ class _EncoderSource(_Source):
         return f"{source} != {default}"
 
 
-def _compile_encoder(cls: type[Message], version: int) -> Encoder:
-    source = _EncoderSource(version, cls.is_flexible(version))
+def _compile_encoder(
+    cls: type[Message], version: int, *, in_steps: bool = False, only_small: bool = False
+) -> Any:
+    _check_version(cls, version)
+    source = _EncoderSource(version, cls.is_flexible(version), in_steps, only_small)
+    if in_steps:
+        source.add(1, "elements = 0", "if 0: yield")
     source.struct(1, "o", cls)
-    encoder: Encoder = source.compile("o, out, splices", f"encode_{cls.__name__}_v{version}")
-    return encoder
+    suffix = "_in_steps" if in_steps else "_if_small" if only_small else ""
+    return source.compile("o, out, splices", f"encode_{cls.__name__}_v{version}{suffix}")
 
 
 # What callers use ----------------------------------------------------------------------------------------------------
 
 _decoders: Final[dict[tuple[type[Message], int], Decoder]] = {}
+_step_decoders: Final[dict[tuple[type[Message], int], StepDecoder]] = {}
 _encoders: Final[dict[tuple[type[Message], int], Encoder]] = {}
+_small_encoders: Final[dict[tuple[type[Message], int], Encoder]] = {}
+_step_encoders: Final[dict[tuple[type[Message], int], StepEncoder]] = {}
 
 
 def decoder(cls: type[Message], version: int) -> Decoder:
@@ -444,8 +547,18 @@ def decoder(cls: type[Message], version: int) -> Decoder:
     """
     found = _decoders.get((cls, version))
     if found is None:
-        _check_version(cls, version)
-        found = _decoders[cls, version] = _compile_decoder(cls, version)
+        found = _decoders[cls, version] = _compile_decoder(cls, version, in_steps=False)
+    return found
+
+
+def step_decoder(cls: type[Message], version: int) -> StepDecoder:
+    """As `decoder`, but a generator of steps that returns the result.
+
+    Its fourth parameter is the most array elements that the message may have, usually `MAX_ELEMENTS`.
+    """
+    found = _step_decoders.get((cls, version))
+    if found is None:
+        found = _step_decoders[cls, version] = _compile_decoder(cls, version, in_steps=True)
     return found
 
 
@@ -453,8 +566,26 @@ def encoder(cls: type[Message], version: int) -> Encoder:
     """The encoder `(message, out, splices)`: appends to `out`, and to `splices` the regions it left out."""
     found = _encoders.get((cls, version))
     if found is None:
-        _check_version(cls, version)
         found = _encoders[cls, version] = _compile_encoder(cls, version)
+    return found
+
+
+def small_encoder(cls: type[Message], version: int) -> Encoder:
+    """As `encoder`, for messages that may be large: it raises `LargeMessageError` before it has spent a ms on one.
+
+    What it has written by then is of no use.
+    """
+    found = _small_encoders.get((cls, version))
+    if found is None:
+        found = _small_encoders[cls, version] = _compile_encoder(cls, version, only_small=True)
+    return found
+
+
+def step_encoder(cls: type[Message], version: int) -> StepEncoder:
+    """As `encoder`, but a generator of steps."""
+    found = _step_encoders.get((cls, version))
+    if found is None:
+        found = _step_encoders[cls, version] = _compile_encoder(cls, version, in_steps=True)
     return found
 
 

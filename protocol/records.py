@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from odradek.protocol.batch_builder import (
     build_batch,
+    build_plain_batch,
     empty_batch,
     rebuild_batch,
     recompress,
@@ -53,6 +54,7 @@ __all__ = [
     "Record",
     "build_batch",
     "build_control_batch",
+    "build_plain_batch",
     "check_record_chain",
     "crc_is_valid",
     "empty_batch",

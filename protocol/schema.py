@@ -12,8 +12,9 @@ which versions they exist.
 """
 
 import sys
+from collections.abc import Callable, Iterator, Sequence
 from types import GenericAlias, UnionType
-from typing import Annotated, Any, ClassVar, Final, get_args, get_origin
+from typing import Annotated, Any, ClassVar, Final, TypeVar, cast, get_args, get_origin
 
 from odradek.protocol.types import BOOL, BYTES, RECORDS, STRING, UUID, ZERO_UUID, FixedType, WireType
 
@@ -233,3 +234,38 @@ class Message(Struct):
     def is_flexible(cls, version: int) -> bool:
         """Whether this version has compact types and tagged fields (KIP-482)."""
         return version >= cls.flexible_since
+
+
+Row = TypeVar("Row")
+
+
+class _Rows:
+    """The value of an array whose elements are made when they are encoded."""
+
+    __slots__ = ("_items", "_make")
+
+    def __init__(self, make: Callable[[Any], Any], items: Sequence[Any]) -> None:
+        self._make = make
+        self._items = items
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __iter__(self) -> Iterator[Any]:
+        return map(self._make, self._items)
+
+    def __getitem__(self, index: int) -> Any:
+        return self._make(self._items[index])
+
+    def __eq__(self, other: object) -> bool:
+        return list(self) == list(other) if isinstance(other, list | _Rows) else NotImplemented
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def rows(make: Callable[[Any], Row], items: Sequence[Any]) -> list[Row]:
+    """Return `make(item)` of each item, as the array of a message that is only going to be encoded.
+
+    The rows of a large response are thereby made in the steps in which it is encoded, and not held.
+    """
+    return cast(list[Row], _Rows(make, items))

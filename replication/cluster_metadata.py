@@ -1,11 +1,10 @@
 """The metadata image: what every broker knows of its cluster and serves to clients.
 
 The values in it (brokers, topics, configurations) are immutable and replaced whole; the image is changed by its
-`put` and `remove` methods and then published. `version` grows with each publication, and a topic's metadata stays
-the same object while nothing about it changes, so that responses made of them may be cached.
+`put` and `remove` methods and then published. `version` grows with each publication, `revision` with each change.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from typing import Any, NamedTuple
 
 from odradek.protocol.types import ZERO_UUID
@@ -98,11 +97,12 @@ class ClusterMetadata:
     topic_configs: explicit configuration by topic, only of topics that have one
     broker_configs: dynamic configuration by broker id; None stands for the cluster-wide default
     listeners: called with the delta at each publication, in order
+    revision: grows with each change of the controller, the brokers or the topics, before it is published
     """
 
     __slots__ = (
         "_delta", "broker_configs", "brokers", "cluster_id", "controller_epoch", "controller_id", "listeners",
-        "topic_configs", "topics", "topics_by_id", "version",
+        "revision", "topic_configs", "topics", "topics_by_id", "version",
     )  # fmt: skip
 
     def __init__(self, cluster_id: str = "") -> None:
@@ -110,6 +110,7 @@ class ClusterMetadata:
         self.controller_id = NO_CONTROLLER
         self.controller_epoch = 0
         self.version = 0
+        self.revision = 0
         self.brokers: dict[int, BrokerMetadata] = {}
         self.topics: dict[str, TopicMetadata] = {}
         self.topics_by_id: dict[bytes, TopicMetadata] = {}
@@ -121,17 +122,20 @@ class ClusterMetadata:
     def put_controller(self, broker_id: int, epoch: int) -> None:
         """Notes who is the controller, and in which epoch."""
         self.controller_id = broker_id
+        self.revision += 1
         self.controller_epoch = epoch
 
     def put_broker(self, broker: BrokerMetadata) -> None:
         """Adds a live broker or replaces what is known of it."""
         self.brokers[broker.broker_id] = broker
+        self.revision += 1
         self._delta.brokers.add(broker.broker_id)
 
     def remove_broker(self, broker_id: int) -> None:
         """Takes away a broker that is no longer registered."""
         if self.brokers.pop(broker_id, None) is not None:
             self._delta.brokers.add(broker_id)
+            self.revision += 1
 
     def put_topic(self, topic: TopicMetadata) -> None:
         """Adds a topic or replaces it by a newer state; under another id it is another topic."""
@@ -142,6 +146,7 @@ class ClusterMetadata:
         if topic.topic_id != ZERO_UUID:
             self.topics_by_id[topic.topic_id] = topic
         self._delta.topics[topic.name] = None
+        self.revision += 1
 
     def remove_topic(self, name: str) -> None:
         """Takes away a topic and its configuration."""
@@ -153,6 +158,7 @@ class ClusterMetadata:
         self._delta.topics.pop(name, None)
         self._delta.topic_configs.discard(name)
         self._delta.deleted_topics.append(topic)
+        self.revision += 1
 
     def put_topic_config(self, name: str, configs: Configs) -> None:
         """Replaces a topic's explicit configuration."""
@@ -187,8 +193,7 @@ class ClusterMetadata:
 
     def offline_replicas(self, partition: PartitionMetadata) -> list[int]:
         """The replicas whose broker is not live, or whose log directory failed."""
-        brokers, offline = self.brokers, partition.offline
-        return [replica for replica in partition.replicas if replica not in brokers or replica in offline]
+        return offline_replicas(partition, self.brokers)
 
     def contents(self) -> dict[str, Any]:
         """All that the image says, for comparing images."""
@@ -201,3 +206,9 @@ class ClusterMetadata:
             "topic_configs": {name: dict(configs) for name, configs in self.topic_configs.items()},
             "broker_configs": {key: dict(configs) for key, configs in self.broker_configs.items()},
         }
+
+
+def offline_replicas(partition: PartitionMetadata, brokers: Container[int]) -> list[int]:
+    """The replicas whose broker is not among the live ones, or whose log directory failed."""
+    offline = partition.offline
+    return [replica for replica in partition.replicas if replica not in brokers or replica in offline]

@@ -132,6 +132,8 @@ class ConfigAdmin:
                 if counts[resource.resource_type, resource.resource_name] > 1:
                     raise KafkaError(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
                 _check_entries(resource)
+                # Between the present configuration, on which the new one depends, and its write nobody else may write.
+                await self._controller.store.ready()
                 await self._alter_one(resource, changed, validate_only)
             except KafkaError as error:
                 errors.append(error)

@@ -1,6 +1,6 @@
 """DescribeConfigs: values in force with their sources, synonyms and documentation (KIP-226, KIP-569)."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 from odradek.log.config import LogConfig
@@ -10,10 +10,13 @@ from odradek.protocol.messages.describe_configs import (
     DescribeConfigsRequest,
     DescribeConfigsRequestDescribeConfigsResource,
     DescribeConfigsResponse,
-    DescribeConfigsResponseDescribeConfigsResourceResult,
-    DescribeConfigsResponseDescribeConfigsResult,
     DescribeConfigsResponseDescribeConfigsSynonym,
 )
+from odradek.protocol.messages.describe_configs import (
+    DescribeConfigsResponseDescribeConfigsResourceResult as _Entry,
+)
+from odradek.protocol.messages.describe_configs import DescribeConfigsResponseDescribeConfigsResult as _Result
+from odradek.protocol.schema import rows
 from odradek.replication.broker_configs import BrokerConfigs, broker_synonyms, listener_base
 from odradek.replication.cluster_metadata import ClusterMetadata
 from odradek.replication.config_admin import ResourceType, parse_broker_id
@@ -21,6 +24,7 @@ from odradek.replication.config_sources import ConfigSource, SourcedValue, broke
 from odradek.replication.topic_names import check_topic_name
 
 UNKNOWN_KIND = 0
+_DescribeOne = Callable[[str], _Entry]
 
 
 class ConfigDescriber:
@@ -32,34 +36,38 @@ class ConfigDescriber:
         self._configs = configs
 
     def describe(self, request: DescribeConfigsRequest) -> DescribeConfigsResponse:
-        """The error of one resource is in its result."""
-        results = []
-        for resource in request.resources:
-            code, message = ErrorCode.NONE, None
-            entries: list[DescribeConfigsResponseDescribeConfigsResourceResult] = []
+        """Return a response for encoding: its rows are made then. The error of one resource is in its result."""
+
+        def result(resource: DescribeConfigsRequestDescribeConfigsResource) -> _Result:
+            code: ErrorCode = ErrorCode.NONE
+            message: str | None = ""
+            names: list[str] = []
+            describe: _DescribeOne = _nothing
             try:
-                entries = self._entries(resource)
+                names, describe = self._names(resource)
             except KafkaError as error:
                 code, message = error.code, error.message
-            for entry in entries:
-                if not request.include_synonyms:
-                    entry.synonyms = []
-                if not request.include_documentation:
-                    entry.documentation = None
-            results.append(
-                DescribeConfigsResponseDescribeConfigsResult(
-                    error_code=code,
-                    error_message=message,
-                    resource_type=resource.resource_type,
-                    resource_name=resource.resource_name,
-                    configs=entries,
-                )
-            )
-        return DescribeConfigsResponse(results=results)
 
-    def _entries(
-        self, resource: DescribeConfigsRequestDescribeConfigsResource
-    ) -> list[DescribeConfigsResponseDescribeConfigsResourceResult]:
+            def entry(name: str) -> _Entry:
+                described = describe(name)
+                if not request.include_synonyms:
+                    described.synonyms = []
+                if not request.include_documentation:
+                    described.documentation = None
+                return described
+
+            return _Result(
+                error_code=code,
+                error_message=message,
+                resource_type=resource.resource_type,
+                resource_name=resource.resource_name,
+                configs=rows(entry, names),
+            )
+
+        return DescribeConfigsResponse(results=rows(result, request.resources))
+
+    def _names(self, resource: DescribeConfigsRequestDescribeConfigsResource) -> tuple[list[str], _DescribeOne]:
+        """The names to describe of a resource, and what describes one."""
         name = resource.resource_name
         wanted = frozenset(resource.configuration_keys or ())
         if resource.resource_type == ResourceType.TOPIC:
@@ -75,54 +83,53 @@ class ConfigDescriber:
             return self._broker(wanted)
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unsupported resource type: {resource.resource_type}")
 
-    def _topic(
-        self, topic: str, wanted: Collection[str]
-    ) -> list[DescribeConfigsResponseDescribeConfigsResourceResult]:
+    def _topic(self, topic: str, wanted: Collection[str]) -> tuple[list[str], _DescribeOne]:
         check_topic_name(topic)
         if topic not in self._image.topics:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         config = self._configs.topic(topic)
         explicit = self._image.topic_configs.get(topic, {})
-        entries = []
-        for name, prop in LogConfig.declared().items():
-            is_explicit = name in explicit
-            if (prop.internal and not is_explicit) or (wanted and name not in wanted):
-                continue
-            text = config.text(name)
+        declared = LogConfig.declared()
+
+        def describe(name: str) -> _Entry:
+            text, prop = config.text(name), declared[name]
             values: list[SourcedValue] = []
             if prop.synonyms:
                 synonym = prop.synonyms[0].name
                 values = broker_values(synonym, broker_synonyms(synonym), self._configs)
-            if is_explicit:
+            if name in explicit:
                 values.insert(0, SourcedValue(name, text or "", ConfigSource.TOPIC))
-            entries.append(_entry(name, text, prop, values, read_only=False))
-        return entries
+            return _entry(name, text, prop, values, read_only=False)
 
-    def _broker(self, wanted: Collection[str]) -> list[DescribeConfigsResponseDescribeConfigsResourceResult]:
-        current = self._configs.current
-        entries = []
-        for name, prop in type(current).declared().items():
-            if not prop.internal and (not wanted or name in wanted):
-                values = broker_values(name, broker_synonyms(name), self._configs)
-                entries.append(_entry(name, current.text(name), prop, values, _is_read_only(prop)))
-        dynamic = {**self._configs.dynamic_default(), **self._configs.dynamic_broker()}
-        for name, value in dynamic.items():
-            if name not in type(current).declared() and (not wanted or name in wanted):
-                entries.append(self._dynamic_entry(name, value, only_default=False))
-        return entries
-
-    def _broker_default(
-        self, wanted: Collection[str]
-    ) -> list[DescribeConfigsResponseDescribeConfigsResourceResult]:
-        return [
-            self._dynamic_entry(name, value, only_default=True)
-            for name, value in self._configs.dynamic_default().items()
-            if not wanted or name in wanted
+        names = [
+            name
+            for name, prop in declared.items()
+            if (name in explicit or not prop.internal) and (not wanted or name in wanted)
         ]
+        return names, describe
 
-    def _dynamic_entry(
-        self, name: str, value: str, *, only_default: bool
-    ) -> DescribeConfigsResponseDescribeConfigsResourceResult:
+    def _broker(self, wanted: Collection[str]) -> tuple[list[str], _DescribeOne]:
+        current = self._configs.current
+        declared = type(current).declared()
+        dynamic = {**self._configs.dynamic_default(), **self._configs.dynamic_broker()}
+
+        def describe(name: str) -> _Entry:
+            prop = declared.get(name)
+            if prop is None:
+                return self._dynamic_entry(name, dynamic[name], only_default=False)
+            values = broker_values(name, broker_synonyms(name), self._configs)
+            return _entry(name, current.text(name), prop, values, _is_read_only(prop))
+
+        names = [name for name, prop in declared.items() if not prop.internal]
+        names += [name for name in dynamic if name not in declared]
+        return [name for name in names if not wanted or name in wanted], describe
+
+    def _broker_default(self, wanted: Collection[str]) -> tuple[list[str], _DescribeOne]:
+        values = dict(self._configs.dynamic_default())
+        names = [name for name in values if not wanted or name in wanted]
+        return names, lambda name: self._dynamic_entry(name, values[name], only_default=True)
+
+    def _dynamic_entry(self, name: str, value: str, *, only_default: bool) -> _Entry:
         declared = type(self._configs.static).declared()
         prop = declared.get(name) or declared.get(listener_base(name) or "")
         values = broker_values(name, broker_synonyms(name), self._configs)
@@ -131,13 +138,17 @@ class ConfigDescriber:
         return _entry(name, value, prop, values, _is_read_only(prop))
 
 
+def _nothing(name: str) -> _Entry:
+    raise AssertionError(name)
+
+
 def _is_read_only(prop: Property[Any] | None) -> bool:
     return prop is None or prop.update_mode is UpdateMode.READ_ONLY
 
 
 def _entry(
     name: str, value: str | None, prop: Property[Any] | None, values: Iterable[SourcedValue], read_only: bool
-) -> DescribeConfigsResponseDescribeConfigsResourceResult:
+) -> _Entry:
     """One described value. What nobody declared may be a secret, and is treated as one."""
     hide = prop is None or prop.sensitive
     synonyms = [
@@ -146,7 +157,7 @@ def _entry(
         )
         for synonym in values
     ]
-    return DescribeConfigsResponseDescribeConfigsResourceResult(
+    return _Entry(
         name=name,
         value=None if hide else value,
         read_only=read_only,

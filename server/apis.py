@@ -5,11 +5,21 @@ version that is not whole is not in it.
 """
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from odradek.protocol.codec import Decoder, Encoder, decoder, encoder
+from odradek.protocol.codec import (
+    MAX_ELEMENTS,
+    Buffer,
+    Decoder,
+    Encoder,
+    Splice,
+    decoder,
+    small_encoder,
+    step_decoder,
+    step_encoder,
+)
 from odradek.protocol.errors import KafkaError
 from odradek.protocol.headers import API_VERSIONS_KEY, api_code, response_is_flexible, split_api_code
 from odradek.protocol.messages import request_class, response_class
@@ -21,13 +31,17 @@ if TYPE_CHECKING:
 
 
 class Api(NamedTuple):
-    """A row of the table: the versions served and the handler, as `module:function` under `server/handlers`."""
+    """A row of the table: the versions served and the handler, as `module:function` under `server/handlers`.
+
+    max_elements: the most array elements that a request may have; many only where the handler works in slices
+    """
 
     key: int
     name: str
     first_version: int
     last_version: int
     handler: str
+    max_elements: int = 20_000
 
 
 PRODUCE_KEY: Final = 0
@@ -36,12 +50,12 @@ APIS: Final = {
     api.key: api
     for api in (
         Api(0, "Produce", 3, 13, "produce:produce"),
-        Api(1, "Fetch", 4, 18, "fetch:fetch"),
-        Api(2, "ListOffsets", 1, 11, "list_offsets:list_offsets"),
-        Api(3, "Metadata", 0, 13, "metadata:metadata"),
+        Api(1, "Fetch", 4, 18, "fetch:fetch", MAX_ELEMENTS),
+        Api(2, "ListOffsets", 1, 11, "list_offsets:list_offsets", MAX_ELEMENTS),
+        Api(3, "Metadata", 0, 13, "metadata:metadata", MAX_ELEMENTS),
         Api(8, "OffsetCommit", 2, 10, "group_offsets:offset_commit"),
-        Api(9, "OffsetFetch", 1, 10, "group_offsets:offset_fetch"),
-        Api(10, "FindCoordinator", 0, 6, "find_coordinator:find_coordinator"),
+        Api(9, "OffsetFetch", 1, 10, "group_offsets:offset_fetch", MAX_ELEMENTS),
+        Api(10, "FindCoordinator", 0, 6, "find_coordinator:find_coordinator", MAX_ELEMENTS),
         Api(11, "JoinGroup", 0, 9, "groups:join_group"),
         Api(12, "Heartbeat", 0, 4, "groups:heartbeat"),
         Api(13, "LeaveGroup", 0, 5, "groups:leave_group"),
@@ -49,20 +63,20 @@ APIS: Final = {
         Api(15, "DescribeGroups", 0, 6, "groups:describe_groups"),
         Api(16, "ListGroups", 0, 5, "groups:list_groups"),
         Api(18, "ApiVersions", 0, 4, "api_versions:api_versions"),
-        Api(19, "CreateTopics", 2, 7, "topics:create_topics"),
+        Api(19, "CreateTopics", 2, 7, "topics:create_topics", 100_000),
         Api(20, "DeleteTopics", 1, 6, "topics:delete_topics"),
-        Api(21, "DeleteRecords", 0, 2, "delete_records:delete_records"),
+        Api(21, "DeleteRecords", 0, 2, "delete_records:delete_records", MAX_ELEMENTS),
         Api(22, "InitProducerId", 0, 6, "producers:init_producer_id"),
-        Api(23, "OffsetForLeaderEpoch", 2, 4, "list_offsets:offset_for_leader_epoch"),
+        Api(23, "OffsetForLeaderEpoch", 2, 4, "list_offsets:offset_for_leader_epoch", MAX_ELEMENTS),
         Api(24, "AddPartitionsToTxn", 0, 5, "transactions:add_partitions_to_txn"),
         Api(25, "AddOffsetsToTxn", 0, 4, "transactions:add_offsets_to_txn"),
         Api(26, "EndTxn", 0, 5, "transactions:end_txn"),
         Api(27, "WriteTxnMarkers", 1, 2, "transaction_markers:write_txn_markers"),
         Api(28, "TxnOffsetCommit", 0, 5, "transaction_offsets:txn_offset_commit"),
-        Api(32, "DescribeConfigs", 1, 4, "configs:describe_configs"),
+        Api(32, "DescribeConfigs", 1, 4, "configs:describe_configs", 100_000),
         Api(33, "AlterConfigs", 0, 2, "configs:alter_configs"),
-        Api(35, "DescribeLogDirs", 1, 5, "log_dirs:describe_log_dirs"),
-        Api(37, "CreatePartitions", 0, 3, "topics:create_partitions"),
+        Api(35, "DescribeLogDirs", 1, 5, "log_dirs:describe_log_dirs", MAX_ELEMENTS),
+        Api(37, "CreatePartitions", 0, 3, "topics:create_partitions", 100_000),
         Api(42, "DeleteGroups", 0, 2, "groups:delete_groups"),
         Api(44, "IncrementalAlterConfigs", 0, 1, "configs:incremental_alter_configs"),
         Api(47, "OffsetDelete", 0, 0, "group_offsets:offset_delete"),
@@ -72,7 +86,7 @@ APIS: Final = {
         Api(65, "DescribeTransactions", 0, 0, "transactions:describe_transactions"),
         Api(66, "ListTransactions", 0, 2, "transactions:list_transactions"),
         Api(74, "ListConfigResources", 0, 1, "configs:list_config_resources"),
-        Api(75, "DescribeTopicPartitions", 0, 0, "topic_partitions:describe_topic_partitions"),
+        Api(75, "DescribeTopicPartitions", 0, 0, "topic_partitions:describe_topic_partitions", MAX_ELEMENTS),
     )
 }
 """Source of keys and versions: Apache Kafka 4.3.0's own ApiVersions answer, less what is not served yet."""
@@ -88,7 +102,11 @@ def advertised_first_version(api: Api) -> int:
 
 
 class BoundApi:
-    """One API in one version, ready to be called: codec, handler and the shape of its failure."""
+    """One API in one version, ready to be called: codec, handler and the shape of its failure.
+
+    decode: for requests of up to `SMALL_MESSAGE_BYTES`
+    encode: raises `LargeMessageError` for a large response
+    """
 
     __slots__ = (
         "_error_response",
@@ -98,6 +116,7 @@ class BoundApi:
         "flexible_response_header",
         "handle",
         "key",
+        "max_elements",
         "name",
         "unsupported_version",
         "version",
@@ -109,16 +128,27 @@ class BoundApi:
         module = import_module(f"odradek.server.handlers.{module_name}")
         self.key = api.key
         self.name = api.name
+        self.max_elements = api.max_elements
         self.version = version
         self.unsupported_version = unsupported_version
         self.flexible = request_type.is_flexible(version)
         self.flexible_response_header = response_is_flexible(api.key, self.flexible)
         self.decode: Decoder = decoder(request_type, version)
-        self.encode: Encoder = encoder(response_type, version)
+        self.encode: Encoder = small_encoder(response_type, version)
         self.handle: Callable[[Services, Any, Any], Any] = getattr(module, function_name)
         self._error_response: Callable[[Any, int, KafkaError], Message | None] = getattr(
             module, f"{function_name}_error"
         )
+
+    def decode_in_steps(self, frame: Buffer, position: int) -> Generator[None, None, tuple[Any, int]]:
+        """Decode a request of any size; returns as `decode`."""
+        return step_decoder(request_class(self.key), self.version)(frame, position, len(frame), self.max_elements)
+
+    def encode_in_steps(
+        self, response: Message, out: bytearray, splices: list[Splice]
+    ) -> Generator[None, None, None]:
+        """Encode a response of any size, as `encode`."""
+        return step_encoder(response_class(self.key), self.version)(response, out, splices)
 
     def error_response(self, request: Any, version: int, error: KafkaError) -> Message | None:
         """The response that carries `error` for the whole request; None if the connection is to be closed instead."""

@@ -1,28 +1,47 @@
-"""Loading of a coordinator's shard: replay of its partition in steps, and the reasons for which a load fails.
+"""Loading of a coordinator's shard: replay of its partition, and the reasons for which a load fails.
+
+The log is read on a thread, chunk by chunk, and replayed in slices that all shards share, so that fifty of them load
+side by side without holding the reactor. Batches that may be large when decompressed are decompressed on a thread.
 
 A load that failed for a transient reason (no memory, an I/O error that left the log directory online) is tried again
 after a pause. One that met bytes that cannot be decoded would fail again: the shard stays unavailable until the log is
 repaired. In either case it answers NOT_COORDINATOR, as in Apache Kafka, and the broker's other shards are not affected.
 """
 
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
+from collections.abc import Callable, Generator, Iterator
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
+from twisted.internet.defer import Deferred
+
+from odradek.log.background import RunInThread
+from odradek.protocol.compression import Codec, DecompressedTooLargeError
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.records import (
+    BatchHeader,
     ControlType,
     InvalidRecordError,
     iter_batches,
     iter_records,
     parse_control_record,
     read_header,
+    recompress,
 )
+from odradek.server.slices import Slices
 
 if TYPE_CHECKING:
     from odradek.replication.partition import Partition
 
+T = TypeVar("T")
+
 FIRST_RETRY_PAUSE_S: Final = 1.0
 MAX_RETRY_PAUSE_S: Final = 60.0
+MAX_CHUNK_BYTES: Final = 262_144
+"""Of the log, in memory for each shard that is being loaded; a batch that is larger is read whole."""
+_RECORDS_PER_STEP: Final = 32
+"""To decode and replay so many takes some 300 us. Each batch counts as a record too."""
+_SMALL_COMPRESSED_BYTES: Final = 4_096
+_SMALL_BYTES: Final = 65_536
+"""A batch no larger than these, compressed and plain, is decompressed at once: a thread would take longer."""
 
 
 class Replayable(Protocol):
@@ -35,12 +54,14 @@ R = TypeVar("R", bound=Replayable)
 
 
 class ShardLoad(Generic[R]):
-    """One attempt to load a shard. Each `next(steps)` reads and replays one chunk of the log.
+    """One attempt to load a shard.
 
     `offset` is the first offset that is not replayed yet: where a load that failed has stopped.
     """
 
-    __slots__ = ("_chunk_bytes", "_partition", "_replay_marker", "offset", "shard", "steps")
+    __slots__ = (
+        "_chunk_bytes", "_is_wanted", "_partition", "_replay_marker", "_run_in_thread", "_slices", "offset", "shard",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -48,43 +69,105 @@ class ShardLoad(Generic[R]):
         shard: R,
         chunk_bytes: int,
         replay_marker: Callable[[R, int, bool, int], None],
+        slices: Slices,
+        run_in_thread: RunInThread,
+        is_wanted: Callable[[], bool],
     ) -> None:
         self.shard = shard
         self.offset = -1
         self._partition = partition
-        self._chunk_bytes = chunk_bytes
+        self._chunk_bytes = min(chunk_bytes, MAX_CHUNK_BYTES)
         self._replay_marker = replay_marker
-        self.steps = self._replay_all()
+        self._slices = slices
+        self._run_in_thread = run_in_thread
+        self._is_wanted = is_wanted
 
-    def _replay_all(self) -> Iterator[None]:
+    async def replay_all(self) -> None:
+        """Replay the whole log. Raises what ended it: NOT_LEADER_OR_FOLLOWER if the shard is not wanted any more."""
         log = self._partition.leading_log()
         self.offset = log.log_start_offset
         while self.offset < log.log_end_offset:
-            chunk = self._partition.read_to_end(self.offset, self._chunk_bytes)
-            if not chunk:
+            region = self._partition.region_to_end(self.offset, self._chunk_bytes)
+            if region is None:
                 break
+            try:
+                chunk = await self._in_thread(region.read)
+            except OSError as error:
+                raise self._partition.read_failed(error) from error
             start_offset = self.offset
-            for batch in iter_batches(chunk):
-                self._replay_batch(batch, log.log_end_offset)
+            self._check_wanted()
+            await self._replay_chunk(chunk, log.log_end_offset)
+            self._check_wanted()
             if self.offset == start_offset:
                 raise InvalidRecordError(f"no whole batch in {len(chunk)} bytes")
-            yield
 
-    def _replay_batch(self, batch: memoryview, log_end_offset: int) -> None:
-        header = read_header(batch)
-        if not self.offset < header.next_offset <= log_end_offset:
-            raise InvalidRecordError(
-                f"batch ends before offset {header.next_offset}, which is not in {self.offset} to {log_end_offset}"
-            )
+    async def _replay_chunk(self, chunk: bytes, log_end_offset: int) -> None:
+        batches = iter_batches(chunk)
+        while (large := await self._slices.run(self._replay(batches, log_end_offset))) is not None:
+            plain = await self._in_thread(lambda batch=large: recompress(batch, Codec.NONE))  # type: ignore[misc]
+            await self._slices.run(self._replay(iter((memoryview(plain),)), log_end_offset))
+
+    def _replay(self, batches: Iterator[memoryview], log_end_offset: int) -> Generator[None, None, memoryview | None]:
+        """Replay up to a batch that has to be decompressed on a thread, which is returned."""
+        count = 0
+        for batch in batches:
+            header = read_header(batch)
+            if not self.offset < header.next_offset <= log_end_offset:
+                raise InvalidRecordError(
+                    f"batch ends before offset {header.next_offset}, which is not in {self.offset} to {log_end_offset}"
+                )
+            plain = _decompress_if_small(batch, header)
+            if plain is None:
+                return batch
+            for _ in self._replay_batch(plain, header):
+                count += 1
+                if count % _RECORDS_PER_STEP == 0:
+                    yield
+                    self._check_wanted()
+            self.offset = header.next_offset
+        return None
+
+    def _replay_batch(self, batch: memoryview, header: BatchHeader) -> Iterator[None]:
+        yield
         if header.is_control:
             for is_commit in _markers(batch):
                 self._replay_marker(self.shard, header.producer_id, is_commit, header.last_offset)
-        else:
-            producer_id = header.producer_id if header.is_transactional else -1
-            for record in iter_records(batch):
-                if record.key is not None:
-                    self.shard.replay(record.key, record.value, record.offset, producer_id)
-        self.offset = header.next_offset
+                yield
+            return
+        producer_id = header.producer_id if header.is_transactional else -1
+        for record in iter_records(batch):
+            if record.key is not None:
+                self.shard.replay(record.key, record.value, record.offset, producer_id)
+            yield
+
+    def _check_wanted(self) -> None:
+        if not self._is_wanted():
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{self._partition!r} is not coordinated here any more")
+
+    def _in_thread(self, work: Callable[[], T]) -> Deferred[T]:
+        returned: list[T] = []
+        outcome: Deferred[Any] = Deferred()
+
+        def done(error: Exception | None) -> None:
+            if error is None:
+                outcome.callback(returned[0])
+            else:
+                outcome.errback(error)
+
+        self._run_in_thread(lambda: returned.append(work()), done)
+        return outcome
+
+
+def _decompress_if_small(batch: memoryview, header: BatchHeader) -> memoryview | None:
+    """The batch without compression; None if that is to be done on a thread."""
+    if not header.codec:
+        return batch
+    if len(batch) > _SMALL_COMPRESSED_BYTES:
+        return None
+    try:
+        return memoryview(recompress(batch, Codec.NONE, max_bytes=_SMALL_BYTES))
+    except DecompressedTooLargeError:
+        return None
 
 
 def _markers(batch: memoryview) -> Iterator[bool]:

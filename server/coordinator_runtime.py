@@ -14,14 +14,21 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
+from twisted.internet.defer import Deferred
+from twisted.internet.task import SchedulerStopped
+from twisted.python.failure import Failure
+
 from odradek.coordinator.partitioning import partition_for
 from odradek.coordinator.phase import Phase
 from odradek.coordinator.result import CoordinatorRecord, Result
+from odradek.coordinator.steps import Steps
+from odradek.log.background import RunInThread
 from odradek.log.validation import Origin
 from odradek.protocol.errors import ErrorCode, KafkaError
-from odradek.protocol.records import Codec, build_batch, recompress
-from odradek.server.coordinator_loading import ShardLoad, is_transient, retry_pause_s
+from odradek.protocol.records import Codec, build_plain_batch, recompress
+from odradek.server.coordinator_loading import MAX_CHUNK_BYTES, ShardLoad, is_transient, retry_pause_s
 from odradek.server.pending_writes import PendingWrite
+from odradek.server.slices import Slices
 from odradek.server.waits import Wait
 
 if TYPE_CHECKING:
@@ -30,8 +37,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_MAX_LOAD_CHUNK_BYTES: Final = 1048576
-"""More would hold up other requests for too long."""
 _MAX_TIMER_S: Final = 3600.0
 _RECORDS_PER_BATCH: Final = 1000
 """Of records that need not be written together, such as the tombstones of many expired offsets."""
@@ -45,11 +50,11 @@ class Shard(Protocol):
 
     def replay(self, key: bytes, value: bytes | None, offset: int = -1, producer_id: int = -1) -> None: ...
 
-    def finish_loading(self, now_ms: int) -> Result: ...
+    def finish_loading(self, now_ms: int) -> Steps[Result]: ...
 
     def resign(self, now_ms: int) -> Result: ...
 
-    def on_appended(self, result: Result, base_offset: int) -> None: ...
+    def on_appended(self, result: Result, base_offset: int, *, is_replicated: bool = False) -> None: ...
 
     def on_written(self, result: Result, base_offset: int, now_ms: int) -> Result: ...
 
@@ -94,12 +99,13 @@ class Led(Generic[S]):
 
     What waits is the last offset that must be replicated, and what to call with NONE then, or with an error when that
     will not happen here any more. `load_failures` counts the attempts to load that have failed in a row; after one
-    that is tried again, `alarm` is set for the next attempt.
+    that is tried again, `alarm` is set for the next attempt. `is_ticking` is set while deadlines that are due take
+    effect.
     """
 
     __slots__ = (
-        "alarm", "alarm_ms", "is_appending", "leader_epoch", "load_failures", "on_wake", "partition", "shard",
-        "waiting",
+        "alarm", "alarm_ms", "is_appending", "is_ticking", "leader_epoch", "load_failures", "on_wake", "partition",
+        "shard", "waiting",
     )  # fmt: skip
 
     def __init__(self, partition: "Partition", shard: S, on_wake: "Callable[[Led[S]], None]") -> None:
@@ -110,6 +116,7 @@ class Led(Generic[S]):
         self.alarm: Any = None
         self.alarm_ms = 0
         self.is_appending = False
+        self.is_ticking = False
         self.load_failures = 0
         self.waiting: deque[tuple[int, Callable[[ErrorCode], None]]] = deque()
 
@@ -141,7 +148,8 @@ class Led(Generic[S]):
 class CoordinatorRuntime(ABC, Generic[S]):
     """The coordinators of one kind on this broker.
 
-    `partition_count` says how many partitions their topic has, or 0 while it does not exist.
+    `partition_count` says how many partitions their topic has, or 0 while it does not exist. `now_ms` is the wall
+    clock; deadlines are on the monotonic one.
 
     codec: that of the batches written
     """
@@ -154,13 +162,19 @@ class CoordinatorRuntime(ABC, Generic[S]):
         *,
         reactor: Any,
         now_ms: Callable[[], int],
+        monotonic_ms: Callable[[], int],
         partition_count: Callable[[], int],
-        load_buffer_bytes: int = _MAX_LOAD_CHUNK_BYTES,
+        slices: Slices,
+        run_in_thread: RunInThread,
+        load_buffer_bytes: int = MAX_CHUNK_BYTES,
     ) -> None:
         self.topic = topic
-        self._load_chunk_bytes = min(load_buffer_bytes, _MAX_LOAD_CHUNK_BYTES)
+        self._load_chunk_bytes = load_buffer_bytes
+        self._slices = slices
+        self._run_in_thread = run_in_thread
         self._reactor = reactor
         self._now_ms = now_ms
+        self._monotonic_ms = monotonic_ms
         self._partition_count = partition_count
         self._led: dict[int, Led[S]] = {}
         self._absent = self._make_absent()
@@ -238,12 +252,22 @@ class CoordinatorRuntime(ABC, Generic[S]):
         """This broker has become the leader of a partition of the topic, maybe once more: load its shard."""
         led = self._led.get(partition.index)
         if led is not None:
-            if led.partition is partition and led.leader_epoch == partition.leader_epoch:
+            if led.partition is partition:
+                if led.leader_epoch != partition.leader_epoch:
+                    self._reload(led)
                 return
             self.resign(partition.index)
+        self._begin_to_lead(partition)
+
+    def _reload(self, led: Led[S]) -> None:
+        """Give up a shard and load it anew: as the leader of a new epoch, or because its state is uncertain."""
+        self.resign(led.partition.index)
+        self._begin_to_lead(led.partition)
+
+    def _begin_to_lead(self, partition: "Partition") -> None:
         led = self._led[partition.index] = Led(partition, self._make_shard(partition), self._replicated)
         partition.watchers[led] = None
-        self._load(led, self._new_load(partition, led.shard))
+        self._load(led, led.shard)
 
     def resign(self, index: int) -> None:
         """Another broker leads the partition now, or nobody."""
@@ -262,32 +286,44 @@ class CoordinatorRuntime(ABC, Generic[S]):
         for index in list(self._led):
             self.resign(index)
 
-    def _new_load(self, partition: "Partition", shard: S) -> ShardLoad[S]:
-        return ShardLoad(partition, shard, self._load_chunk_bytes, self._replay_marker)
+    def _load(self, led: Led[S], shard: S) -> None:
+        """Load `shard`, which becomes that of `led`. The load ends early when `led` has been given up."""
+        load = ShardLoad(
+            led.partition,
+            shard,
+            self._load_chunk_bytes,
+            self._replay_marker,
+            self._slices,
+            self._run_in_thread,
+            is_wanted=lambda: self._is_led(led),
+        )
 
-    def _load(self, led: Led[S], load: ShardLoad[S]) -> None:
-        """Take one step of a load; the next one follows in the next reactor iteration."""
-        if not self._is_led(led):
-            return
-        try:
-            next(load.steps)
-        except StopIteration:
-            led.shard = load.shard
-            led.load_failures = 0
-            self._carry_out(led, led.shard.finish_loading(self._now_ms()))
-            self._loaded(led)
-        except Exception as error:
-            self._load_failed(led, load.offset, error)
-        else:
-            self._reactor.callLater(0, self._load, led, load)
+        async def run() -> Result:
+            await load.replay_all()
+            await self._before_serving(led)
+            return await self._slices.run(shard.finish_loading(self._now_ms()))
+
+        def loaded(result: Result) -> None:
+            if self._is_led(led):
+                led.shard = shard
+                led.load_failures = 0
+                self._carry_out(led, result)
+                self._loaded(led)
+
+        Deferred.fromCoroutine(run()).addCallbacks(
+            loaded, lambda failure: self._load_failed(led, load.offset, failure.value)
+        ).addErrback(report_failure)
+
+    async def _before_serving(self, led: Led[S]) -> None:
+        """Wait for what a shard needs besides its records."""
 
     def _loaded(self, led: Led[S]) -> None:
         """A shard has been loaded, and serves."""
 
     def _load_failed(self, led: Led[S], offset: int, error: Exception) -> None:
         """Answer NOT_COORDINATOR from here on, until the next attempt succeeds, if there is one."""
-        if not self._is_led(led):
-            # The failure has taken the log directory offline, which is reported there.
+        if not self._is_led(led) or isinstance(error, SchedulerStopped):
+            # The failure has taken the log directory offline, which is reported there, or the broker stops.
             return
         led.load_failures += 1
         self._send(None, led.shard.resign(self._now_ms()))
@@ -310,7 +346,7 @@ class CoordinatorRuntime(ABC, Generic[S]):
     def _load_again(self, led: Led[S]) -> None:
         """Load a new shard; the old one goes on answering until the new one is whole."""
         led.alarm = None
-        self._load(led, self._new_load(led.partition, self._make_shard(led.partition)))
+        self._load(led, self._make_shard(led.partition))
 
     def _is_led(self, led: Led[S]) -> bool:
         return self._led.get(led.partition.index) is led
@@ -335,15 +371,15 @@ class CoordinatorRuntime(ABC, Generic[S]):
                 )
                 if offsets and self._is_led(led):
                     # Some of them are: who loads them will know which.
-                    self.resign(led.partition.index)
-                    self.lead(led.partition)
+                    self._reload(led)
                     self._written_in_part(led.partition.index, result)
                 result = shard.on_write_failed(result, error.code, now_ms)
                 led.wake()
                 continue
             first_offset, last_offset = offsets[0], offsets[-1]
-            shard.on_appended(result, first_offset)
-            if led.waiting or not is_replicated(led.partition, last_offset):
+            is_done = not led.waiting and is_replicated(led.partition, last_offset)
+            shard.on_appended(result, first_offset, is_replicated=is_done)
+            if not is_done:
                 self._set_alarm(led)
                 self.when_replicated(led, last_offset, self._when_written(PendingWrite(led, result, first_offset)))
                 return
@@ -391,6 +427,8 @@ class CoordinatorRuntime(ABC, Generic[S]):
 
     def _set_alarm(self, led: Led[S]) -> None:
         """Wake when the shard's next deadline is due; an alarm that is set too early does no harm."""
+        if led.is_ticking:
+            return
         deadline_ms = led.shard.next_deadline_ms()
         if deadline_ms is None or led.shard.phase is not Phase.ACTIVE or not self._is_led(led):
             return
@@ -398,19 +436,44 @@ class CoordinatorRuntime(ABC, Generic[S]):
             if led.alarm_ms <= deadline_ms:
                 return
             led.alarm.cancel()
-        delay_s = min(max(0, deadline_ms - self._now_ms()) / 1000, _MAX_TIMER_S)
+        delay_s = min(max(0, deadline_ms - self._monotonic_ms()) / 1000, _MAX_TIMER_S)
         led.alarm_ms = deadline_ms
         led.alarm = self._reactor.callLater(delay_s, self._alarm_rings, led)
 
     def _alarm_rings(self, led: Led[S]) -> None:
+        """Let deadlines take effect after one more reactor iteration.
+
+        If the broker itself was held up past a deadline, what members have sent meanwhile is read in that iteration,
+        and moves their deadlines.
+        """
+        led.alarm_ms = 0
+        led.alarm = self._reactor.callLater(0, self._begin_ticks, led)
+
+    def _begin_ticks(self, led: Led[S]) -> None:
         led.alarm = None
+        led.is_ticking = True
+
+        def ended(_: Any) -> None:
+            led.is_ticking = False
+            self._set_alarm(led)
+
+        self._slices.run(self._ticks(led)).addErrback(report_failure).addBoth(ended)
+
+    def _ticks(self, led: Led[S]) -> Steps[None]:
+        """Let deadlines that are due take effect, a few in each step. Requests between them may move the others."""
         while (
             self._is_led(led)
             and (deadline_ms := led.shard.next_deadline_ms()) is not None
-            and deadline_ms <= self._now_ms()
+            and deadline_ms <= self._monotonic_ms()
         ):
             self._carry_out(led, led.shard.tick(self._now_ms()))
-        self._set_alarm(led)
+            yield
+
+
+def report_failure(failure: Failure) -> None:
+    """Log what has no request to be answered to, unless the broker stops."""
+    if not isinstance(failure.value, SchedulerStopped):
+        logger.error("unexpected error in a coordinator; please report it", exc_info=failure.value)
 
 
 def is_replicated(partition: "Partition", offset: int) -> bool:
@@ -427,10 +490,7 @@ def _batches(result: Result, now_ms: int) -> Iterator[bytes]:
 
 
 def _batch(records: list[CoordinatorRecord], result: Result, now_ms: int) -> bytes:
-    fields = ((now_ms, record.key, record.value, ()) for record in records)
     producer = result.producer
     if producer is None:
-        return build_batch(fields)
-    return build_batch(
-        fields, producer_id=producer.producer_id, producer_epoch=producer.producer_epoch, transactional=True
-    )
+        return build_plain_batch(records, now_ms)
+    return build_plain_batch(records, now_ms, producer.producer_id, producer.producer_epoch)

@@ -8,6 +8,7 @@ comes to a partition while its sync is under way shares the next one (group comm
 the same time, one never twice at once. Nothing is held up on purpose.
 """
 
+import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
     from odradek.log.log_manager import LogManager
     from odradek.replication.partition import Partition
+
+logger = logging.getLogger(__name__)
 
 _Waiting = list["Deferred[bool]"]
 _SHORTAGE_RETRY_S: Final = 1.0
@@ -63,7 +66,12 @@ class Flusher:
             self._answer(waiting, False)
             return
         self._under_way.add(partition)
-        self._logs.flush(log, self._now_ms(), lambda error: self._ended(partition, waiting, error))
+        try:
+            self._logs.flush(log, self._now_ms(), lambda error: self._ended(partition, waiting, error))
+        except Exception as error:
+            # Those of other partitions begin all the same, and this one's next.
+            logger.exception("a sync failed to begin; please report it partition=%r", partition)
+            self._ended(partition, waiting, error)
 
     def _ended(self, partition: "Partition", waiting: _Waiting, error: Exception | None) -> None:
         """Begin the next sync if others came meanwhile, then answer those who waited for this one."""
@@ -74,10 +82,12 @@ class Flusher:
         self._under_way.discard(partition)
         if partition in self._next:
             self._begin(partition)
-        if is_synced:
-            partition.synced()
-        self._answer(waiting, is_synced)
+        try:
+            if is_synced:
+                partition.synced()
+        finally:
+            self._answer(waiting, is_synced)
 
     def _answer(self, waiting: _Waiting, is_synced: bool) -> None:
-        for deferred in waiting:
-            deferred.callback(is_synced)
+        while waiting:
+            waiting.pop(0).callback(is_synced)

@@ -12,12 +12,15 @@ from odradek.coordinator.group_shard import GroupShard
 from odradek.coordinator.phase import Phase
 from odradek.coordinator.result import Result
 from odradek.coordinator.settings import GroupSettings
+from odradek.coordinator.steps import Steps
 from odradek.coordinator.topic_deletion import DeletedTopics, OffsetDeletion
+from odradek.log.background import RunInThread
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.records import Codec
 from odradek.replication.topic_names import GROUP_METADATA_TOPIC
-from odradek.server.coordinator_runtime import CoordinatorRuntime, Led, is_replicated
+from odradek.server.coordinator_runtime import CoordinatorRuntime, Led, is_replicated, report_failure
 from odradek.server.pending_writes import PendingWrite, WriteTimeouts
+from odradek.server.slices import Slices
 
 if TYPE_CHECKING:
     from odradek.replication.partition import Partition
@@ -34,9 +37,12 @@ class GroupCoordinatorRuntime(CoordinatorRuntime[GroupShard]):
         *,
         reactor: Any,
         now_ms: Callable[[], int],
+        monotonic_ms: Callable[[], int],
         random_uuid: Callable[[], str],
         partition_count: Callable[[], int],
         load_buffer_bytes: int,
+        slices: Slices,
+        run_in_thread: RunInThread,
         codec: Codec = Codec.NONE,
     ) -> None:
         self._settings = settings
@@ -51,8 +57,11 @@ class GroupCoordinatorRuntime(CoordinatorRuntime[GroupShard]):
             GROUP_METADATA_TOPIC,
             reactor=reactor,
             now_ms=now_ms,
+            monotonic_ms=monotonic_ms,
             partition_count=partition_count,
             load_buffer_bytes=load_buffer_bytes,
+            slices=slices,
+            run_in_thread=run_in_thread,
         )
 
     def _make_absent(self) -> GroupShard:
@@ -60,7 +69,8 @@ class GroupCoordinatorRuntime(CoordinatorRuntime[GroupShard]):
 
     def _make_shard(self, partition: "Partition") -> GroupShard:
         log = partition.log
-        return GroupShard(self._settings, self._random_uuid, 0 if log is None else log.high_watermark)
+        high_watermark = 0 if log is None else log.high_watermark
+        return GroupShard(self._settings, self._random_uuid, self._monotonic_ms, high_watermark)
 
     def _replay_marker(self, shard: GroupShard, producer_id: int, is_commit: bool, offset: int) -> None:
         shard.replay_end_of_transaction(producer_id, is_commit, offset)
@@ -92,15 +102,29 @@ class GroupCoordinatorRuntime(CoordinatorRuntime[GroupShard]):
 
     def topics_deleted(self, deleted: DeletedTopics) -> None:
         """Delete the offsets of deleted topics, given by name and id; in shards that are loading, once they serve."""
-        for index in list(self._led):
-            self._delete_offsets(index, deleted)
+
+        def steps() -> Steps[None]:
+            for index in list(self._led):
+                self._delete_offsets(index, deleted)
+                yield
+
+        self._slices.run(steps()).addErrback(report_failure)
 
     def _delete_offsets(self, index: int, deleted: DeletedTopics) -> None:
-        led = self._led[index]
+        led = self._led.get(index)
+        if led is None:
+            return
         if led.shard.phase is Phase.ACTIVE:
             self._carry_out(led, led.shard.topics_deleted(deleted, self._now_ms()))
         else:
             self._deleted_before_loaded.setdefault(index, []).extend(deleted)
+
+    def _reload(self, led: Led[GroupShard]) -> None:
+        index = led.partition.index
+        unfinished = led.shard.topics_being_deleted() + self._deleted_before_loaded.get(index, [])
+        super()._reload(led)
+        if unfinished:
+            self._deleted_before_loaded[index] = unfinished
 
     def _written_in_part(self, index: int, result: Result) -> None:
         for completion in result.completions:
@@ -120,7 +144,7 @@ class GroupCoordinatorRuntime(CoordinatorRuntime[GroupShard]):
             self.when_replicated(led, end_offset - 1, replicated)
         index = led.partition.index
         deleted = self._deleted_before_loaded.pop(index, None)
-        if deleted and index in self._led:
+        if deleted:
             self._delete_offsets(index, deleted)
 
     def resign(self, index: int) -> None:

@@ -14,6 +14,7 @@ import struct
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from odradek.log.validation import LongValidation
 from odradek.protocol.codec import MALFORMED, Buffer, encoder, read_varint_tail
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.framing import SIZE_BYTES
@@ -146,7 +147,7 @@ class ProduceMemo:
                 produce_version=self._version,
                 is_verified=False,
             )
-        except KafkaError:
+        except (KafkaError, LongValidation):
             return None
         out = bytearray(known.response)
         out[_ANSWERED_ID] = frame[_CORRELATION_ID]

@@ -12,6 +12,15 @@ class NoResponse:
 NO_RESPONSE: Final = NoResponse()
 
 
+class EncodedBody:
+    """A response whose body, all that follows the header, is encoded already."""
+
+    __slots__ = ("body",)
+
+    def __init__(self, body: bytes) -> None:
+        self.body = body
+
+
 class CloseConnection(Exception):  # noqa: N818 - not an error but an instruction
     """Raised by a handler that has to close the connection, as Kafka does for a failed produce with acks=0."""
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from twisted.internet.defer import Deferred
 
     from odradek.coordinator.producer_ids import ProducerIdManager
+    from odradek.log.background import RunInThread
     from odradek.log.log_manager import LogManager
     from odradek.replication.broker_configs import BrokerConfigs
     from odradek.replication.cluster_metadata import ClusterMetadata
@@ -30,7 +31,10 @@ if TYPE_CHECKING:
     from odradek.server.fetch_sessions import FetchSessionCache
     from odradek.server.flusher import Flusher
     from odradek.server.group_coordinators import GroupCoordinatorRuntime
+    from odradek.server.image_cache import ImageCache
     from odradek.server.marker_sender import MarkerSender
+    from odradek.server.record_work import RecordWork
+    from odradek.server.request import EncodedBody
     from odradek.server.slices import Slices
     from odradek.server.transaction_coordinators import TransactionCoordinatorRuntime
     from odradek.server.transaction_verification import TransactionVerifier
@@ -47,21 +51,29 @@ class LeaderNode(NamedTuple):
 
 
 class Services:
-    """Plain references; a handler takes what it needs. `config` is the configuration now in force."""
+    """Plain references; a handler takes what it needs. `config` is the configuration now in force.
+
+    `now_ms` is the wall clock: timestamps of records and retention. `monotonic_ms` is for whatever measures how long
+    something takes or waits. See `surroundings`.
+    """
 
     def __init__(
         self,
         config: "BrokerConfig",
         reactor: Any,
         now_ms: Callable[[], int],
+        monotonic_ms: Callable[[], int],
         random_source: "random.Random",
         slices: "Slices",
+        run_in_thread: "RunInThread",
     ) -> None:
         self.config = config
         self.reactor = reactor
         self.now_ms = now_ms
+        self.monotonic_ms = monotonic_ms
         self.random_source = random_source
         self.slices = slices
+        self.run_in_thread = run_in_thread
         self.configs: BrokerConfigs
         self.controller: Controller
         self.features: Features
@@ -70,6 +82,7 @@ class Services:
         self.logs: LogManager
         self.metadata: ClusterMetadata
         self.producer_ids: ProducerIdManager
+        self.record_work: RecordWork
         self.replicas: ReplicaManager
 
     @cached_property
@@ -78,7 +91,11 @@ class Services:
         from odradek.replication.topic_admin import TopicAdmin
 
         return TopicAdmin(
-            self.controller, self.configs, self.random_source, spare_descriptors=self.logs.fs.spare_descriptors
+            self.controller,
+            self.configs,
+            self.random_source,
+            self.replicas.applied,
+            spare_descriptors=self.logs.fs.spare_descriptors,
         )
 
     @cached_property
@@ -119,11 +136,21 @@ class Services:
             settings,
             reactor=self.reactor,
             now_ms=self.now_ms,
+            monotonic_ms=self.monotonic_ms,
             random_uuid=lambda: str(uuid.UUID(int=self.random_source.getrandbits(128), version=4)),
             partition_count=lambda: self._partition_count(GROUP_METADATA_TOPIC),
             load_buffer_bytes=config.offsets_load_buffer_size,
+            slices=self.slices,
+            run_in_thread=self.run_in_thread,
             codec=Codec(config.offsets_topic_compression_codec),
         )
+
+    @cached_property
+    def metadata_bodies(self) -> "ImageCache[EncodedBody]":
+        """Encoded responses to Metadata for all topics."""
+        from odradek.server.image_cache import ImageCache
+
+        return ImageCache(self.metadata, self.slices)
 
     @property
     def groups_in_use(self) -> "GroupCoordinatorRuntime | None":
@@ -162,10 +189,13 @@ class Services:
             settings,
             reactor=self.reactor,
             now_ms=self.now_ms,
+            monotonic_ms=self.monotonic_ms,
             take_producer_id=self.producer_ids.take,
             begin_producer_ids_at=self.producer_ids.begin_at,
             partition_count=lambda: self._partition_count(TRANSACTION_STATE_TOPIC),
             load_buffer_bytes=config.transaction_state_log_load_buffer_size,
+            slices=self.slices,
+            run_in_thread=self.run_in_thread,
             markers=self.markers,
         )
 

@@ -28,7 +28,9 @@ _TIMEOUT_FIELDS: Final = ("max_wait_ms", "timeout_ms")
 
 
 def own_timeout_ms(services: "Services", request: Any) -> int:
-    """Return the wait that a request allows by its own fields; 0 for one that has none."""
+    """Return the wait that a request allows by its own fields; 0 for one that has none, or is not decoded yet."""
+    if request is None:
+        return 0
     groups = services.groups_in_use
     if groups is not None and request.api_key in (_JOIN_GROUP_KEY, _SYNC_GROUP_KEY):
         return groups.shard(groups.index_of(request.group_id)).rebalance_timeout_ms(request.group_id)
@@ -54,6 +56,9 @@ class StallWatch:
         """Report what has been pending for too long. `has_sent`: the socket took bytes since the last look."""
         request, writer = transport.connection.in_progress, transport.writer
         subject = request or (transport.connection.next_frame if writer.is_idle else writer)
+        if transport.connection.is_in_line:
+            # Others are served before it, which is no stall.
+            subject = None
         if subject is None or subject is not self._subject or (subject is writer and has_sent):
             self._subject, self._since_s, self._is_reported = subject, now_s, False
             return

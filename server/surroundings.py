@@ -1,6 +1,12 @@
 """What a broker has around it: time, chance, files, threads, the metadata store, the host's name.
 
 A broker reaches the world outside through these alone, so that a test or the simulation can put its own in their place.
+
+There are two clocks, and throughout the broker a name tells which is meant. `now_ms` is the wall clock: it may be set
+back or forward at any time. It is for the timestamps of records and for what is compared with them: retention,
+compaction lag, expiry of offsets, producer ids and transactional ids. `monotonic_ms` (also `monotonic`, in seconds) is
+for timers, sessions and timeouts: whatever is due after a while. `coordinator.timers` and `log.background.Schedule`
+read it themselves and are given delays; nothing computes a deadline from `now_ms`.
 """
 
 import os
@@ -40,8 +46,12 @@ class Surroundings:
         return int(time.time() * 1000)
 
     def monotonic(self) -> float:
-        """Seconds since some moment; never goes back."""
+        """Seconds since some moment; never goes back, and no step of the wall clock changes it."""
         return time.monotonic()
+
+    def monotonic_ms(self) -> int:
+        """`monotonic` in ms."""
+        return int(self.monotonic() * 1000)
 
     def sleep(self, seconds: float) -> None:
         """Hold up a thread; never called in the reactor's."""

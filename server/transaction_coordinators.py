@@ -4,13 +4,17 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from twisted.internet.defer import Deferred
+
 from odradek.coordinator.result import Result, TransactionOutcome
 from odradek.coordinator.transaction_settings import TransactionSettings
 from odradek.coordinator.transaction_shard import TransactionShard
-from odradek.protocol.errors import ErrorCode
+from odradek.log.background import RunInThread
+from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.replication.topic_names import TRANSACTION_STATE_TOPIC
 from odradek.server.coordinator_runtime import CoordinatorRuntime, Led
 from odradek.server.marker_sender import MarkerSender, TopicPartition
+from odradek.server.slices import Slices
 
 if TYPE_CHECKING:
     from odradek.replication.partition import Partition
@@ -25,10 +29,13 @@ class TransactionCoordinatorRuntime(CoordinatorRuntime[TransactionShard]):
         *,
         reactor: Any,
         now_ms: Callable[[], int],
+        monotonic_ms: Callable[[], int],
         take_producer_id: Callable[[], int],
         begin_producer_ids_at: Callable[[int], None],
         partition_count: Callable[[], int],
         load_buffer_bytes: int,
+        slices: Slices,
+        run_in_thread: RunInThread,
         markers: MarkerSender,
     ) -> None:
         self.settings = settings
@@ -39,8 +46,11 @@ class TransactionCoordinatorRuntime(CoordinatorRuntime[TransactionShard]):
             TRANSACTION_STATE_TOPIC,
             reactor=reactor,
             now_ms=now_ms,
+            monotonic_ms=monotonic_ms,
             partition_count=partition_count,
             load_buffer_bytes=load_buffer_bytes,
+            slices=slices,
+            run_in_thread=run_in_thread,
         )
 
     def _make_absent(self) -> TransactionShard:
@@ -51,8 +61,23 @@ class TransactionCoordinatorRuntime(CoordinatorRuntime[TransactionShard]):
             self.settings,
             coordinator_epoch=partition.leader_epoch,
             take_producer_id=self._take_producer_id,
+            monotonic_ms=self._monotonic_ms,
             begin_producer_ids_at=self._begin_producer_ids_at,
         )
+
+    async def _before_serving(self, led: Led[TransactionShard]) -> None:
+        """Wait until all that was loaded is replicated: what follows from it goes to other partitions.
+
+        Raises NOT_LEADER_OR_FOLLOWER.
+        """
+        log = led.partition.leading_log()
+        if log.high_watermark >= log.log_end_offset:
+            return
+        is_replicated: Deferred[ErrorCode] = Deferred()
+        self.when_replicated(led, log.log_end_offset - 1, is_replicated.callback)
+        error = await is_replicated
+        if error:
+            raise KafkaError(error)
 
     def _send(self, led: Led[TransactionShard] | None, result: Result) -> None:
         super()._send(led, result)

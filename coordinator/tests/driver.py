@@ -2,13 +2,16 @@
 
 from collections import deque
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from odradek.coordinator.group_shard import GroupShard
 from odradek.coordinator.result import CoordinatorRecord, Result
 from odradek.coordinator.settings import GroupSettings
 from odradek.coordinator.shard_state import RequestContext
+from odradek.coordinator.steps import Steps
 from odradek.protocol.errors import ErrorCode
+
+T = TypeVar("T")
 
 START_MS = 1_000_000
 
@@ -28,16 +31,17 @@ class Held(NamedTuple):
 
 
 class Driver:
-    """A shard, its log and its clock.
+    """A shard, its log and its clocks.
 
-    Every token is answered at most once, or an assertion fails. With `is_holding`, what is written stays in `held`
-    until `release` is called, as it does while replicas lag: in the log, but not replicated. The next append fails
-    with `refused`.
+    `now_ms` is the wall clock, which a test may set; `wait` moves both. Every token is answered at most once, or an
+    assertion fails. With `is_holding`, what is written stays in `held` until `release` is called, as it does while
+    replicas lag: in the log, but not replicated. The next append fails with `refused`.
     """
 
     def __init__(self, settings: GroupSettings | None = None) -> None:
         self.settings = settings or GroupSettings()
         self.now_ms = START_MS
+        self.monotonic_ms = 0
         self.log: list[CoordinatorRecord | Marker] = []
         self.producers: dict[int, int] = {}
         """Offset in the log -> producer id of the transaction in which it was written."""
@@ -53,7 +57,7 @@ class Driver:
         self.shard = self.new_shard()
 
     def new_shard(self) -> GroupShard:
-        return GroupShard(self.settings, self._next_id)
+        return GroupShard(self.settings, self._next_id, lambda: self.monotonic_ms)
 
     def _next_id(self) -> str:
         self._ids += 1
@@ -72,7 +76,7 @@ class Driver:
         """Replay the log into a fresh shard and start serving."""
         self.shard = self.new_shard()
         self.replay_into(self.shard)
-        self.take(self.shard.finish_loading(self.now_ms))
+        self.take(run_at_once(self.shard.finish_loading(self.now_ms)))
 
     def replay_into(self, shard: GroupShard, end_offset: int | None = None) -> None:
         for offset, entry in enumerate(self.log[:end_offset]):
@@ -106,7 +110,8 @@ class Driver:
         else:
             base_offset = len(self.log)
             self._append(result)
-            self.shard.on_appended(result, base_offset)
+            is_replicated = not self.is_holding and not self.held
+            self.shard.on_appended(result, base_offset, is_replicated=is_replicated)
             self._hold(Held(base_offset, result))
 
     def _append(self, result: Result) -> None:
@@ -138,14 +143,18 @@ class Driver:
 
     def wait(self, duration_ms: int) -> None:
         """Let time pass, stopping at every deadline."""
-        end_ms = self.now_ms + duration_ms
+        end_ms = self.monotonic_ms + duration_ms
         turns = 0
         while (deadline_ms := self.shard.next_deadline_ms()) is not None and deadline_ms <= end_ms:
-            self.now_ms = max(self.now_ms, deadline_ms)
+            self._pass(max(0, deadline_ms - self.monotonic_ms))
             self.take(self.shard.tick(self.now_ms))
             turns += 1
             assert turns < 100_000, "deadlines do not end"
-        self.now_ms = end_ms
+        self._pass(end_ms - self.monotonic_ms)
+
+    def _pass(self, duration_ms: int) -> None:
+        self.monotonic_ms += duration_ms
+        self.now_ms += duration_ms
 
     def resign(self) -> None:
         """Another broker leads from here on; the log is what it was."""
@@ -159,6 +168,15 @@ class Driver:
         """The log's end is lost, as it is when another replica becomes leader."""
         del self.log[end_offset:]
         self.producers = {offset: producer for offset, producer in self.producers.items() if offset < end_offset}
+
+
+def run_at_once(steps: Steps[T]) -> T:
+    """All steps of a decision without a pause, and what they return."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return end.value
 
 
 def subscription(topics: list[str], user_data: bytes = b"") -> bytes:

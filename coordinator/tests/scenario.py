@@ -2,11 +2,13 @@
 
     join A v=0 protocols=range,roundrobin topics=t      a member's request under the token A
     wait 3000                                           time passes, deadline by deadline
+    set-wall-clock -3600000                             the wall clock is set back by an hour
     ----
     +3000 g: PreparingRebalance -> CompletingRebalance (all joined)
     +3000 A <- NONE generation=1 ...
 
-Blocks are separated by empty lines; `#` starts a comment. Times are in ms since the scenario's start. Set
+Blocks are separated by empty lines; `#` starts a comment. Times are in ms since the scenario's start, on the
+monotonic clock. Set
 ODRADEK_REWRITE_SCENARIOS=1 to have the outcome written anew, and then read the difference.
 """
 
@@ -23,7 +25,7 @@ from odradek.coordinator.record_types import (
 from odradek.coordinator.result import CoordinatorRecord
 from odradek.coordinator.settings import GroupSettings
 from odradek.coordinator.shard_state import RequestContext
-from odradek.coordinator.tests.driver import START_MS, Driver, subscription
+from odradek.coordinator.tests.driver import START_MS, Driver, run_at_once, subscription
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages.heartbeat import HeartbeatRequest
 from odradek.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse
@@ -99,7 +101,7 @@ class Player(logging.Handler):
         raise NotImplementedError
 
     def say(self, text: str) -> None:
-        self.out.append(f"+{self.driver.now_ms - START_MS} {text}")
+        self.out.append(f"+{self.driver.monotonic_ms} {text}")
 
     def emit(self, record: logging.LogRecord) -> None:
         if "state changed" in record.msg:
@@ -141,6 +143,9 @@ class Player(logging.Handler):
 
     def do_wait(self, duration: str) -> None:
         self.driver.wait(int(duration))
+
+    def do_set_wall_clock(self, step: str) -> None:
+        self.driver.now_ms += int(step)
 
     def do_hold(self) -> None:
         self.driver.is_holding = True
@@ -342,7 +347,7 @@ class GroupPlayer(Player):
         try:
             wanted_states = [item.replace("_", " ") for item in states.split(",") if item]
             wanted_types = [item for item in types.split(",") if item]
-            groups = self.driver.shard.list_groups(wanted_states, wanted_types)
+            groups = run_at_once(self.driver.shard.list_groups(wanted_states, wanted_types))
         except KafkaError as error:
             self.say(f"groups: {error.code.name}")
             return

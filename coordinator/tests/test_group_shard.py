@@ -6,7 +6,7 @@ from odradek.coordinator.group_shard import GroupShard, Phase
 from odradek.coordinator.record_types import OffsetCommitValue, offset_commit_record, offset_commit_tombstone
 from odradek.coordinator.settings import GroupSettings
 from odradek.coordinator.shard_state import RequestContext
-from odradek.coordinator.tests.driver import Driver
+from odradek.coordinator.tests.driver import Driver, run_at_once
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages.heartbeat import HeartbeatRequest
 from odradek.protocol.messages.join_group import JoinGroupRequest
@@ -23,13 +23,13 @@ TOPIC_ID, OTHER_ID = b"1" * 16, b"2" * 16
 
 
 def new_shard():
-    return GroupShard(GroupSettings(), lambda: "id")
+    return GroupShard(GroupSettings(), lambda: "id", int)
 
 
 def commit(offset, topic_id=TOPIC_ID):
-    return offset_commit_record(
-        "g", "t", 0, OffsetCommitValue(offset=offset, metadata="", commit_timestamp=1, topic_id=topic_id)
-    )
+    value = OffsetCommitValue(offset=offset, metadata="", commit_timestamp=1, topic_id=topic_id)
+    record = offset_commit_record("g", "t", 0, value)
+    return record.key, record.value
 
 
 def fetched(shard, *, require_stable=False, topic_id=bytes(16)):
@@ -58,7 +58,7 @@ def test_while_loading_only_heartbeats_are_well():
     assert sync.replies[0].response.error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     assert fetched(shard) == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     with pytest.raises(KafkaError) as raised:
-        shard.list_groups([], [])
+        run_at_once(shard.list_groups([], []))
     assert raised.value.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     assert shard.next_deadline_ms() is None
 
@@ -76,7 +76,7 @@ def test_transactional_offsets_show_at_the_end_of_their_transaction():
     shard = new_shard()
     shard.replay(*commit(1), offset=0)
     shard.replay(*commit(2), offset=1, producer_id=7)
-    shard.finish_loading(0)
+    run_at_once(shard.finish_loading(0))
     assert fetched(shard) == (1, ErrorCode.NONE)
     assert fetched(shard, require_stable=True) == (-1, ErrorCode.UNSTABLE_OFFSET_COMMIT)
     shard.replay_end_of_transaction(7, is_commit=True)
@@ -90,10 +90,10 @@ def test_aborted_overtaken_and_deleted_transactional_offsets_never_show():
     shard.replay(*commit(2), offset=2, producer_id=8)
     shard.replay(*commit(3), offset=3)
     shard.replay_end_of_transaction(8, is_commit=True)
-    shard.finish_loading(0)
+    run_at_once(shard.finish_loading(0))
     assert fetched(shard, require_stable=True) == (3, ErrorCode.NONE)
     shard.replay(*commit(4), offset=5, producer_id=9)
-    shard.replay(*offset_commit_tombstone("g", "t", 0), offset=6)
+    shard.replay(offset_commit_tombstone("g", "t", 0).key, None, offset=6)
     shard.replay_end_of_transaction(9, is_commit=True)
     assert fetched(shard, require_stable=True) == (-1, ErrorCode.NONE)
 
@@ -106,7 +106,7 @@ def test_pending_offsets_hold_expiry_and_go_with_their_group():
     assert driver.log == []
     driver.call("delete_groups", "A", ["g"], 2)
     assert [record.value for record in driver.log] == [None, None]
-    assert driver.shard.list_groups([], []) == []
+    assert run_at_once(driver.shard.list_groups([], [])) == []
     driver.shard.replay_end_of_transaction(7, is_commit=True)
     assert fetched(driver.shard) == (-1, ErrorCode.NONE)
 
@@ -114,7 +114,7 @@ def test_pending_offsets_hold_expiry_and_go_with_their_group():
 def test_offsets_of_an_earlier_topic_of_the_same_name_are_not_shown():
     shard = new_shard()
     shard.replay(*commit(1), offset=0)
-    shard.finish_loading(0)
+    run_at_once(shard.finish_loading(0))
     assert fetched(shard, topic_id=OTHER_ID) == (-1, ErrorCode.NONE)
     assert fetched(shard, topic_id=TOPIC_ID) == (1, ErrorCode.NONE)
     assert fetched(shard) == (1, ErrorCode.NONE)
@@ -151,7 +151,7 @@ def test_foreign_and_broken_records_are_passed_over(key, value):
     shard = new_shard()
     shard.replay(bytes.fromhex(key), bytes.fromhex(value), 0)
     shard.replay(*commit(1), offset=1)
-    shard.finish_loading(0)
+    run_at_once(shard.finish_loading(0))
     assert fetched(shard) == (1, ErrorCode.NONE)
 
 

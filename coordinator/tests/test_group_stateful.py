@@ -19,7 +19,7 @@ from odradek.coordinator.group_shard import GroupShard
 from odradek.coordinator.record_types import OffsetCommitKey, read_key
 from odradek.coordinator.settings import GroupSettings
 from odradek.coordinator.shard_state import TOPIC_DELETION_KIND, RequestContext
-from odradek.coordinator.tests.driver import Driver, Marker, subscription
+from odradek.coordinator.tests.driver import Driver, Marker, run_at_once, subscription
 from odradek.coordinator.topic_deletion import RETRY_PAUSE_MS
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.messages.heartbeat import HeartbeatRequest
@@ -400,9 +400,9 @@ class GroupMachine(RuleBasedStateMachine):
 
     def loaded(self, end_offset=None):
         """A shard that has loaded the log up to an offset."""
-        shard = GroupShard(self.driver.settings, str)
+        shard = GroupShard(self.driver.settings, str, int)
         self.driver.replay_into(shard, end_offset)
-        shard.finish_loading(self.driver.now_ms)
+        run_at_once(shard.finish_loading(self.driver.now_ms))
         return shard
 
     @invariant()

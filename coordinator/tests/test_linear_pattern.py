@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from odradek.coordinator.linear_pattern import LinearPattern
+from odradek.coordinator.linear_pattern import MAX_PATTERN_CHARACTERS, LinearPattern
+from odradek.coordinator.tests.driver import run_at_once
 
 ATOMS = st.sampled_from(
     ["a", "b", ".", "[ab]", "[^a]", "[a-c]", r"\d", r"\W", r"[\w-]", "(?:ab|b)", "(a)", "^", "$", r"\b", "(?i:A)", "x?"]
@@ -22,14 +23,22 @@ PATTERNS = st.recursive(
 )
 
 
+def matches(pattern, text):
+    return run_at_once(LinearPattern(pattern).match(text))
+
+
 @given(PATTERNS, st.text("abcABx1-_\n", max_size=8))
 def test_agrees_with_python(pattern, text):
     # Python's `$` also matches before a line feed at the end, RE2's does not.
     expected = re.compile(pattern.replace("$", r"\Z"), re.ASCII).fullmatch(text) is not None
-    assert LinearPattern(pattern).matches(text) == expected
+    assert matches(pattern, text) == expected
 
 
-@pytest.mark.parametrize("pattern", ["[", "(", "a**", "*", r"(a)\1", "(?=a)", "(?!a)", "(?<=a)b", "a{9999}", "(?P=x)"])
+@pytest.mark.parametrize(
+    "pattern",
+    ["[", "(", "a**", "*", r"(a)\1", "(?=a)", "(?!a)", "(?<=a)b", "a{9999}", "(?P=x)", "(){4294967294}",
+     "((((){999}){999}){999}){999}", "(?:|){2000}", "x" * (MAX_PATTERN_CHARACTERS + 1)],
+)
 def test_refuses(pattern):
     with pytest.raises(ValueError):
         LinearPattern(pattern)
@@ -38,14 +47,19 @@ def test_refuses(pattern):
 def test_hostile_patterns_take_no_longer():
     text = "a" * 200
     for pattern in ("(a+)+b", "(a|aa)+b", "(a*)*b", "(.*)*(.*)*(.*)*b", "((a+)+)+$b"):
-        assert not LinearPattern(pattern).matches(text)
+        assert not matches(pattern, text)
     with pytest.raises(ValueError):
         LinearPattern("(" * 5000 + ")" * 5000)
 
 
+def test_a_long_match_is_made_in_steps():
+    steps = list(LinearPattern("(a*){200}b").match("a" * 100))
+    assert 10 < len(steps) <= 100
+
+
 def test_flags():
-    assert LinearPattern("(?i)app-[a-c]+").matches("APP-abC")
-    assert not LinearPattern("app-[a-c]+").matches("APP-abC")
-    assert not LinearPattern("(?i)[^a]").matches("A")
-    assert LinearPattern("(?s)a.b").matches("a\nb")
-    assert not LinearPattern("a.b").matches("a\nb")
+    assert matches("(?i)app-[a-c]+", "APP-abC")
+    assert not matches("app-[a-c]+", "APP-abC")
+    assert not matches("(?i)[^a]", "A")
+    assert matches("(?s)a.b", "a\nb")
+    assert not matches("a.b", "a\nb")

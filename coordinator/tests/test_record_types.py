@@ -9,6 +9,7 @@ from odradek.coordinator.record_types import (
     GroupMetadataValueMemberMetadata,
     OffsetCommitKey,
     OffsetCommitValue,
+    OffsetRecords,
     group_metadata_record,
     group_metadata_tombstone,
     offset_commit_record,
@@ -25,6 +26,9 @@ NOW_MS = 1_700_000_000_000
 
 COMMIT = OffsetCommitValue(
     offset=123456789012, leader_epoch=5, metadata="méta", commit_timestamp=NOW_MS, topic_id=TOPIC_ID
+)
+COMMIT_WITHOUT_METADATA = OffsetCommitValue(
+    offset=-1, leader_epoch=-1, metadata="", commit_timestamp=NOW_MS, topic_id=TOPIC_ID
 )
 COMMIT_WITHOUT_ID = OffsetCommitValue(offset=1, metadata="", commit_timestamp=NOW_MS)
 COMMIT_WITH_EXPIRY = OffsetCommitValue(
@@ -128,6 +132,29 @@ def test_records_are_kafkas(name):
     record, key, value = WRITTEN[name]
     assert record.key.hex() == key
     assert (None if record.value is None else record.value.hex()) == value
+
+
+@pytest.mark.parametrize("value", [COMMIT, COMMIT_WITHOUT_ID, COMMIT_WITH_EXPIRY, COMMIT_WITHOUT_METADATA])
+def test_an_offset_is_encoded_as_by_the_codec_and_applied_as_it_is_read(value):
+    records = OffsetRecords("grüppe", "t")
+    for partition in (0, 1, 2**31 - 1):
+        for record in (records.commit(partition, value), records.tombstone(partition)):
+            key = OffsetCommitKey(group="grüppe", topic="t", partition=partition)
+            assert record.key == b"\0\1" + encode(key, 0)
+            if record.value is None:
+                assert record.change == ("grüppe", "t", partition, None)
+                continue
+            version = int.from_bytes(record.value[:2])
+            assert record.value[2:] == encode(value, version)
+            if record.change is not None:
+                assert record.change == ("grüppe", "t", partition, read_offset_commit_value(record.value))
+
+
+def test_what_is_shared_by_records_follows_their_time_and_topic():
+    records = OffsetRecords("g", "t")
+    for timestamp, topic_id in ((1, TOPIC_ID), (2, TOPIC_ID), (2, ZERO_UUID), (1, TOPIC_ID)):
+        value = OffsetCommitValue(offset=1, metadata="", commit_timestamp=timestamp, topic_id=topic_id)
+        assert read_offset_commit_value(records.commit(0, value).value) == value
 
 
 @pytest.mark.parametrize("version", range(5))

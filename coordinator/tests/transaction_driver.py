@@ -34,7 +34,10 @@ class TransactionDriver(Driver):
     def new_shard(self) -> Any:
         self.coordinator_epoch += 1
         return TransactionShard(
-            self.settings, coordinator_epoch=self.coordinator_epoch, take_producer_id=self._take_producer_id
+            self.settings,
+            coordinator_epoch=self.coordinator_epoch,
+            take_producer_id=self._take_producer_id,
+            monotonic_ms=lambda: self.monotonic_ms,
         )
 
     def _take_producer_id(self) -> int:

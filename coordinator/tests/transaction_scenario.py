@@ -10,7 +10,7 @@
 from typing import Any
 
 from odradek.coordinator.result import CoordinatorRecord, TransactionOutcome
-from odradek.coordinator.tests.driver import START_MS, Driver
+from odradek.coordinator.tests.driver import START_MS, Driver, run_at_once
 from odradek.coordinator.tests.scenario import Player
 from odradek.coordinator.tests.transaction_driver import TransactionDriver
 from odradek.coordinator.transaction import STATE_NAMES, TransactionState
@@ -202,13 +202,14 @@ class TransactionPlayer(Player):
 
     def do_list(self, *, states: str = "", ids: str = "", duration: str = "-1", pattern: str | None = None) -> None:
         try:
-            listed = self.driver.shard.list_transactions(
+            steps = self.driver.shard.list_transactions(
                 states.split(",") if states else [],
                 [int(item) for item in ids.split(",") if item],
                 int(duration),
                 pattern,
                 self.driver.now_ms,
             )
+            listed = run_at_once(steps)
         except KafkaError as error:
             self.say(f"transactions: {error.code.name}")
             return

@@ -8,6 +8,7 @@ from odradek.log.filesystem import MemoryFileSystem
 from odradek.log.partition_log import PartitionLog
 from odradek.log.tests.cleaning import T0, clean, make_log, open_manager, put, records, roll
 from odradek.log.tests.threads import Threads
+from odradek.protocol.streaming import run_steps
 
 TIMES = pytest.mark.parametrize("timestamp", [T0, -1])
 CONFIG = {"cleanup.policy": "compact,delete", "retention.ms": "-1"}
@@ -83,5 +84,5 @@ def assert_readable(log: PartitionLog) -> None:
     assert len(records(log)) == 20
     for offset in range(20):
         assert log.read(offset, 1, upper_offset=20, at_least_one=True) is not None
-    log.offset_for_timestamp(T0)
-    log.offset_of_max_timestamp()
+    run_steps(log.offset_for_timestamp(T0))
+    run_steps(log.offset_of_max_timestamp())

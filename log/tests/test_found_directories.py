@@ -142,3 +142,25 @@ def test_a_long_list_is_cut_short(caplog: pytest.LogCaptureFixture) -> None:
     [line] = [record.message for record in caplog.records if "left alone" in record.message]
     assert line.endswith(" and 15 more")
     assert shown(["a", "b"]) == "a, b"
+
+
+@pytest.mark.parametrize(("ids", "end_offset"), [({}, 9), ({"t": NEW_ID}, 3)], ids=["to adopt", "not compacted"])
+def test_a_hole_in_a_log_to_adopt_may_be_compaction_s(ids: dict[str, bytes], end_offset: int) -> None:
+    """A broker was killed before the checkpoint of a finished compaction, and lost its store."""
+    fs = MemoryFileSystem()
+    manager = make_manager(fs, ["/data/a"], {"cleanup.policy": "compact", "internal.segment.bytes": "300"})
+    manager.open(0)
+    log = manager.create_log("t", 0, NEW_ID, 0)
+    append(log, *[b"x" * 30] * 9)
+    [first, second, *_] = [segment.base_offset for segment in log.segments]
+    assert first == 0 < second
+    for name in [name for name in fs.list_names(log.directory) if name.startswith(f"{second:020d}")]:
+        fs.remove(f"{log.directory}/{name}")
+    log.flush(0)
+    fs.sync_directory(log.directory)
+    fs.crash()
+    reopened = make_manager(fs, ["/data/a"])
+    reopened.open(0, known(ids))
+    found = reopened.get("t", 0)
+    assert found is not None
+    assert found.log_end_offset == end_offset

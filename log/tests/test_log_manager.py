@@ -37,6 +37,17 @@ from odradek.log.tests.threads import Threads
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.records import iter_batches, iter_records
 
+
+def described(manager: LogManager, partitions=None):
+    """All steps of `describe_directories`."""
+    steps = manager.describe_directories(partitions)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return end.value
+
+
 # Names
 
 
@@ -253,7 +264,7 @@ def test_a_directory_that_cannot_be_opened_is_offline_and_the_other_serves() -> 
         manager.create_log("t", 0, TOPIC_ID, 0)
     assert raised.value.code == ErrorCode.KAFKA_STORAGE_ERROR
     assert manager.create_log("new", 0, TOPIC_ID, 0, is_new=True).log_directory == "/data/b"
-    assert [d.error_code for d in manager.describe_directories()] == [ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.NONE]
+    assert [d.error_code for d in described(manager)] == [ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.NONE]
 
 
 @pytest.mark.parametrize("error", [errno.EIO, errno.ENOSPC])
@@ -323,12 +334,12 @@ def test_logs_are_spread_over_directories() -> None:
     manager = opened(MemoryFileSystem())
     for partition in range(4):
         manager.create_log("t", partition, TOPIC_ID, 0)
-    described = manager.describe_directories()
-    assert [[(s.topic, s.partition) for s in d.logs] for d in described] == [
+    directories = described(manager)
+    assert [[(s.topic, s.partition) for s in d.logs] for d in directories] == [
         [("t", 0), ("t", 2)],
         [("t", 1), ("t", 3)],
     ]
-    assert [[s.partition for s in d.logs] for d in manager.describe_directories([("t", 3)])] == [[], [3]]
+    assert [[s.partition for s in d.logs] for d in described(manager, [("t", 3)])] == [[], [3]]
     assert manager.create_log("t", 0, TOPIC_ID, 0) is manager.get("t", 0)
     with pytest.raises(KafkaError) as raised:
         manager.create_log("t", 0, bytes(16), 0)
@@ -621,7 +632,7 @@ def test_real_files_and_threads(tmp_path: Path) -> None:
     manager = make()
     for partition in range(20):
         append(manager.create_log("t", partition, TOPIC_ID, 0), b"x" * partition)
-    for description in manager.describe_directories():
+    for description in described(manager):
         assert len(description.logs) == 10
         assert description.total_bytes >= description.usable_bytes > 0
     with pytest.raises(LockedError):

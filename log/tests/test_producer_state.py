@@ -242,3 +242,20 @@ def test_stray_snapshots(state):
     state.truncate_fully(3)
     assert [int(name[:20]) for name in state._fs.list_names("/d")] == [10], "its segment's deletion takes it along"
     assert state.is_empty and state.end_offset == 3
+
+
+def test_the_first_of_many_open_transactions_is_found_whatever_the_order_of_their_ends(state):
+    starts = list(range(100, 150))
+    for producer_id, start in enumerate(starts):
+        add(state, 0, start, producer_id=producer_id, transactional=True)
+    order = [*range(25, 50), *range(10), *range(24, 9, -1)]
+    for number, producer_id in enumerate(order):
+        marker_offset = 200 + number
+        completed = state.add_marker(producer_id, 0, 1, marker_offset, 50, True)
+        others = [start for start in starts if start != starts[producer_id] and start >= 0]
+        assert state.last_stable_offset_after(completed) == min(others, default=marker_offset + 1)
+        starts[producer_id] = -1
+        state.complete(completed)
+        state.high_watermark_advanced(marker_offset + 1)
+        assert state.first_unstable_offset == min((start for start in starts if start >= 0), default=-1)
+        assert len(state._ongoing_starts) <= 50

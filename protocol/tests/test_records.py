@@ -18,6 +18,7 @@ from odradek.protocol.records import (
     InvalidRecordError,
     build_batch,
     build_control_batch,
+    build_plain_batch,
     check_record_chain,
     crc_is_valid,
     empty_batch,
@@ -203,6 +204,15 @@ def test_roundtrip(codec, records, producer_id, base_sequence, transactional):
     thinned, thinned_header = checked(rebuild_batch(header, kept))
     assert list(iter_records(thinned)) == kept
     assert thinned_header.last_offset == header.last_offset
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.tuples(st.binary(max_size=700), maybe_bytes), min_size=1, max_size=20), int64s, st.booleans())
+def test_a_plain_batch_is_that_of_the_general_builder(records, producer_id, transactional):
+    records = (records * 40)[: 40 * (len(records) % 15 + 1)]  # offset deltas of one and of two bytes
+    producer = {"producer_id": producer_id, "producer_epoch": 7} if transactional and producer_id != -1 else {}
+    general = build_batch([(5, *record, ()) for record in records], transactional=bool(producer), **producer)
+    assert build_plain_batch([(*record, None) for record in records], 5, **producer) == general
 
 
 @settings(max_examples=100, deadline=None)

@@ -66,6 +66,14 @@ class NetworkProperties(PropertySet):
         600_000,
         doc="Idle time after which a connection is closed; -1 for never.",
     )
+    reactor_slow_iteration_ms = long(
+        "reactor.slow.iteration.ms",
+        100,
+        minimum=1,
+        update_mode=UpdateMode.CLUSTER_WIDE,
+        doc="How long one step of the broker may hold up all requests before it is logged with what ran. Apache Kafka "
+        "has no such property.",
+    )
     max_connections = integer(
         "max.connections",
         INT32_MAX,

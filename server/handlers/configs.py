@@ -25,6 +25,7 @@ from odradek.protocol.messages.list_config_resources import (
     ListConfigResourcesRequest,
     ListConfigResourcesResponse,
 )
+from odradek.protocol.schema import rows
 from odradek.server.waits import carry_through
 
 if TYPE_CHECKING:
@@ -44,15 +45,15 @@ def describe_configs_error(
 ) -> DescribeConfigsResponse:
     """The error at every resource."""
     return DescribeConfigsResponse(
-        results=[
-            DescribeConfigsResponseDescribeConfigsResult(
+        results=rows(
+            lambda resource: DescribeConfigsResponseDescribeConfigsResult(
                 error_code=error.code,
                 error_message=error.message,
                 resource_type=resource.resource_type,
                 resource_name=resource.resource_name,
-            )
-            for resource in request.resources
-        ]
+            ),
+            request.resources,
+        )
     )
 
 
@@ -64,15 +65,15 @@ def alter_configs(services: "Services", context: "RequestContext", request: Alte
 def alter_configs_error(request: AlterConfigsRequest, version: int, error: KafkaError) -> AlterConfigsResponse:
     """The error at every resource."""
     return AlterConfigsResponse(
-        responses=[
-            AlterConfigsResponseAlterConfigsResourceResponse(
+        responses=rows(
+            lambda resource: AlterConfigsResponseAlterConfigsResourceResponse(
                 error_code=error.code,
                 error_message=error.message,
                 resource_type=resource.resource_type,
                 resource_name=resource.resource_name,
-            )
-            for resource in request.resources
-        ]
+            ),
+            request.resources,
+        )
     )
 
 
@@ -88,15 +89,15 @@ def incremental_alter_configs_error(
 ) -> IncrementalAlterConfigsResponse:
     """The error at every resource."""
     return IncrementalAlterConfigsResponse(
-        responses=[
-            IncrementalAlterConfigsResponseAlterConfigsResourceResponse(
+        responses=rows(
+            lambda resource: IncrementalAlterConfigsResponseAlterConfigsResourceResponse(
                 error_code=error.code,
                 error_message=error.message,
                 resource_type=resource.resource_type,
                 resource_name=resource.resource_name,
-            )
-            for resource in request.resources
-        ]
+            ),
+            request.resources,
+        )
     )
 
 

@@ -5,6 +5,7 @@ followed: an acknowledged deletion outlives kill -9 and a power loss. Apache Kaf
 All partitions of one log directory, of this request and of others, share a write.
 """
 
+from collections.abc import Generator
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -17,7 +18,9 @@ from odradek.protocol.messages.delete_records import (
     DeleteRecordsResponseDeleteRecordsPartitionResult,
     DeleteRecordsResponseDeleteRecordsTopicResult,
 )
+from odradek.protocol.schema import rows
 from odradek.server.purgatory import DelayedOperation
+from odradek.server.slices import ROWS_PER_STEP
 
 if TYPE_CHECKING:
     from odradek.replication.partition import Partition
@@ -33,42 +36,57 @@ _Row = DeleteRecordsResponseDeleteRecordsPartitionResult
 
 def delete_records(services: "Services", context: "RequestContext", request: DeleteRecordsRequest) -> Any:
     """Move the log start of each partition; errors are per partition."""
+    timeout_ms = request.timeout_ms
+    return services.slices.run(_move(services, request)).addCallback(lambda pending: pending.answer(timeout_ms))
+
+
+def _move(services: "Services", request: DeleteRecordsRequest) -> "Generator[None, None, _PendingRequest]":
+    """Move one log start in each step. Of a partition that is named twice, the last offset counts."""
+    offsets: dict[str, dict[int, int]] = {}
+    for topic in request.topics:
+        of_topic = offsets.setdefault(topic.name, {})
+        for number, asked in enumerate(topic.partitions, 1):
+            of_topic[asked.partition_index] = asked.offset
+            if number % ROWS_PER_STEP == 0:
+                yield
+        yield
     response = DeleteRecordsResponse()
     deletions = []
-    for topic in request.topics:
-        rows = []
-        for asked in topic.partitions:
-            row = _Row(partition_index=asked.partition_index, low_watermark=_INVALID_LOW_WATERMARK)
-            rows.append(row)
+    for name, of_topic in offsets.items():
+        answered = DeleteRecordsResponseDeleteRecordsTopicResult(name=name)
+        response.topics.append(answered)
+        for index, offset in of_topic.items():
+            row = _Row(partition_index=index, low_watermark=_INVALID_LOW_WATERMARK)
+            answered.partitions.append(row)
             try:
-                partition = services.replicas.get(topic.name, asked.partition_index)
-                row.low_watermark = partition.delete_records(asked.offset)
+                partition = services.replicas.get(name, index)
+                row.low_watermark = partition.delete_records(offset)
                 log = partition.leading_log()
             except KafkaError as error:
                 _refuse(row, error)
-                continue
-            deletions.append(_Deletion(partition, log.log_start_offset, log.log_directory, row))
-        response.topics.append(DeleteRecordsResponseDeleteRecordsTopicResult(name=topic.name, partitions=rows))
-    return _PendingRequest(services, response, deletions).answer(request.timeout_ms)
+            else:
+                deletions.append(_Deletion(partition, log.log_start_offset, log.log_directory, row))
+            yield
+    return _PendingRequest(services, response, deletions)
 
 
 def delete_records_error(request: DeleteRecordsRequest, version: int, error: KafkaError) -> DeleteRecordsResponse:
     """Return a response with the error at every partition."""
     return DeleteRecordsResponse(
-        topics=[
-            DeleteRecordsResponseDeleteRecordsTopicResult(
+        topics=rows(
+            lambda topic: DeleteRecordsResponseDeleteRecordsTopicResult(
                 name=topic.name,
-                partitions=[
-                    _Row(
+                partitions=rows(
+                    lambda asked: _Row(
                         partition_index=asked.partition_index,
                         low_watermark=_INVALID_LOW_WATERMARK,
                         error_code=error.code,
-                    )
-                    for asked in topic.partitions
-                ],
-            )
-            for topic in request.topics
-        ]
+                    ),
+                    topic.partitions,
+                ),
+            ),
+            request.topics,
+        )
     )
 
 

@@ -5,6 +5,7 @@ for; until it is there the answer is COORDINATOR_NOT_AVAILABLE, which clients re
 here and are refused with INVALID_REQUEST, so that a client fails at once instead of waiting.
 """
 
+from collections.abc import Generator
 from typing import TYPE_CHECKING, Any, Final
 
 from odradek.protocol.errors import ErrorCode, KafkaError
@@ -13,6 +14,7 @@ from odradek.protocol.messages.find_coordinator import (
     FindCoordinatorResponse,
     FindCoordinatorResponseCoordinator,
 )
+from odradek.protocol.schema import rows
 from odradek.replication.topic_names import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
 
 if TYPE_CHECKING:
@@ -30,20 +32,22 @@ def find_coordinator(services: "Services", context: "RequestContext", request: F
     """The coordinator of each key."""
     topic = _TOPICS.get(request.key_type)
     if topic is not None and topic not in services.metadata.topics:
-        return services.create_internal_topic(topic).addCallback(lambda _: _answer(services, context, request))
-    return _answer(services, context, request)
+        return services.create_internal_topic(topic).addCallback(
+            lambda _: services.slices.run(_answer(services, context, request))
+        )
+    return services.slices.run(_answer(services, context, request))
 
 
 def find_coordinator_error(
     request: FindCoordinatorRequest, version: int, error: KafkaError
 ) -> FindCoordinatorResponse:
     """The error at the top, or at every key."""
-    return _response(request, version, [_failed(key, error) for key in _keys(request, version)])
+    return _response(request, version, rows(lambda key: _failed(key, error), _keys(request, version)))
 
 
 def _answer(
     services: "Services", context: "RequestContext", request: FindCoordinatorRequest
-) -> FindCoordinatorResponse:
+) -> Generator[None, None, FindCoordinatorResponse]:
     version = context.api_version
     found = []
     for key in _keys(request, version):
@@ -51,6 +55,7 @@ def _answer(
             found.append(_find(services, context, request.key_type, key))
         except KafkaError as error:
             found.append(_failed(key, error))
+        yield
     return _response(request, version, found)
 
 

@@ -4,11 +4,12 @@ Topics go by name up to version 9 and by id from 10 on; OffsetFetch takes severa
 OffsetDelete (KIP-496) is refused for topics a live group subscribes to.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from odradek.coordinator import responses
 from odradek.coordinator.offset_requests import (
+    GROUPS_LISTED_SINCE,
     fetch_groups,
     fetch_response,
     merge_commit,
@@ -24,10 +25,14 @@ from odradek.protocol.messages.offset_delete import OffsetDeleteRequest, OffsetD
 from odradek.protocol.messages.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
+    OffsetFetchRequestTopics,
     OffsetFetchResponse,
     OffsetFetchResponseGroup,
+    OffsetFetchResponseTopics,
 )
+from odradek.protocol.schema import rows
 from odradek.protocol.types import ZERO_UUID
+from odradek.server.slices import ROWS_PER_STEP
 
 if TYPE_CHECKING:
     from odradek.replication.cluster_metadata import ClusterMetadata
@@ -53,9 +58,10 @@ class Topics:
         topic = self._metadata.topics_by_id.get(topic_id)
         return None if topic is None else topic.name
 
-    def has_partition(self, name: str, partition: int) -> bool:
-        """Whether the topic exists and has the partition."""
-        return self._metadata.partition(name, partition) is not None
+    def partition_count(self, name: str) -> int:
+        """The number of the topic's partitions, or 0 if there is no such topic."""
+        topic = self._metadata.topics.get(name)
+        return 0 if topic is None else len(topic.partitions)
 
 
 def _everything(name: str) -> bool:
@@ -82,36 +88,104 @@ def offset_commit_error(request: OffsetCommitRequest, version: int, error: Kafka
     return responses.offset_commit_error(request, error.code)
 
 
-def offset_fetch(
+def offset_fetch(services: "Services", context: "RequestContext", request: OffsetFetchRequest) -> Any:
+    """Each group from its shard."""
+    return services.slices.run(_fetch_groups(services, context, request))
+
+
+def _fetch_groups(
     services: "Services", context: "RequestContext", request: OffsetFetchRequest
-) -> OffsetFetchResponse:
-    """Each group from its shard, at once."""
-    topics = Topics(services.metadata)
+) -> Generator[None, None, OffsetFetchResponse]:
     version = context.api_version
-    groups = [
-        _fetch_group(services, context, group, topics, request.require_stable)
-        for group in fetch_groups(request, version)
-    ]
+    groups = []
+    for group in fetch_groups(request, version):
+        groups.append((yield from _fetch_group(services, context, group, request.require_stable)))
     return fetch_response(groups, version)
 
 
 def _fetch_group(
-    services: "Services",
-    context: "RequestContext",
-    group: OffsetFetchRequestGroup,
-    topics: Topics,
-    require_stable: bool,
-) -> OffsetFetchResponseGroup:
-    asked, refused = split_fetch(group, context.api_version, topics, _everything)
+    services: "Services", context: "RequestContext", group: OffsetFetchRequestGroup, require_stable: bool
+) -> Generator[None, None, OffsetFetchResponseGroup]:
+    """Fetch a few partitions in each step. A group whose shard stops to serve requests meanwhile gets the error."""
+    topics = Topics(services.metadata)
     shard = services.groups.shard(services.groups.index_of(group.group_id))
-    answered = shard.fetch_offsets(asked, context, require_stable=require_stable, topic_id=topics.topic_id)
-    return merge_fetch(asked, refused, answered, context.api_version, topics, _everything)
+    is_all = group.topics is None
+    wanted: Iterable[OffsetFetchRequestTopics] = group.topics or []
+    if is_all:
+        held = shard.topics_with_offsets(group.group_id) or {}
+        wanted = [
+            OffsetFetchRequestTopics(name=name, partition_indexes=list(partitions))
+            for name, partitions in held.items()
+        ]
+    response: OffsetFetchResponseGroup | None = None
+    for part in _parts(wanted):
+        piece = OffsetFetchRequestGroup(
+            group_id=group.group_id, member_id=group.member_id, member_epoch=group.member_epoch, topics=part
+        )
+        asked, refused = split_fetch(piece, context.api_version, topics, _everything)
+        answered = shard.fetch_offsets(asked, context, require_stable=require_stable, topic_id=topics.topic_id)
+        if is_all:
+            _drop_missing(answered)
+            asked.topics = None
+        answered = merge_fetch(asked, refused, answered, context.api_version, topics, _everything)
+        if response is None or answered.error_code:
+            response = answered
+        else:
+            _extend(response.topics, answered.topics)
+        if response.error_code:
+            break
+        yield
+    assert response is not None
+    return response
+
+
+def _parts(topics: Iterable[OffsetFetchRequestTopics]) -> Iterator[list[OffsetFetchRequestTopics]]:
+    """The same in lists of up to `ROWS_PER_STEP` partitions, of which there is at least one list."""
+    part: list[OffsetFetchRequestTopics] = []
+    room = ROWS_PER_STEP
+    for topic in topics:
+        start = 0
+        while True:
+            end = min(start + room, len(topic.partition_indexes))
+            part.append(
+                OffsetFetchRequestTopics(
+                    name=topic.name, topic_id=topic.topic_id, partition_indexes=topic.partition_indexes[start:end]
+                )
+            )
+            room -= max(end - start, 1)
+            if room <= 0:
+                yield part
+                part, room = [], ROWS_PER_STEP
+            if end == len(topic.partition_indexes):
+                break
+            start = end
+    if part or room == ROWS_PER_STEP:
+        yield part
+
+
+def _drop_missing(group: OffsetFetchResponseGroup) -> None:
+    """Leave only what there is to tell where all offsets are asked for."""
+    for topic in group.topics:
+        topic.partitions = [row for row in topic.partitions if row.error_code or row.committed_offset >= 0]
+    group.topics = [topic for topic in group.topics if topic.partitions]
+
+
+def _extend(topics: list[OffsetFetchResponseTopics], more: list[OffsetFetchResponseTopics]) -> None:
+    """Append topics, of which the first may be the last that is there already."""
+    if topics and more and (topics[-1].name, topics[-1].topic_id) == (more[0].name, more[0].topic_id):
+        topics[-1].partitions += more[0].partitions
+        more = more[1:]
+    topics += more
 
 
 def offset_fetch_error(request: OffsetFetchRequest, version: int, error: KafkaError) -> OffsetFetchResponse:
     """The error at every group, or wherever the version has it."""
-    groups = [responses.offset_fetch_error(group, error.code, version) for group in fetch_groups(request, version)]
-    return fetch_response(groups, version)
+    asked = fetch_groups(request, version)
+    if version < GROUPS_LISTED_SINCE:
+        return fetch_response([responses.offset_fetch_error(asked[0], error.code, version)], version)
+    return OffsetFetchResponse(
+        groups=rows(lambda group: responses.offset_fetch_error(group, error.code, version), asked)
+    )
 
 
 def offset_delete(services: "Services", context: "RequestContext", request: OffsetDeleteRequest) -> Any:

@@ -7,13 +7,14 @@ operations), KIP-518 and KIP-848 (filters of ListGroups), KIP-814 (skip assignme
 """
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, succeed
 
 from odradek.coordinator import responses
 from odradek.coordinator.group_shard import GroupShard
 from odradek.coordinator.result import Result
+from odradek.coordinator.steps import Steps, pieces
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages.delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
 from odradek.protocol.messages.describe_groups import DescribeGroupsRequest, DescribeGroupsResponse
@@ -23,11 +24,14 @@ from odradek.protocol.messages.leave_group import LeaveGroupRequest, LeaveGroupR
 from odradek.protocol.messages.list_groups import ListGroupsRequest, ListGroupsResponse
 from odradek.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 from odradek.server.authorized_operations import GROUP_OPERATIONS
-from odradek.server.waits import wait_for_all
+from odradek.server.waits import carry_through, wait_for_all
 
 if TYPE_CHECKING:
     from odradek.server.request import RequestContext
     from odradek.server.services import Services
+
+_DELETIONS_PER_STEP: Final = 8
+"""Each writes a tombstone for the group and for each of its offsets, all in one batch."""
 
 
 def join_group(services: "Services", context: "RequestContext", request: JoinGroupRequest) -> Any:
@@ -78,18 +82,25 @@ def leave_group_error(request: LeaveGroupRequest, version: int, error: KafkaErro
     return responses.leave_error(error.code)
 
 
-def describe_groups(
-    services: "Services", context: "RequestContext", request: DescribeGroupsRequest
-) -> DescribeGroupsResponse:
+def describe_groups(services: "Services", context: "RequestContext", request: DescribeGroupsRequest) -> Any:
     """Each group from its shard, in the order asked for."""
+    return services.slices.run(_describe_groups(services, context, request))
+
+
+def _describe_groups(
+    services: "Services", context: "RequestContext", request: DescribeGroupsRequest
+) -> Steps[DescribeGroupsResponse]:
     described = []
     for group_id in request.groups:
         shard = services.groups.shard(services.groups.index_of(group_id))
         described += shard.describe_groups([group_id], context)
+        yield
     if request.include_authorized_operations:
-        for group in described:
-            if group.error_code == ErrorCode.NONE:
-                group.authorized_operations = GROUP_OPERATIONS
+        for groups in pieces(described):
+            for group in groups:
+                if group.error_code == ErrorCode.NONE:
+                    group.authorized_operations = GROUP_OPERATIONS
+            yield
     return DescribeGroupsResponse(groups=described)
 
 
@@ -100,11 +111,15 @@ def describe_groups_error(
     return DescribeGroupsResponse(groups=responses.describe_groups_error(request.groups, error.code))
 
 
-def list_groups(services: "Services", context: "RequestContext", request: ListGroupsRequest) -> ListGroupsResponse:
+def list_groups(services: "Services", context: "RequestContext", request: ListGroupsRequest) -> Any:
     """The groups of all shards; one that is still loading fails the request."""
+    return services.slices.run(_list_groups(services, request))
+
+
+def _list_groups(services: "Services", request: ListGroupsRequest) -> Steps[ListGroupsResponse]:
     groups = []
     for shard in services.groups.shards():
-        groups += shard.list_groups(request.states_filter, request.types_filter)
+        groups += yield from shard.list_groups(request.states_filter, request.types_filter)
     return ListGroupsResponse(groups=groups)
 
 
@@ -114,41 +129,42 @@ def list_groups_error(request: ListGroupsRequest, version: int, error: KafkaErro
 
 
 def delete_groups(services: "Services", context: "RequestContext", request: DeleteGroupsRequest) -> Any:
-    """Each shard deletes its part; the answer comes when all have."""
+    """Each shard deletes its part; the answer comes when all have. All are deleted, although the client may be gone."""
+    return carry_through(_delete_groups(services, context, request))
+
+
+async def _delete_groups(
+    services: "Services", context: "RequestContext", request: DeleteGroupsRequest
+) -> DeleteGroupsResponse:
+    waits = await services.slices.run(_begin_deletion(services, context, request))
+    parts: list[DeleteGroupsResponse] = await wait_for_all(waits) if waits else []
+    return DeleteGroupsResponse(results=[row for part in parts for row in part.results])
+
+
+def _begin_deletion(
+    services: "Services", context: "RequestContext", request: DeleteGroupsRequest
+) -> "Steps[list[Deferred[DeleteGroupsResponse]]]":
+    """Let the shards decide on a few groups in each step; what is a group's state then counts."""
     by_index: dict[int, list[str]] = {}
-    for group_id in dict.fromkeys(request.groups_names):
-        by_index.setdefault(services.groups.index_of(group_id), []).append(group_id)
-    outcomes = []
-    for index, group_ids in by_index.items():
-        delete = partial(_delete_groups, group_ids, context)
-        outcomes.append(services.groups.run_on(index, delete))
-    return together(outcomes, _deleted)
+    for group_ids in pieces(dict.fromkeys(request.groups_names)):
+        for group_id in group_ids:
+            by_index.setdefault(services.groups.index_of(group_id), []).append(group_id)
+        yield
+    waits: list[Deferred[DeleteGroupsResponse]] = []
+    for index, of_shard in by_index.items():
+        for group_ids in pieces(of_shard, _DELETIONS_PER_STEP):
+            outcome = services.groups.run_on(index, partial(_delete_in_shard, group_ids, context))
+            waits.append(outcome if isinstance(outcome, Deferred) else succeed(outcome))
+            yield
+    return waits
 
 
-def _delete_groups(
+def _delete_in_shard(
     group_ids: list[str], context: "RequestContext", shard: GroupShard, token: Any, now_ms: int
 ) -> Result:
     return shard.delete_groups(group_ids, context, token, now_ms)
 
 
-def _deleted(parts: list[DeleteGroupsResponse]) -> DeleteGroupsResponse:
-    return DeleteGroupsResponse(results=[row for part in parts for row in part.results])
-
-
 def delete_groups_error(request: DeleteGroupsRequest, version: int, error: KafkaError) -> DeleteGroupsResponse:
     """The error at every group."""
     return responses.delete_groups_error(list(dict.fromkeys(request.groups_names)), error.code)
-
-
-def together(outcomes: list[Any], combine: Any) -> Any:
-    """One outcome of several, each a response or a Deferred of one."""
-    if not any(isinstance(outcome, Deferred) for outcome in outcomes):
-        return combine(outcomes)
-    waiting = [outcome if isinstance(outcome, Deferred) else _done(outcome) for outcome in outcomes]
-    return wait_for_all(waiting).addCallback(combine)
-
-
-def _done(response: Any) -> "Deferred[Any]":
-    deferred: Deferred[Any] = Deferred()
-    deferred.callback(response)
-    return deferred

@@ -6,7 +6,8 @@ upload (11, KIP-1023). A partition named twice is INVALID_REQUEST. Read-committe
 """
 
 from collections import Counter
-from typing import TYPE_CHECKING, Final
+from collections.abc import Generator
+from typing import TYPE_CHECKING, Any, Final
 
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages.list_offsets import (
@@ -23,21 +24,32 @@ from odradek.protocol.messages.offset_for_leader_epoch import (
     OffsetForLeaderEpochResponseEpochEndOffset,
     OffsetForLeaderEpochResponseOffsetForLeaderTopicResult,
 )
+from odradek.protocol.schema import rows
+from odradek.protocol.streaming import Step
 from odradek.replication.offset_lookup import check_timestamp_supported
 
 if TYPE_CHECKING:
+    from twisted.internet.defer import Deferred
+
     from odradek.server.request import RequestContext
     from odradek.server.services import Services
 
 CONSUMER: Final = -1
 OFFSET_NOT_AVAILABLE_SINCE: Final = 5
+_PARTITIONS_PER_STEP: Final = 16
 
 
 def list_offsets(
     services: "Services", context: "RequestContext", request: ListOffsetsRequest
-) -> ListOffsetsResponse:
-    """Each partition by itself; one that fails does not touch the others."""
+) -> "Deferred[ListOffsetsResponse]":
+    """Each partition by itself; one that fails does not touch the others. A client that goes ends the search."""
     version = context.api_version
+    return services.record_work.run(_list_offsets(services, request, version))
+
+
+def _list_offsets(
+    services: "Services", request: ListOffsetsRequest, version: int
+) -> Generator[Step, None, ListOffsetsResponse]:
     isolation_level = request.isolation_level if request.replica_id == CONSUMER else None
     named = Counter((topic.name, asked.partition_index) for topic in request.topics for asked in topic.partitions)
     topics = []
@@ -47,23 +59,28 @@ def list_offsets(
             try:
                 if named[topic.name, asked.partition_index] > 1:
                     raise KafkaError(ErrorCode.INVALID_REQUEST)
-                rows[asked.partition_index] = _look_up(services, topic.name, asked, version, isolation_level)
+                rows[asked.partition_index] = yield from _look_up(
+                    services, topic.name, asked, version, isolation_level
+                )
             except KafkaError as error:
                 rows[asked.partition_index] = _failed_row(asked.partition_index, error, version)
+            if len(rows) % _PARTITIONS_PER_STEP == 0:
+                yield None
         topics.append(ListOffsetsResponseListOffsetsTopicResponse(name=topic.name, partitions=list(rows.values())))
+        yield None
     return ListOffsetsResponse(topics=topics)
 
 
 def list_offsets_error(request: ListOffsetsRequest, version: int, error: KafkaError) -> ListOffsetsResponse:
     """The error at every partition."""
     return ListOffsetsResponse(
-        topics=[
-            ListOffsetsResponseListOffsetsTopicResponse(
+        topics=rows(
+            lambda topic: ListOffsetsResponseListOffsetsTopicResponse(
                 name=topic.name,
-                partitions=[_failed_row(asked.partition_index, error, version) for asked in topic.partitions],
-            )
-            for topic in request.topics
-        ]
+                partitions=rows(lambda asked: _failed_row(asked.partition_index, error, version), topic.partitions),
+            ),
+            request.topics,
+        )
     )
 
 
@@ -73,9 +90,9 @@ def _look_up(
     asked: ListOffsetsRequestListOffsetsPartition,
     version: int,
     isolation_level: int | None,
-) -> ListOffsetsResponseListOffsetsPartitionResponse:
+) -> Generator[Step, None, ListOffsetsResponseListOffsetsPartitionResponse]:
     check_timestamp_supported(asked.timestamp, version)
-    found = services.replicas.get(topic, asked.partition_index).list_offset(
+    found = yield from services.replicas.get(topic, asked.partition_index).list_offset(
         asked.timestamp, isolation_level=isolation_level, current_leader_epoch=asked.current_leader_epoch
     )
     return ListOffsetsResponseListOffsetsPartitionResponse(
@@ -95,17 +112,21 @@ def _failed_row(index: int, error: KafkaError, version: int) -> ListOffsetsRespo
 
 def offset_for_leader_epoch(
     services: "Services", context: "RequestContext", request: OffsetForLeaderEpochRequest
-) -> OffsetForLeaderEpochResponse:
-    """Where each epoch ends, for a consumer to find out whether its position was truncated away."""
-    return OffsetForLeaderEpochResponse(
-        topics=[
-            OffsetForLeaderEpochResponseOffsetForLeaderTopicResult(
-                topic=topic.topic,
-                partitions=[_epoch_end(services, topic.topic, asked) for asked in topic.partitions],
-            )
-            for topic in request.topics
-        ]
-    )
+) -> Any:
+    """Return where each epoch ends, for a consumer to find out whether its position was truncated away."""
+
+    def look_up() -> Generator[None, None, OffsetForLeaderEpochResponse]:
+        response = OffsetForLeaderEpochResponse()
+        for topic in request.topics:
+            result = OffsetForLeaderEpochResponseOffsetForLeaderTopicResult(topic=topic.topic)
+            response.topics.append(result)
+            for asked in topic.partitions:
+                result.partitions.append(_epoch_end(services, topic.topic, asked))
+                yield
+            yield
+        return response
+
+    return services.slices.run(look_up())
 
 
 def offset_for_leader_epoch_error(
@@ -113,16 +134,18 @@ def offset_for_leader_epoch_error(
 ) -> OffsetForLeaderEpochResponse:
     """The error at every partition."""
     return OffsetForLeaderEpochResponse(
-        topics=[
-            OffsetForLeaderEpochResponseOffsetForLeaderTopicResult(
+        topics=rows(
+            lambda topic: OffsetForLeaderEpochResponseOffsetForLeaderTopicResult(
                 topic=topic.topic,
-                partitions=[
-                    OffsetForLeaderEpochResponseEpochEndOffset(partition=asked.partition, error_code=error.code)
-                    for asked in topic.partitions
-                ],
-            )
-            for topic in request.topics
-        ]
+                partitions=rows(
+                    lambda asked: OffsetForLeaderEpochResponseEpochEndOffset(
+                        partition=asked.partition, error_code=error.code
+                    ),
+                    topic.partitions,
+                ),
+            ),
+            request.topics,
+        )
     )
 
 

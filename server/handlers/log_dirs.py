@@ -4,7 +4,8 @@ null topics mean all. A directory that is offline has KAFKA_STORAGE_ERROR and no
 there are no moves between directories (future replicas) and no cordoned directories.
 """
 
-from typing import TYPE_CHECKING
+from collections.abc import Generator
+from typing import TYPE_CHECKING, Any
 
 from odradek.log.log_manager import DirectoryDescription
 from odradek.protocol.errors import KafkaError
@@ -15,22 +16,31 @@ from odradek.protocol.messages.describe_log_dirs import (
     DescribeLogDirsResponseDescribeLogDirsResult,
     DescribeLogDirsResponseDescribeLogDirsTopic,
 )
+from odradek.server.slices import ROWS_PER_STEP
 
 if TYPE_CHECKING:
     from odradek.server.request import RequestContext
     from odradek.server.services import Services
 
 
-def describe_log_dirs(
-    services: "Services", context: "RequestContext", request: DescribeLogDirsRequest
-) -> DescribeLogDirsResponse:
+def describe_log_dirs(services: "Services", context: "RequestContext", request: DescribeLogDirsRequest) -> Any:
     """Every directory, with those of the partitions asked for that are in it."""
-    asked = None
+    return services.slices.run(_describe(services, request))
+
+
+def _describe(services: "Services", request: DescribeLogDirsRequest) -> Generator[None, None, DescribeLogDirsResponse]:
+    asked: set[tuple[str, int]] | None = None
     if request.topics is not None:
-        asked = {(topic.topic, index) for topic in request.topics for index in topic.partitions}
-    return DescribeLogDirsResponse(
-        results=[_result(directory) for directory in services.logs.describe_directories(asked)]
-    )
+        asked = set()
+        for topic in request.topics:
+            for start in range(0, len(topic.partitions), ROWS_PER_STEP):
+                asked.update((topic.topic, index) for index in topic.partitions[start : start + ROWS_PER_STEP])
+                yield
+            yield
+    response = DescribeLogDirsResponse()
+    for directory in (yield from services.logs.describe_directories(asked)):
+        response.results.append((yield from _result(directory)))
+    return response
 
 
 def describe_log_dirs_error(
@@ -40,9 +50,13 @@ def describe_log_dirs_error(
     return DescribeLogDirsResponse(error_code=error.code)
 
 
-def _result(directory: DirectoryDescription) -> DescribeLogDirsResponseDescribeLogDirsResult:
+def _result(
+    directory: DirectoryDescription,
+) -> Generator[None, None, DescribeLogDirsResponseDescribeLogDirsResult]:
     topics: dict[str, DescribeLogDirsResponseDescribeLogDirsTopic] = {}
-    for log in directory.logs:
+    for number, log in enumerate(directory.logs, 1):
+        if number % ROWS_PER_STEP == 0:
+            yield
         topic = topics.setdefault(log.topic, DescribeLogDirsResponseDescribeLogDirsTopic(name=log.topic))
         topic.partitions.append(
             DescribeLogDirsResponseDescribeLogDirsPartition(

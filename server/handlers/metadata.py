@@ -5,8 +5,10 @@ created first where `auto.create.topics.enable` and the request allow it; up to 
 are those of the listener that was asked. Authorized operations: KIP-430.
 """
 
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Generator, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from odradek.protocol.codec import step_encoder
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages.describe_cluster import (
     DescribeClusterRequest,
@@ -20,13 +22,18 @@ from odradek.protocol.messages.metadata import (
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
+from odradek.protocol.schema import rows
 from odradek.protocol.types import ZERO_UUID
-from odradek.replication.cluster_metadata import NO_CONTROLLER, PartitionMetadata, TopicMetadata
+from odradek.replication.cluster_metadata import NO_CONTROLLER, PartitionMetadata, TopicMetadata, offline_replicas
 from odradek.replication.topic_names import check_topic_name, is_internal
 from odradek.server.authorized_operations import CLUSTER_OPERATIONS, NOT_REQUESTED, TOPIC_OPERATIONS
+from odradek.server.request import EncodedBody
+from odradek.server.slices import ROWS_PER_STEP
 from odradek.server.waits import carry_through
 
 if TYPE_CHECKING:
+    from twisted.internet.defer import Deferred
+
     from odradek.replication.cluster_metadata import BrokerMetadata, ClusterMetadata, Endpoint
     from odradek.server.request import RequestContext
     from odradek.server.services import Services
@@ -37,89 +44,136 @@ BROKER_ENDPOINT: Final = 1
 CONTROLLER_ENDPOINT: Final = 2
 
 
-def metadata(services: "Services", context: "RequestContext", request: MetadataRequest) -> Any:
-    """What is asked for, at once or after the topics that were missing are created."""
-    _check_topics(request, context.api_version)
+def metadata(services: "Services", context: "RequestContext", request: MetadataRequest) -> "Deferred[Any]":
+    """Return what is asked for, at once or after the topics that were missing are created."""
     if _asks_for_all(request, context.api_version):
-        return _respond(services, context, request, list(services.metadata.topics), [])
-    names, unknown_ids = _named_topics(services, request)
-    if request.allow_auto_topic_creation and services.config.auto_create_topics_enable:
-        missing = [name for name in names if name not in services.metadata.topics]
-        if missing:
-            creation = carry_through(services.topics.auto_create(missing))
-            return creation.addCallback(
-                lambda errors: _respond(services, context, request, names, unknown_ids, errors)
-            )
-    return _respond(services, context, request, names, unknown_ids)
+        return _all_topics(services, context, request)
+
+    def create_missing(found: "_Asked") -> Any:
+        if not found.missing:
+            return _response(services.metadata, context, request, found.names, found.unknown_ids, {})
+        creation = carry_through(services.topics.auto_create(found.missing))
+        return creation.addCallback(
+            lambda errors: _response(services.metadata, context, request, found.names, found.unknown_ids, errors)
+        )
+
+    return services.slices.run(_find_asked(services, context, request)).addCallback(create_missing)
 
 
 def metadata_error(request: MetadataRequest, version: int, error: KafkaError) -> MetadataResponse:
     """The error at every topic, and at the top from version 13 on."""
     return MetadataResponse(
-        topics=[
-            MetadataResponseTopic(error_code=error.code, name=topic.name or "", topic_id=topic.topic_id)
-            for topic in request.topics or []
-        ],
+        topics=rows(
+            lambda topic: MetadataResponseTopic(
+                error_code=error.code, name=topic.name or "", topic_id=topic.topic_id
+            ),
+            request.topics or [],
+        ),
         error_code=error.code,
     )
-
-
-def _check_topics(request: MetadataRequest, version: int) -> None:
-    for topic in request.topics or []:
-        if version < TOPIC_IDS_ASKED_SINCE and (topic.name is None or topic.topic_id != ZERO_UUID):
-            raise KafkaError(
-                ErrorCode.INVALID_REQUEST, f"Version {version} asks for topics by name, and by nothing else."
-            )
 
 
 def _asks_for_all(request: MetadataRequest, version: int) -> bool:
     return request.topics is None or (version == 0 and not request.topics)
 
 
-def _named_topics(services: "Services", request: MetadataRequest) -> tuple[list[str], list[bytes]]:
-    """The names asked for, each once, and the ids that no topic has. If any ids are given, only they count."""
-    asked = request.topics or []
-    ids = dict.fromkeys(topic.topic_id for topic in asked if topic.topic_id != ZERO_UUID)
-    if not ids:
-        return list(dict.fromkeys(topic.name for topic in asked if topic.name is not None)), []
-    by_id = services.metadata.topics_by_id
-    return (
-        [by_id[topic_id].name for topic_id in ids if topic_id in by_id],
-        [topic_id for topic_id in ids if topic_id not in by_id],
+def _all_topics(services: "Services", context: "RequestContext", request: MetadataRequest) -> "Deferred[Any]":
+    """Clients ask for all topics again and again: the encoded response is kept until the image changes."""
+    key = (
+        context.api_version,
+        context.listener_name,
+        request.include_topic_authorized_operations,
+        request.include_cluster_authorized_operations,
     )
+    return services.metadata_bodies.get(key, lambda: _encode_all(services.metadata, context, request))
 
 
-def _respond(
-    services: "Services",
+def _encode_all(
+    image: "ClusterMetadata", context: "RequestContext", request: MetadataRequest
+) -> Generator[None, None, EncodedBody]:
+    version = context.api_version
+    response = _response(image, context, request, list(image.topics.values()), [], {})
+    out = bytearray()
+    yield from step_encoder(MetadataResponse, version)(response, out, [])
+    return EncodedBody(bytes(out))
+
+
+class _Asked(NamedTuple):
+    """The names asked for, each once, those of them that are to be created first, and the ids that no topic has."""
+
+    names: list[str]
+    missing: list[str]
+    unknown_ids: list[bytes]
+
+
+def _find_asked(
+    services: "Services", context: "RequestContext", request: MetadataRequest
+) -> Generator[None, None, _Asked]:
+    """Find what a request names. If any ids are given, only they count."""
+    image, version = services.metadata, context.api_version
+    names: dict[str, None] = {}
+    ids: dict[bytes, None] = {}
+    for number, topic in enumerate(request.topics or []):
+        if version < TOPIC_IDS_ASKED_SINCE and (topic.name is None or topic.topic_id != ZERO_UUID):
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST, f"Version {version} asks for topics by name, and by nothing else."
+            )
+        if topic.topic_id != ZERO_UUID:
+            ids[topic.topic_id] = None
+        elif topic.name is not None:
+            names[topic.name] = None
+        if number % ROWS_PER_STEP == ROWS_PER_STEP - 1:
+            yield
+    unknown_ids: list[bytes] = []
+    if ids:
+        names.clear()
+        for number, topic_id in enumerate(ids):
+            found = image.topics_by_id.get(topic_id)
+            if found is None:
+                unknown_ids.append(topic_id)
+            else:
+                names[found.name] = None
+            if number % ROWS_PER_STEP == ROWS_PER_STEP - 1:
+                yield
+    missing: list[str] = []
+    if request.allow_auto_topic_creation and services.config.auto_create_topics_enable:
+        for number, name in enumerate(names):
+            if name not in image.topics:
+                missing.append(name)
+            if number % ROWS_PER_STEP == ROWS_PER_STEP - 1:
+                yield
+    return _Asked(list(names), missing, unknown_ids)
+
+
+def _response(
+    image: "ClusterMetadata",
     context: "RequestContext",
     request: MetadataRequest,
-    names: list[str],
+    topics: "Sequence[str | TopicMetadata]",
     unknown_ids: list[bytes],
-    creation_errors: dict[str, KafkaError | None] | None = None,
+    creation_errors: dict[str, KafkaError | None],
 ) -> MetadataResponse:
-    image = services.metadata
-    topics = [
-        MetadataResponseTopic(error_code=ErrorCode.UNKNOWN_TOPIC_ID, name=None, topic_id=topic_id)
-        for topic_id in unknown_ids
-    ]
-    for name in names:
-        topic = image.topics.get(name)
-        if topic is None:
-            topics.append(_missing(name, (creation_errors or {}).get(name)))
+    """A response with a row for each unknown id and each topic, which is given by name or as it was found."""
+    view = _View(image, context)
+
+    def topic_row(asked: bytes | str | TopicMetadata) -> MetadataResponseTopic:
+        if isinstance(asked, bytes):
+            row = MetadataResponseTopic(error_code=ErrorCode.UNKNOWN_TOPIC_ID, name=None, topic_id=asked)
         else:
-            topics.append(_present(services, context, topic))
-    if request.include_topic_authorized_operations:
-        for row in topics:
+            topic = image.topics.get(asked) if isinstance(asked, str) else asked
+            row = _missing(str(asked), creation_errors.get(str(asked))) if topic is None else view.topic(topic)
+        if request.include_topic_authorized_operations:
             row.topic_authorized_operations = TOPIC_OPERATIONS
-    brokers = [
-        MetadataResponseBroker(node_id=broker.broker_id, host=endpoint.host, port=endpoint.port, rack=broker.rack)
-        for broker, endpoint in _reachable_brokers(image, context)
-    ]
+        return row
+
     return MetadataResponse(
-        brokers=brokers,
+        brokers=[
+            MetadataResponseBroker(node_id=broker.broker_id, host=endpoint.host, port=endpoint.port, rack=broker.rack)
+            for broker, endpoint in _reachable_brokers(image, context)
+        ],
         cluster_id=image.cluster_id,
         controller_id=image.controller_id,
-        topics=topics,
+        topics=rows(topic_row, [*unknown_ids, *topics]),
         cluster_authorized_operations=(
             CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else NOT_REQUESTED
         ),
@@ -148,37 +202,38 @@ def _missing(name: str, creation_error: KafkaError | None) -> MetadataResponseTo
     return MetadataResponseTopic(error_code=code, name=name, is_internal=is_internal(name))
 
 
-def _present(services: "Services", context: "RequestContext", topic: TopicMetadata) -> MetadataResponseTopic:
-    return MetadataResponseTopic(
-        name=topic.name,
-        topic_id=topic.topic_id,
-        is_internal=topic.is_internal,
-        partitions=[
-            _partition(services, context, index, partition) for index, partition in enumerate(topic.partitions)
-        ],
-    )
+class _View:
+    """The cluster as clients of one listener see it; the brokers are those of the moment when it is made."""
 
-
-def _partition(
-    services: "Services", context: "RequestContext", index: int, partition: PartitionMetadata
-) -> MetadataResponsePartition:
-    image = services.metadata
-    leader = image.brokers.get(partition.leader)
-    error = ErrorCode.NONE
-    if leader is None:
-        error = ErrorCode.LEADER_NOT_AVAILABLE
-    elif leader.endpoint(context.listener_name) is None:
+    def __init__(self, image: "ClusterMetadata", context: "RequestContext") -> None:
+        self._brokers = dict(image.brokers)
+        self._reachable = {broker.broker_id for broker, _ in _reachable_brokers(image, context)}
         has_code = context.api_version >= LISTENER_NOT_FOUND_SINCE
-        error = ErrorCode.LISTENER_NOT_FOUND if has_code else ErrorCode.LEADER_NOT_AVAILABLE
-    return MetadataResponsePartition(
-        error_code=error,
-        partition_index=index,
-        leader_id=partition.leader if error == ErrorCode.NONE else -1,
-        leader_epoch=partition.leader_epoch,
-        replica_nodes=list(partition.replicas),
-        isr_nodes=list(partition.isr),
-        offline_replicas=image.offline_replicas(partition),
-    )
+        self._unreachable_error = ErrorCode.LISTENER_NOT_FOUND if has_code else ErrorCode.LEADER_NOT_AVAILABLE
+
+    def topic(self, topic: TopicMetadata) -> MetadataResponseTopic:
+        return MetadataResponseTopic(
+            name=topic.name,
+            topic_id=topic.topic_id,
+            is_internal=topic.is_internal,
+            partitions=rows(self._partition, list(enumerate(topic.partitions))),
+        )
+
+    def _partition(self, numbered: tuple[int, PartitionMetadata]) -> MetadataResponsePartition:
+        index, partition = numbered
+        error = ErrorCode.NONE
+        if partition.leader not in self._reachable:
+            is_live = partition.leader in self._brokers
+            error = self._unreachable_error if is_live else ErrorCode.LEADER_NOT_AVAILABLE
+        return MetadataResponsePartition(
+            error_code=error,
+            partition_index=index,
+            leader_id=partition.leader if error == ErrorCode.NONE else -1,
+            leader_epoch=partition.leader_epoch,
+            replica_nodes=list(partition.replicas),
+            isr_nodes=list(partition.isr),
+            offline_replicas=offline_replicas(partition, self._brokers),
+        )
 
 
 def describe_cluster(

@@ -6,15 +6,17 @@ Topics go by id from version 13 on (KIP-516). From 8 on an error names the recor
 NOT_LEADER_OR_FOLLOWER says who leads (KIP-951). A batch that was appended before is answered with the offsets of
 that time (KIP-98). A transaction's first batch on a partition is verified by the transaction's coordinator, or from 12
 on adds the partition to it (KIP-890). Where flush.messages or flush.before.acks asks for it, the answer waits for the
-disk.
+disk. A batch that takes long to check is checked in steps between other requests; all that may change
+meanwhile (leadership, properties, transaction, sequence) is looked at when it is appended.
 """
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from twisted.internet.defer import Deferred
 
 from odradek.log.log_append import AppendInfo
-from odradek.log.validation import RejectedRecordsError
+from odradek.log.record_check import RejectedRecordsError
+from odradek.log.validation import CheckedRecords, LongValidation
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages.produce import (
     ProduceRequest,
@@ -27,11 +29,14 @@ from odradek.protocol.messages.produce import (
     ProduceResponsePartitionProduceResponse,
     ProduceResponseTopicProduceResponse,
 )
+from odradek.protocol.streaming import Step
 from odradek.server.purgatory import DelayedOperation
 from odradek.server.request import NO_RESPONSE, CloseConnection
 from odradek.server.waits import wait_for_all
 
 if TYPE_CHECKING:
+    from collections.abc import Generator
+
     from odradek.log.partition_log import PartitionLog
     from odradek.replication.partition import Partition
     from odradek.server.request import RequestContext
@@ -49,7 +54,17 @@ _TRANSACTIONAL: Final = 0x10
 
 _VALID_ACKS: Final = (-1, 1, 0)
 _Unfinished = tuple["Partition", int, ProduceResponsePartitionProduceResponse]
+_Appended = tuple["Partition", "PartitionLog", AppendInfo]
 _EMPTY_RECORDS: Final = memoryview(b"")
+
+
+class _Later(NamedTuple):
+    """A batch that takes long to check, and the row of the response for its partition."""
+
+    topic: ProduceRequestTopicProduceData
+    data: ProduceRequestPartitionProduceData
+    row: ProduceResponsePartitionProduceResponse
+    validation: LongValidation
 
 
 def produce(services: "Services", context: "RequestContext", request: ProduceRequest) -> Any:
@@ -69,12 +84,12 @@ def produce(services: "Services", context: "RequestContext", request: ProduceReq
 def _append_all(
     services: "Services", context: "RequestContext", request: ProduceRequest, verified: "Verified | None"
 ) -> Any:
-    version = context.api_version
     acks = request.acks
     now_ms = services.now_ms()
     topics = []
     unfinished: list[_Unfinished] | None = None
     flushes: list[Deferred[Any]] | None = None
+    later: list[_Later] | None = None
     failed = False
     for topic in request.topic_data:
         rows = []
@@ -84,6 +99,12 @@ def _append_all(
             except KafkaError as error:
                 failed = True
                 rows.append(_failed_row(data.index, error))
+                continue
+            except LongValidation as validation:
+                row = ProduceResponsePartitionProduceResponse(index=data.index)
+                rows.append(row)
+                later = later or []
+                later.append(_Later(topic, data, row, validation))
                 continue
             row = _row(data.index, info)
             rows.append(row)
@@ -96,14 +117,73 @@ def _append_all(
         topics.append(
             ProduceResponseTopicProduceResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=rows)
         )
-    if acks == 0:
-        if failed:
-            raise CloseConnection(f"a produce with acks=0 failed: {_first_error(topics)}")
-        return NO_RESPONSE
     response = ProduceResponse(responses=topics)
-    if failed and version >= 10:
+    if later is None:
+        return _respond(services, context, request, response, failed, unfinished, flushes)
+    waits = [
+        services.record_work.run(_check_and_append(services, context, request, one, verified), ends_with_client=False)
+        for one in later
+    ]
+
+    def all_appended(outcomes: list[_Appended | KafkaError]) -> Any:
+        has_failed, not_replicated, not_synced = failed, unfinished or [], flushes or []
+        for one, outcome in zip(later, outcomes, strict=True):
+            row = one.row
+            if isinstance(outcome, KafkaError):
+                has_failed = True
+                _fail_row(row, outcome)
+                continue
+            partition, log, info = outcome
+            row.base_offset = info.first_offset
+            row.log_append_time_ms, row.log_start_offset = info.log_append_time_ms, info.log_start_offset
+            if acks == -1 and log.high_watermark <= info.last_offset:
+                not_replicated.append((partition, info.last_offset + 1, row))
+            if info.flush_due and partition.waits_for_sync(info, acks):
+                not_synced.append(_flush(services, partition, row))
+        return _respond(services, context, request, response, has_failed, not_replicated, not_synced)
+
+    return wait_for_all(waits).addCallback(all_appended)
+
+
+def _check_and_append(
+    services: "Services",
+    context: "RequestContext",
+    request: ProduceRequest,
+    one: _Later,
+    verified: "Verified | None",
+) -> "Generator[Step, None, _Appended | KafkaError]":
+    """Check a large batch in steps, then append it if that may still be done."""
+    from odradek.log.long_validation import check_in_steps
+
+    validation = one.validation
+    while True:
+        try:
+            checked = yield from check_in_steps(validation.batch, validation.config, services.now_ms())
+            return _append(services, context, request, one.topic, one.data, services.now_ms(), verified, checked)
+        except LongValidation as again:
+            # The topic's properties have changed meanwhile, or it is another topic of that name.
+            validation = again
+        except KafkaError as error:
+            return error
+
+
+def _respond(
+    services: "Services",
+    context: "RequestContext",
+    request: ProduceRequest,
+    response: ProduceResponse,
+    failed: bool,
+    unfinished: list[_Unfinished] | None,
+    flushes: "list[Deferred[Any]] | None",
+) -> Any:
+    """The response to what has been appended, or a Deferred of it."""
+    if request.acks == 0:
+        if failed:
+            raise CloseConnection(f"a produce with acks=0 failed: {_first_error(response.responses)}")
+        return NO_RESPONSE
+    if failed and context.api_version >= 10:
         _name_leaders(services, context, response)
-    if flushes is None and unfinished is None:
+    if not flushes and not unfinished:
         return response
     return _when_done(services, request, response, unfinished or [], flushes or [])
 
@@ -116,8 +196,12 @@ def _append(
     data: ProduceRequestPartitionProduceData,
     now_ms: int,
     verified: "Verified | None",
-) -> "tuple[Partition, PartitionLog, AppendInfo]":
-    """Append one partition's batch. The log is what it was then: whom the append wakes may find its disk broken."""
+    checked: CheckedRecords | None = None,
+) -> "_Appended":
+    """Append one partition's batch. Raises KafkaError, LongValidation.
+
+    The log is what it was then: whom the append wakes may find its disk broken.
+    """
     partition = find_partition(services, topic, data.index, context.api_version)
     if request.acks not in _VALID_ACKS:
         raise KafkaError(ErrorCode.INVALID_REQUIRED_ACKS)
@@ -134,6 +218,7 @@ def _append(
         now_ms=now_ms,
         produce_version=context.api_version,
         is_verified=verified is not None and verified.may_append(partition),
+        checked=checked,
     )
     return partition, log, info
 
@@ -227,15 +312,21 @@ def produce_error(request: ProduceRequest, version: int, error: KafkaError) -> P
 
 
 def _failed_row(index: int, error: KafkaError) -> ProduceResponsePartitionProduceResponse:
-    row = ProduceResponsePartitionProduceResponse(
-        index=index, error_code=error.code, base_offset=-1, error_message=error.message
-    )
+    row = ProduceResponsePartitionProduceResponse(index=index)
+    _fail_row(row, error)
+    return row
+
+
+def _fail_row(row: ProduceResponsePartitionProduceResponse, error: KafkaError) -> None:
+    row.error_code = error.code
+    row.error_message = error.message
+    row.base_offset = -1
+    row.log_append_time_ms = row.log_start_offset = -1
     if isinstance(error, RejectedRecordsError):
         row.record_errors = [
             ProduceResponseBatchIndexAndErrorMessage(batch_index=number, batch_index_error_message=message)
             for number, message in error.record_errors
         ]
-    return row
 
 
 def _first_error(topics: list[ProduceResponseTopicProduceResponse]) -> str:
@@ -307,10 +398,3 @@ def _flush(
             _fail_row(row, KafkaError(ErrorCode.KAFKA_STORAGE_ERROR))
 
     return services.flusher.flush(partition).addCallback(synced)
-
-
-def _fail_row(row: ProduceResponsePartitionProduceResponse, error: KafkaError) -> None:
-    row.error_code = error.code
-    row.error_message = error.message
-    row.base_offset = -1
-    row.log_append_time_ms = row.log_start_offset = -1

@@ -3,8 +3,10 @@
 Idempotent producers get an id of their own, transactional ones theirs from their coordinator.
 """
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from odradek.coordinator.steps import Steps
 from odradek.log.producer_table import RECORD
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages.describe_producers import (
@@ -15,6 +17,7 @@ from odradek.protocol.messages.describe_producers import (
     DescribeProducersResponseTopicResponse,
 )
 from odradek.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from odradek.protocol.schema import rows
 from odradek.replication.topic_names import check_topic_name
 from odradek.server.waits import carry_through
 
@@ -46,19 +49,28 @@ def init_producer_id_error(
     return InitProducerIdResponse(error_code=error.code, producer_id=NO_PRODUCER, producer_epoch=NO_PRODUCER)
 
 
-def describe_producers(
-    services: "Services", context: "RequestContext", request: DescribeProducersRequest
-) -> DescribeProducersResponse:
+def describe_producers(services: "Services", context: "RequestContext", request: DescribeProducersRequest) -> Any:
     """What each partition's leader remembers of its producers."""
-    return DescribeProducersResponse(
-        topics=[
-            DescribeProducersResponseTopicResponse(
-                name=topic.name,
-                partitions=[_producers(services, topic.name, index) for index in topic.partition_indexes],
-            )
-            for topic in request.topics
-        ]
-    )
+    return services.slices.run(_describe_producers(services, request))
+
+
+def _describe_producers(
+    services: "Services", request: DescribeProducersRequest
+) -> Steps[DescribeProducersResponse]:
+    """Copy the packed producers of one partition in each step; rows are made of them when they are encoded."""
+    response = DescribeProducersResponse(topics=[])
+    described: dict[tuple[str, int], DescribeProducersResponsePartitionResponse] = {}
+    for topic in request.topics:
+        partitions: list[DescribeProducersResponsePartitionResponse] = []
+        response.topics.append(DescribeProducersResponseTopicResponse(name=topic.name, partitions=partitions))
+        for index in topic.partition_indexes:
+            key = (topic.name, index)
+            if key not in described:
+                described[key] = _producers(services, *key)
+            partitions.append(described[key])
+            yield
+        yield
+    return response
 
 
 def describe_producers_error(
@@ -81,28 +93,24 @@ def _producers(services: "Services", topic: str, index: int) -> DescribeProducer
         log = services.replicas.get(topic, index).leading_log()
     except KafkaError as error:
         return _failed(index, error)
+    records = bytes(log.producer_state.producers.records)
     return DescribeProducersResponsePartitionResponse(
         partition_index=index,
-        active_producers=[
-            DescribeProducersResponseProducerState(
-                producer_id=producer_id,
-                producer_epoch=epoch,
-                last_sequence=last_sequence,
-                last_timestamp=last_timestamp,
-                coordinator_epoch=coordinator_epoch,
-                current_txn_start_offset=transaction_start,
-            )
-            for (
-                producer_id,
-                epoch,
-                last_sequence,
-                _,
-                _,
-                last_timestamp,
-                coordinator_epoch,
-                transaction_start,
-            ) in RECORD.iter_unpack(log.producer_state.producers.records)
-        ],
+        active_producers=rows(partial(_producer, records), range(len(records) // RECORD.size)),
+    )
+
+
+def _producer(records: bytes, position: int) -> DescribeProducersResponseProducerState:
+    producer_id, epoch, last_sequence, _, _, last_timestamp, coordinator_epoch, transaction_start = (
+        RECORD.unpack_from(records, position * RECORD.size)
+    )
+    return DescribeProducersResponseProducerState(
+        producer_id=producer_id,
+        producer_epoch=epoch,
+        last_sequence=last_sequence,
+        last_timestamp=last_timestamp,
+        coordinator_epoch=coordinator_epoch,
+        current_txn_start_offset=transaction_start,
     )
 
 

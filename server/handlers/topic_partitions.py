@@ -5,7 +5,11 @@ Topics come sorted by name, partitions in order, at most as many partitions as a
 must be among the topics asked for.
 """
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Container, Generator, Iterable
+from functools import partial
+from heapq import merge
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final
 
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages.describe_topic_partitions import (
@@ -15,44 +19,54 @@ from odradek.protocol.messages.describe_topic_partitions import (
     DescribeTopicPartitionsResponsePartition,
     DescribeTopicPartitionsResponseTopic,
 )
-from odradek.replication.cluster_metadata import PartitionMetadata
+from odradek.protocol.schema import rows
+from odradek.replication.cluster_metadata import PartitionMetadata, offline_replicas
 from odradek.replication.topic_names import is_internal
 from odradek.server.authorized_operations import TOPIC_OPERATIONS
 from odradek.server.handlers.metadata import missing_topic_error
+from odradek.server.slices import ROWS_PER_STEP
 
 if TYPE_CHECKING:
     from odradek.server.request import RequestContext
     from odradek.server.services import Services
 
 NO_LEADER: Final = -1
+_SORTED_AT_ONCE: Final = 1000
 
 
 def describe_topic_partitions(
     services: "Services", context: "RequestContext", request: DescribeTopicPartitionsRequest
-) -> DescribeTopicPartitionsResponse:
+) -> Any:
     """One page."""
-    names, first_index = _names_and_start(services, request)
+    return services.slices.run(_describe_page(services, request))
+
+
+def _describe_page(
+    services: "Services", request: DescribeTopicPartitionsRequest
+) -> Generator[None, None, DescribeTopicPartitionsResponse]:
+    cursor, image = request.cursor, services.metadata
+    names = yield from _names(services, request)
     limit = max(min(services.config.max_request_partition_size_limit, request.response_partition_limit), 1)
     response = DescribeTopicPartitionsResponse()
-    for number, name in enumerate(names):
-        start = first_index if number == 0 else 0
+    for name in names:
+        start = cursor.partition_index if cursor is not None and name == cursor.topic_name else 0
         if limit == 0:
             response.next_cursor = DescribeTopicPartitionsResponseCursor(topic_name=name, partition_index=0)
             break
-        topic = services.metadata.topics.get(name)
+        topic = image.topics.get(name)
         if topic is None:
             if request.topics:
                 response.topics.append(_missing(name))
+                yield
             continue
         page = topic.partitions[start : start + limit]
+        brokers = dict(image.brokers)
         response.topics.append(
             DescribeTopicPartitionsResponseTopic(
                 name=name,
                 topic_id=topic.topic_id,
                 is_internal=topic.is_internal,
-                partitions=[
-                    _partition(services, index, partition) for index, partition in enumerate(page, start)
-                ],
+                partitions=rows(partial(_partition, brokers), list(enumerate(page, start))),
                 topic_authorized_operations=TOPIC_OPERATIONS,
             )
         )
@@ -62,6 +76,7 @@ def describe_topic_partitions(
                 topic_name=name, partition_index=start + len(page)
             )
             break
+        yield
     return response
 
 
@@ -70,25 +85,38 @@ def describe_topic_partitions_error(
 ) -> DescribeTopicPartitionsResponse:
     """The error at every topic that was named."""
     return DescribeTopicPartitionsResponse(
-        topics=[
-            DescribeTopicPartitionsResponseTopic(error_code=error.code, name=topic.name) for topic in request.topics
-        ]
+        topics=rows(
+            lambda topic: DescribeTopicPartitionsResponseTopic(error_code=error.code, name=topic.name), request.topics
+        )
     )
 
 
-def _names_and_start(services: "Services", request: DescribeTopicPartitionsRequest) -> tuple[list[str], int]:
-    """The topics from the cursor on, sorted, and the first partition of the first of them."""
+def _names(
+    services: "Services", request: DescribeTopicPartitionsRequest
+) -> Generator[None, None, Iterable[str]]:
+    """The topics from the cursor on, sorted; in steps, since there may be many."""
     cursor = request.cursor
     after = "" if cursor is None else cursor.topic_name
-    asked = {topic.name for topic in request.topics} if request.topics else services.metadata.topics
-    names = sorted(name for name in asked if name >= after)
-    if cursor is None:
-        return names, 0
-    if request.topics and after not in names:
-        raise KafkaError(ErrorCode.INVALID_REQUEST, f"The cursor's topic {after} is not among the topics asked for.")
-    if cursor.partition_index < 0:
+    names: Iterable[str] = list(services.metadata.topics)
+    if request.topics:
+        asked: dict[str, None] = {}
+        for number, topic in enumerate(request.topics, 1):
+            asked[topic.name] = None
+            if number % ROWS_PER_STEP == 0:
+                yield
+        if cursor is not None and after not in asked:
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST, f"The cursor's topic {after} is not among the topics asked for."
+            )
+        names = asked
+    if cursor is not None and cursor.partition_index < 0:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"The cursor's partition {cursor.partition_index} is negative.")
-    return names, cursor.partition_index if names and names[0] == after else 0
+    remaining = iter(names)
+    parts = []
+    while part := list(islice(remaining, _SORTED_AT_ONCE)):
+        parts.append(sorted(name for name in part if name >= after))
+        yield
+    return merge(*parts)
 
 
 def _missing(name: str) -> DescribeTopicPartitionsResponseTopic:
@@ -101,9 +129,10 @@ def _missing(name: str) -> DescribeTopicPartitionsResponseTopic:
 
 
 def _partition(
-    services: "Services", index: int, partition: PartitionMetadata
+    brokers: Container[int], numbered: tuple[int, PartitionMetadata]
 ) -> DescribeTopicPartitionsResponsePartition:
-    has_leader = partition.leader in services.metadata.brokers
+    index, partition = numbered
+    has_leader = partition.leader in brokers
     return DescribeTopicPartitionsResponsePartition(
         error_code=ErrorCode.NONE if has_leader else ErrorCode.LEADER_NOT_AVAILABLE,
         partition_index=index,
@@ -113,5 +142,5 @@ def _partition(
         isr_nodes=list(partition.isr),
         eligible_leader_replicas=[],
         last_known_elr=[],
-        offline_replicas=services.metadata.offline_replicas(partition),
+        offline_replicas=offline_replicas(partition, brokers),
     )

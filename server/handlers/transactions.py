@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from twisted.internet.defer import Deferred
 
+from odradek.coordinator.steps import Steps
 from odradek.coordinator.transaction_admin import describe_error, unknown_states
 from odradek.coordinator.transaction_responses import (
     add_offsets_response,
@@ -161,12 +162,19 @@ def end_txn_error(request: EndTxnRequest, version: int, error: KafkaError) -> En
 
 def describe_transactions(
     services: "Services", context: "RequestContext", request: DescribeTransactionsRequest
-) -> DescribeTransactionsResponse:
-    """Each transactional id from its shard, at once."""
+) -> Any:
+    """Each transactional id from its shard."""
+    return services.slices.run(_describe_transactions(services, request))
+
+
+def _describe_transactions(
+    services: "Services", request: DescribeTransactionsRequest
+) -> Steps[DescribeTransactionsResponse]:
     coordinators = services.transactions
     states = []
     for transactional_id in request.transactional_ids:
         states += coordinators.shard(coordinators.index_of(transactional_id)).describe([transactional_id])
+        yield
     return DescribeTransactionsResponse(transaction_states=states)
 
 
@@ -179,14 +187,18 @@ def describe_transactions_error(
     )
 
 
-def list_transactions(
-    services: "Services", context: "RequestContext", request: ListTransactionsRequest
-) -> ListTransactionsResponse:
+def list_transactions(services: "Services", context: "RequestContext", request: ListTransactionsRequest) -> Any:
     """The transactions of all shards of this broker that pass the filters; states nobody knows are given back."""
+    return services.slices.run(_list_transactions(services, request))
+
+
+def _list_transactions(
+    services: "Services", request: ListTransactionsRequest
+) -> Steps[ListTransactionsResponse]:
     now_ms = services.now_ms()
     found = []
     for shard in services.transactions.shards():
-        found += shard.list_transactions(
+        found += yield from shard.list_transactions(
             request.state_filters,
             request.producer_id_filters,
             request.duration_filter,

@@ -32,6 +32,7 @@ from odradek.server.handlers import api_versions as any_handler_module
 from odradek.server.produce_memo import PendingProduce
 from odradek.server.reactor import PlainEPollReactor
 from odradek.server.request import NO_RESPONSE, CloseConnection, RequestContext
+from odradek.server.scheduler import RequestScheduler
 from odradek.server.tests.wire import request_frame
 from odradek.server.transport import KafkaTransport
 from odradek.server.waits import Wait
@@ -248,6 +249,7 @@ def make_reactor(wait, seconds):
     reactor._poller.close()
     reactor._poller = ScriptedPoller(wait)
     reactor.seconds = seconds
+    reactor.scheduler = RequestScheduler(seconds, reactor.turn, reactor.watchdog)
     reactor.running = True
     return reactor
 

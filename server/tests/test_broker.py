@@ -75,6 +75,9 @@ class Unreal(Surroundings):
     def now_ms(self):
         return int(self.reactor.seconds() * 1000)
 
+    def monotonic(self):
+        return self.reactor.seconds()
+
     def run_in_thread(self, work, done):
         run_inline(work, done)
 

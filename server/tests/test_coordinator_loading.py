@@ -1,15 +1,24 @@
 """Coordinators whose partitions cannot be read: the others serve, and what may pass is tried again."""
 
 import logging
+from collections import Counter
 from itertools import pairwise
 from types import SimpleNamespace
 
 import pytest
+from twisted.internet.task import Clock
 
+from odradek.coordinator.group_shard import GroupShard
 from odradek.coordinator.partitioning import partition_for
 from odradek.coordinator.phase import Phase
-from odradek.log.filesystem import LogDirFailure
-from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.coordinator.record_types import OffsetCommitValue, offset_commit_record
+from odradek.coordinator.settings import GroupSettings
+from odradek.log.background import run_inline
+from odradek.log.config import LogConfig
+from odradek.log.filesystem import LogDirFailure, MemoryFileSystem
+from odradek.log.recovery import open_partition_log
+from odradek.log.validation import Origin
+from odradek.protocol.errors import ErrorCode
 from odradek.protocol.messages.describe_groups import DescribeGroupsRequest
 from odradek.protocol.messages.describe_transactions import DescribeTransactionsRequest
 from odradek.protocol.messages.find_coordinator import FindCoordinatorRequest
@@ -23,8 +32,14 @@ from odradek.protocol.messages.offset_commit import (
 )
 from odradek.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
 from odradek.protocol.record_batch import RECORD_BATCH_OVERHEAD
+from odradek.protocol.records import Codec, build_batch
+from odradek.replication.cluster_metadata import PartitionMetadata
+from odradek.replication.partition import Partition
 from odradek.server.coordinator_loading import MAX_RETRY_PAUSE_S
+from odradek.server.group_coordinators import GroupCoordinatorRuntime
 from odradek.server.handlers.groups import list_groups
+from odradek.server.request import RequestContext
+from odradek.server.slices import Slices
 from odradek.server.tests.test_coordinator_writes import World
 from odradek.server.tests.test_group_restart import await_coordinator
 from odradek.server.tests.wire import Wire, until
@@ -134,7 +149,8 @@ def test_a_load_that_failed_for_a_reason_that_passes_is_tried_again(world, monke
         world.groups.lead(world.offsets)
         for _ in range(8):
             assert world.groups.shard(0).phase is Phase.CLOSED
-            assert list_groups(world, None, ListGroupsRequest()).groups == []
+            [listed] = world.ask(list_groups, ListGroupsRequest(), 5)
+            assert listed.groups == []
             world.clock.advance(MAX_RETRY_PAUSE_S)
     failures = [record for record in caplog.records if "coordinator not loaded" in record.message]
     assert len(failures) == 9
@@ -199,6 +215,140 @@ def test_while_a_shard_is_loaded_groups_are_not_listed(world):
     """As in Apache Kafka: the list would not be whole."""
     world.groups.lead(world.offsets)
     assert world.groups.shard(0).phase is Phase.LOADING
-    with pytest.raises(KafkaError) as raised:
-        list_groups(world, None, ListGroupsRequest())
-    assert raised.value.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    failures = []
+    list_groups(world, None, ListGroupsRequest()).addErrback(failures.append)
+    assert failures[0].value.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+
+
+# -- many shards at once -----------------------------------------------------------------------------------------------
+
+SHARDS, BATCHES, RECORD_S, SLICE_S = 8, 150, 0.0001, 0.004
+
+
+class Shards:
+    """Group coordinators of partitions with as many commits each; to replay a record takes `RECORD_S`."""
+
+    def __init__(self, monkeypatch, codec=Codec.NONE, records_per_batch=1, batches=BATCHES):
+        self.clock = Clock()
+        self.replayed = Counter()
+        self.threads = 0
+        original = GroupShard.replay
+
+        def replay(shard, key, value, offset=-1, producer_id=-1):
+            self.replayed[shard] += 1
+            original(shard, key, value, offset, producer_id)
+
+        monkeypatch.setattr(GroupShard, "replay", replay)
+        self.groups = GroupCoordinatorRuntime(
+            GroupSettings(), reactor=self.clock, now_ms=lambda: 0, monotonic_ms=lambda: 0, random_uuid=lambda: "id",
+            partition_count=lambda: SHARDS, load_buffer_bytes=1 << 20, run_in_thread=self.run_in_thread,
+            slices=Slices(self.clock, lambda: self.replayed.total() * RECORD_S, SLICE_S),
+        )  # fmt: skip
+        self.partitions = []
+        for index in range(SHARDS):
+            log = open_partition_log(
+                MemoryFileSystem(), f"/d/o-{index}", "o", index, LogConfig({}), now_ms=0, is_clean=True
+            )
+            partition = Partition("__consumer_offsets", b"i" * 16, index, 1)
+            partition.apply(PartitionMetadata(1, 5, (1,), (1,)), log)
+            self.partitions.append(partition)
+            for number in range(batches):
+                value = OffsetCommitValue(offset=number, metadata="", commit_timestamp=0)
+                record = offset_commit_record("g", "t", 0, value)
+                batch = build_batch([(0, record.key, record.value, ())] * records_per_batch, codec=codec)
+                partition.append_as_leader(memoryview(batch), required_acks=-1, now_ms=0, origin=Origin.COORDINATOR)
+
+    def run_in_thread(self, work, done):
+        self.threads += 1
+        self.clock.callLater(0, run_inline, work, done)
+
+    def iterate(self):
+        """One reactor iteration; how many records were replayed in it."""
+        before = self.replayed.total()
+        calls, self.clock.calls = self.clock.calls, []
+        for call in calls:
+            call.called = 1
+            call.func(*call.args, **call.kw)
+        return self.replayed.total() - before
+
+    def phases(self):
+        return {shard.phase for shard in self.groups.shards()}
+
+
+def context():
+    made = RequestContext("h", "PLAINTEXT")
+    made.api_version = 9
+    return made
+
+
+def test_all_shards_share_the_slices_while_they_load(monkeypatch):
+    shards = Shards(monkeypatch)
+    shards.groups.lead_only(shards.partitions)
+    most, fewest_when_first_is_loaded = 0, None
+    for _ in range(1_000):
+        most = max(most, shards.iterate())
+        if fewest_when_first_is_loaded is None and Phase.ACTIVE in shards.phases():
+            fewest_when_first_is_loaded = min(shards.replayed.values())
+        if shards.phases() == {Phase.ACTIVE}:
+            break
+    assert set(shards.replayed.values()) == {BATCHES}
+    assert most * RECORD_S < SLICE_S + 32 * RECORD_S, "a step has 32 records"
+    assert len(shards.replayed) == SHARDS
+    assert fewest_when_first_is_loaded > BATCHES / 2, "none waits until others are through"
+
+
+def test_requests_of_a_shard_are_refused_while_it_loads_and_no_longer(monkeypatch):
+    shards = Shards(monkeypatch)
+    shards.groups.lead(shards.partitions[0])
+    for _ in range(100):
+        if shards.phases() == {Phase.ACTIVE}:
+            break
+        fetched = shards.groups.shard(0).fetch_offsets(
+            OffsetFetchRequestGroup(group_id="g", topics=None), context(), require_stable=False
+        )
+        assert fetched.error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        shards.iterate()
+    fetched = shards.groups.shard(0).fetch_offsets(
+        OffsetFetchRequestGroup(group_id="g", topics=None), context(), require_stable=False
+    )
+    assert fetched.error_code == 0
+    assert shards.replayed.total() == BATCHES
+
+
+def test_a_shard_that_is_given_up_is_not_loaded_further(monkeypatch):
+    shards = Shards(monkeypatch)
+    for give_up in (lambda: shards.groups.resign(0), lambda: shards.partitions[0].retire()):
+        shards.replayed.clear()
+        shards.groups.lead(shards.partitions[0])
+        while not shards.replayed:
+            shards.iterate()
+        assert shards.replayed.total() < BATCHES
+        give_up()
+        shards.groups.lead_only([])
+        for _ in range(20):
+            shards.iterate()
+        assert shards.replayed.total() < BATCHES
+        assert shards.clock.getDelayedCalls() == []
+
+
+def test_a_load_ends_quietly_when_the_broker_stops(monkeypatch, caplog):
+    shards = Shards(monkeypatch)
+    shards.groups.lead_only(shards.partitions)
+    shards.iterate()
+    shards.groups._slices.stop()
+    shards.groups.stop()
+    for _ in range(20):
+        shards.iterate()
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+@pytest.mark.parametrize("records", [1, 2_000], ids=["small", "large when decompressed"])
+def test_what_may_be_large_is_decompressed_on_a_thread(monkeypatch, records):
+    shards = Shards(monkeypatch, Codec.ZSTD, records, batches=3)
+    shards.groups.lead(shards.partitions[0])
+    most = 0
+    while shards.phases() != {Phase.ACTIVE}:
+        most = max(most, shards.iterate())
+    assert shards.replayed.total() == 3 * records
+    assert shards.threads == 1 + (3 if records > 1 else 0)
+    assert most * RECORD_S < SLICE_S + 32 * RECORD_S, "a step has 32 records"

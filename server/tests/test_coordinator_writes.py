@@ -50,6 +50,7 @@ from odradek.server.group_coordinators import GroupCoordinatorRuntime
 from odradek.server.handlers import group_offsets, groups, transaction_offsets
 from odradek.server.marker_sender import Marker, MarkerSender
 from odradek.server.request import RequestContext
+from odradek.server.tests.background import background
 from odradek.server.transaction_coordinators import TransactionCoordinatorRuntime
 from odradek.server.transaction_verification import TransactionVerifier
 
@@ -62,7 +63,7 @@ OLD_ID, NEW_ID = b"o" * 16, b"n" * 16
 class World:
     """A broker's coordinators. Replica 2 of their partitions follows when `follow` is called, and only then."""
 
-    def __init__(self, commit_timeout_ms=NEVER_MS):
+    def __init__(self, commit_timeout_ms=NEVER_MS, slice_s=1.0):
         self.reactor = self.clock = Clock()
         self.metadata = ClusterMetadata()
         self.metadata.put_broker(BrokerMetadata(1, ()))
@@ -73,6 +74,8 @@ class World:
             request_timeout_ms=30_000,
         )
         self.ids = 0
+        shared = background(self.clock, slice_s)
+        self.slices = shared["slices"]
         self.groups = GroupCoordinatorRuntime(
             GroupSettings(
                 initial_rebalance_delay_ms=3_000,
@@ -80,14 +83,15 @@ class World:
                 offsets_retention_ms=RETENTION_MS,
                 offsets_retention_check_interval_ms=CHECK_MS,
             ),
-            reactor=self.clock, now_ms=self.now_ms, random_uuid=self.next_id, partition_count=lambda: 1,
-            load_buffer_bytes=1 << 20,
+            reactor=self.clock, now_ms=self.now_ms, monotonic_ms=self.monotonic_ms, random_uuid=self.next_id,
+            partition_count=lambda: 1, load_buffer_bytes=1 << 20, **shared,
         )  # fmt: skip
         self.markers = MarkerSender(self)
         self.transactions = TransactionCoordinatorRuntime(
             TransactionSettings(transaction_version=2), reactor=self.clock, now_ms=self.now_ms,
-            take_producer_id=lambda: 7, begin_producer_ids_at=lambda least_id: None, partition_count=lambda: 1,
-            load_buffer_bytes=1 << 20, markers=self.markers,
+            monotonic_ms=self.monotonic_ms, take_producer_id=lambda: 7,
+            begin_producer_ids_at=lambda least_id: None, partition_count=lambda: 1, load_buffer_bytes=1 << 20,
+            markers=self.markers, **shared,
         )  # fmt: skip
         self.verifier = TransactionVerifier(self)
         self.partitions = {name: self.add(name) for name in (OFFSETS, STATE)}
@@ -95,6 +99,7 @@ class World:
         self.put_topic("t", OLD_ID)
         self.groups.lead(self.offsets)
         self.transactions.lead(self.partitions[STATE])
+        self.clock.advance(0)
 
     def add(self, name):
         log = open_partition_log(MemoryFileSystem(), f"/d/{name}-0", name, 0, LogConfig({}), now_ms=0, is_clean=True)
@@ -118,7 +123,10 @@ class World:
         return self.partitions[OFFSETS]
 
     def now_ms(self):
-        return START_MS + int(self.clock.seconds() * 1000)
+        return START_MS + self.monotonic_ms()
+
+    def monotonic_ms(self):
+        return int(self.clock.seconds() * 1000)
 
     def next_id(self):
         self.ids += 1
@@ -213,9 +221,9 @@ class World:
         [answer] = self.ask(groups.describe_groups, DescribeGroupsRequest(groups=[group]), 5)
         return answer.groups[0].group_state
 
-    def join(self, member_id="", instance_id=None, version=5, client_id=""):
+    def join(self, member_id="", instance_id=None, version=5, client_id="", group_id="g"):
         request = JoinGroupRequest(
-            group_id="g", session_timeout_ms=SESSION_MS, rebalance_timeout_ms=60_000, member_id=member_id,
+            group_id=group_id, session_timeout_ms=SESSION_MS, rebalance_timeout_ms=60_000, member_id=member_id,
             group_instance_id=instance_id, protocol_type="consumer",
             protocols=[JoinGroupRequestProtocol(name="range", metadata=b"")],
         )  # fmt: skip

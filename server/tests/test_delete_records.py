@@ -22,6 +22,7 @@ from odradek.replication.cluster_metadata import PartitionMetadata
 from odradek.replication.tests.support import Cluster
 from odradek.replication.tests.test_topic_admin import create, delete, new
 from odradek.server.handlers.delete_records import delete_records
+from odradek.server.slices import Slices
 
 E = ErrorCode
 PATHS = ("/data/a", "/data/b")
@@ -35,7 +36,12 @@ class Broker:
         self.clock, self.threads, self.fs = Clock(), Threads(), MemoryFileSystem()
         self.logs = opened(self.fs, PATHS, run_in_thread=self.threads)
         self.cluster = Cluster(logs=self.logs)
-        self.services = SimpleNamespace(replicas=self.cluster.replicas, logs=self.logs, reactor=self.clock)
+        self.services = SimpleNamespace(
+            replicas=self.cluster.replicas,
+            logs=self.logs,
+            reactor=self.clock,
+            slices=Slices(self.clock, self.clock.seconds),
+        )
         create(self.cluster, new("t", 4, configs=configs))
         for partition in self.cluster.replicas:
             append(partition.log, *[b"x"] * 10)

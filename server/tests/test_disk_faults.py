@@ -41,6 +41,7 @@ from odradek.server.handlers.group_offsets import offset_commit, offset_fetch
 from odradek.server.handlers.produce import produce
 from odradek.server.produce_memo import PendingProduce, ProduceMemo
 from odradek.server.request import RequestContext
+from odradek.server.tests.background import background
 
 OFFSETS = "__consumer_offsets"
 VERSION = 9
@@ -63,12 +64,14 @@ class Broker:
         for partition in cluster.replicas:
             partition._request_sync = self.flusher.request
             partition.configure()
+        shared = background(self.clock)
         self.services = SimpleNamespace(
             replicas=cluster.replicas, now_ms=lambda: 0, metadata=cluster.image, flusher=self.flusher,
-            reactor=self.clock, current_leader=lambda *_: None,
+            reactor=self.clock, slices=shared["slices"], current_leader=lambda *_: None,
             groups=GroupCoordinatorRuntime(
-                GroupSettings(), reactor=self.clock, now_ms=lambda: 0, random_uuid=lambda: "id",
-                partition_count=lambda: 1, load_buffer_bytes=1 << 20,
+                GroupSettings(), reactor=self.clock, now_ms=lambda: 0, monotonic_ms=lambda: 0,
+                random_uuid=lambda: "id", partition_count=lambda: 1, load_buffer_bytes=1 << 20,
+                **shared,
             ),
         )  # fmt: skip
         if cluster.replicas.get(OFFSETS, 0).log is not None:
@@ -140,7 +143,9 @@ class Broker:
 
     def committed(self):
         topic = OffsetFetchRequestTopic(name="t", partition_indexes=[0])
-        response = offset_fetch(self.services, self.other, OffsetFetchRequest(group_id="g", topics=[topic]))
+        response = self.answer(
+            offset_fetch(self.services, self.other, OffsetFetchRequest(group_id="g", topics=[topic]))
+        )
         assert response.error_code == 0
         return response.topics[0].partitions[0].committed_offset
 

@@ -36,7 +36,9 @@ from odradek.replication.tests.support import Cluster, log_keys, memory_logs
 from odradek.server.apis import Dispatch
 from odradek.server.connection import Connection
 from odradek.server.delayed_tasks import DelayedTasks
+from odradek.server.image_cache import ImageCache
 from odradek.server.request import RequestContext
+from odradek.server.slices import Slices
 from odradek.server.tests.test_connection import Transport
 from odradek.server.tests.wire import request_frame
 
@@ -103,11 +105,14 @@ class Broker:
         self.tasks = DelayedTasks(self.clock)
         self.cluster = cluster = Cluster(server=self.server, logs=logs)
         cluster.controller.deletion.run_later = self.tasks.run_later
+        slices = Slices(self.clock, self.clock.seconds)
         services = SimpleNamespace(
             topics=cluster.topics,
             config_admin=cluster.config_admin,
             metadata=cluster.image,
             config=SimpleNamespace(auto_create_topics_enable=False),
+            slices=slices,
+            metadata_bodies=ImageCache(cluster.image, slices),
         )
         self._dispatch = Dispatch(services)
         self.connect()

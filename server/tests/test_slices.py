@@ -31,8 +31,9 @@ class Work:
         """One reactor iteration; the steps done in it."""
         self.log.clear()
         # Not `advance`: it would also make the calls that are scheduled meanwhile.
-        call = self.clock.calls.pop(0)
-        call.func(*call.args)
+        calls, self.clock.calls = self.clock.calls, []
+        for call in calls:
+            call.func(*call.args)
         return "".join(self.log)
 
 
@@ -59,8 +60,38 @@ def test_long_work_gives_way_after_each_slice(work):
 def test_all_work_shares_a_slice(work):
     for name in "abcd":
         work.slices.run(work.steps(name, 8))
+    assert work.log == ["a"] * 3, "the others wait for the next iteration"
     assert [len(work.iterate()) for _ in range(3)] == [3, 3, 3]
     assert set(work.iterate() + work.iterate()) == set("abcd")
+
+
+def test_work_that_begins_shares_the_slice_with_what_is_left(work):
+    work.slices.run(work.steps("a", 9))
+    for began in "bcd":
+        work.clock.callLater(0, lambda name=began: work.slices.run(work.steps(name, 9)))
+        assert len(work.iterate()) <= 3 + 1, "a tick takes one step at least"
+
+
+def test_short_work_shares_the_slice_too(work):
+    for name in "abc":
+        work.slices.run(work.steps(name, 1))
+    results = []
+    work.slices.run(work.steps("d", 1)).addCallback(results.append)
+    assert "".join(work.log) == "abc"
+    assert work.iterate() == "d"
+    assert results == ["d"]
+    work.slices.run(work.steps("e", 1))
+    assert work.log[-1] == "e", "the slice has been renewed"
+
+
+def test_work_within_a_step_counts_as_its_part(work):
+    def outer():
+        work.slices.run(work.steps("b", 2))
+        yield
+        work.log.append("a")
+
+    work.slices.run(outer())
+    assert "".join(work.log) == "bba"
 
 
 def test_an_error_reaches_the_caller(work):
@@ -83,6 +114,7 @@ def test_cancelled_work_is_closed(work):
     running.cancel()
     assert work.log[-1] == "a closed"
     assert failures == [CancelledError]
+    assert work.iterate() == ""
     assert not work.clock.getDelayedCalls()
 
 

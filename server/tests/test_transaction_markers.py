@@ -40,6 +40,7 @@ from odradek.server.group_coordinators import GroupCoordinatorRuntime
 from odradek.server.handlers.transaction_markers import write_txn_markers
 from odradek.server.marker_sender import Marker, MarkerSender
 from odradek.server.request import RequestContext
+from odradek.server.tests.background import background
 from odradek.server.transaction_coordinators import TransactionCoordinatorRuntime
 
 OFFSETS, STATE = "__consumer_offsets", "__transaction_state"
@@ -58,28 +59,37 @@ class World:
         self.metadata = SimpleNamespace(
             partition=lambda topic, index: self.partitions.get((topic, index)) and SimpleNamespace(leader=1)
         )
+        shared = background(self.clock)
+        self.slices = shared["slices"]
         self.groups = GroupCoordinatorRuntime(
             GroupSettings(),
             reactor=self.clock,
             now_ms=self.now_ms,
+            monotonic_ms=self.monotonic_ms,
             random_uuid=lambda: "id",
             partition_count=lambda: 1,
             load_buffer_bytes=1 << 20,
+            **shared,
         )
         self.markers = MarkerSender(self)
         self.transactions = TransactionCoordinatorRuntime(
             TransactionSettings(marker_retry_backoff_ms=100),
             reactor=self.clock,
             now_ms=self.now_ms,
+            monotonic_ms=self.monotonic_ms,
             take_producer_id=lambda: ID,
             begin_producer_ids_at=lambda least_id: None,
             partition_count=lambda: 1,
             load_buffer_bytes=1 << 20,
             markers=self.markers,
+            **shared,
         )
 
     def now_ms(self):
-        return NOW_MS + int(self.clock.seconds() * 1000)
+        return NOW_MS + self.monotonic_ms()
+
+    def monotonic_ms(self):
+        return int(self.clock.seconds() * 1000)
 
     def _get(self, topic, index):
         if (topic, index) not in self.partitions:
@@ -350,6 +360,7 @@ def test_a_disk_found_broken_while_a_coordinator_loads(world, monkeypatch, read)
     monkeypatch.setattr(state.log, "read", read)
     monkeypatch.setattr(state, "_on_failure", lambda failure: state.take_offline())
     world.transactions.lead(state)
+    world.clock.advance(0)
     assert state.log is None
     assert world.transactions.shard(0).phase is Phase.CLOSED
 

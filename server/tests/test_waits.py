@@ -9,6 +9,7 @@ from twisted.internet.task import Clock
 from odradek.coordinator.group_shard import GroupShard
 from odradek.coordinator.settings import GroupSettings
 from odradek.coordinator.shard_state import RequestContext
+from odradek.coordinator.tests.driver import run_at_once
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages.delete_topics import DeleteTopicsRequest
 from odradek.protocol.messages.fetch import FetchRequest
@@ -81,8 +82,8 @@ def test_the_time_a_request_may_wait():
 
 
 def test_members_of_a_group_wait_for_the_slowest_of_them():
-    shard = GroupShard(GroupSettings(), lambda: "id")
-    written = shard.finish_loading(0)
+    shard = GroupShard(GroupSettings(), lambda: "id", int)
+    written = run_at_once(shard.finish_loading(0))
     assert not written.records
     for timeout_ms in (60_000, 300_000):
         join = JoinGroupRequest(

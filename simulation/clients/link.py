@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from itertools import count
 from random import Random
 from typing import Any, Final
@@ -93,6 +94,7 @@ class Link:
         self.chance_of_death = 0.0
         self._connection: ClientConnection | None = None
         self._topic_ids: dict[str, bytes] = {}
+        self._lookups: dict[tuple[str, int], FindCoordinatorRequest] = {}
 
     async def connection(self) -> ClientConnection:
         """One that was open a moment ago. Raises ConnectionLost."""
@@ -136,15 +138,24 @@ class Link:
             except ConnectionLost:
                 await self.back_off(attempt)
                 continue
-            if code_of(response) not in retriable:
+            code = code_of(response)
+            if code not in retriable:
                 return response
             await self.back_off(attempt)
+            if code == ErrorCode.NOT_COORDINATOR:
+                await self._find_coordinators_again()
             if healthy_since_s is None and self.world.is_ending:
                 healthy_since_s = self.world.clock.seconds()
             if healthy_since_s is not None and self.world.clock.seconds() > healthy_since_s + _PATIENCE_S:
                 break
         self._give_up(f"gave up on {type(make()).__name__}")
         raise GaveUp(self.name)
+
+    async def _find_coordinators_again(self) -> None:
+        """Ask once for each coordinator that was found: its topic may be gone with the metadata store."""
+        for request in self._lookups.values():
+            with suppress(ConnectionLost):
+                await self.send(request, await self.connection())
 
     def _give_up(self, text: str) -> None:
         """Nothing may block for ever, unless a power loss took the coordinator's log and not what it had caused.
@@ -191,6 +202,7 @@ class Link:
             return code
 
         await self.ask_until(lambda: request, code_of)
+        self._lookups[key, key_type] = request
 
 
 NEEDS_IDS: Final = {_METADATA: (10, 13), _FIND_COORDINATOR: (1, 6)}

@@ -1,0 +1,129 @@
+"""python -m benchmarks.fairness: see the package's docstring."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+from benchmarks import brokers
+from benchmarks.brokers import Broker
+from benchmarks.fairness.loads import LEAST_ACT_S, LOADS, Load
+from benchmarks.fairness.ping import Delays
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+SETTLE_S = 1.0
+PING_TIMEOUT_S = 300
+TARGET_MS = 20.0
+
+
+@contextmanager
+def _pinging(port: int, results: list[Delays]) -> Iterator[None]:
+    """Measure while the context lasts, and append the result."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "benchmarks.fairness.ping", str(port)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+    )
+    try:
+        _require(process.stdout).readline()
+        yield
+        output = process.communicate(timeout=PING_TIMEOUT_S)[0].splitlines()[-1]
+        if process.returncode:
+            raise RuntimeError("the pings ended with an error")
+        results.append(Delays(**json.loads(output)))
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _require(stream: IO[str] | None) -> IO[str]:
+    assert stream is not None
+    return stream
+
+
+def _act(broker: Broker, load: Load) -> float:
+    """Put the load on the broker; return the seconds that it took."""
+    begin_s = time.monotonic()
+    load.act(broker)
+    while load.repeats and time.monotonic() - begin_s < LEAST_ACT_S:
+        load.act(broker)
+    return time.monotonic() - begin_s
+
+
+def measure(name: str, load: Load) -> Delays:
+    """One load against a fresh broker."""
+    delays: list[Delays] = []
+    with brokers.BROKERS[name]() as broker:
+        with _pinging(broker.port, delays):
+            # Connections and code are warm before the load.
+            time.sleep(SETTLE_S)
+        load.prepare(broker)
+        time.sleep(SETTLE_S)
+        delays.clear()
+        with _pinging(broker.port, delays):
+            seconds = _act(broker, load)
+    print(f"  {name:8} {load.name:20} {seconds:6.1f} s  {delays[0]}", file=sys.stderr, flush=True)
+    return delays[0]
+
+
+def table(names: Sequence[str], rows: Sequence[tuple[Load, dict[str, list[Delays]]]]) -> str:
+    """The worst round of each load: p99.9 and longest delay, in ms."""
+    width = max(len(load.title) for load, _ in rows)
+    head = "".join(f"  {brokers.TITLES[name] + ' p99.9':>20} {'longest':>9}" for name in names)
+    lines = [f"{'delay in ms':{width}}{head}"]
+    for load, delays in rows:
+        cells = ""
+        for name in names:
+            found = delays.get(name)
+            cells += (
+                f"  {max(one.p999_ms for one in found):20.1f} {max(one.max_ms for one in found):9.1f}"
+                if found
+                else f"  {'failed':>20} {'':>9}"
+            )
+        missed = any(one.p999_ms >= TARGET_MS for one in delays.get("odradek", ()))
+        lines.append(f"{load.title:{width}}{cells}{'  over the target' if missed else ''}")
+    return "\n".join(lines)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.fairness", description="Delays of other clients.")
+    parser.add_argument("--only", action="append", metavar="NAME", help="a load; may be repeated")
+    parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--broker", choices=("both", "kafka", "odradek"), default="both")
+    parser.add_argument("--baseline", type=Path, metavar="DIRECTORY", help="beside another checkout of Odradek")
+    parser.add_argument("--list", action="store_true", help="name the loads and end")
+    arguments = parser.parse_args()
+    if arguments.list:
+        print("\n".join(f"{load.name:20} {load.title}" for load in LOADS))
+        return 0
+    chosen = [load for load in LOADS if not arguments.only or load.name in arguments.only]
+    other = "kafka"
+    if arguments.baseline:
+        brokers.add_baseline(arguments.baseline.resolve())
+        other = "baseline"
+    names = [other, "odradek"] if arguments.broker == "both" else [arguments.broker]
+    rows: list[tuple[Load, dict[str, list[Delays]]]] = []
+    failures = 0
+    for load in chosen:
+        rows.append((load, {}))
+        for name in names * arguments.rounds:
+            try:
+                rows[-1][1].setdefault(name, []).append(measure(name, load))
+            except Exception as error:
+                failures += 1
+                print(f"  {name:8} {load.name}: {type(error).__name__}: {error}", file=sys.stderr)
+    print(table(names, rows))
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,258 @@
+"""Searches and deadlines that concern much of a shard: in steps, each of which looks at the state as it is then."""
+
+import pytest
+
+from odradek.coordinator import offset_expiry, topic_deletion, transaction_expiry
+from odradek.coordinator.group import EMPTY
+from odradek.coordinator.settings import GroupSettings
+from odradek.coordinator.shard_state import DEADLINES_PER_TICK, RequestContext
+from odradek.coordinator.steps import pieces
+from odradek.coordinator.tests.driver import Driver, subscription
+from odradek.coordinator.tests.transaction_driver import TransactionDriver
+from odradek.coordinator.transaction_settings import TransactionSettings
+from odradek.protocol.errors import ErrorCode
+from odradek.protocol.messages.add_partitions_to_txn import (
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnRequestAddPartitionsToTxnTopic,
+)
+from odradek.protocol.messages.heartbeat import HeartbeatRequest
+from odradek.protocol.messages.init_producer_id import InitProducerIdRequest
+from odradek.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
+from odradek.protocol.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
+
+RETENTION_MS, CHECK_MS, SESSION_MS = 100_000, 50_000, 10_000
+STEP = 10
+OLD_ID, NEW_ID = b"o" * 16, b"n" * 16
+
+
+@pytest.fixture(autouse=True)
+def small_steps(monkeypatch):
+    for module in (offset_expiry, topic_deletion):
+        monkeypatch.setattr(module, "OFFSETS_PER_STEP", STEP)
+    monkeypatch.setattr(transaction_expiry, "TRANSACTIONS_PER_STEP", STEP)
+
+
+@pytest.fixture
+def driver():
+    settings = GroupSettings(offsets_retention_ms=RETENTION_MS, offsets_retention_check_interval_ms=CHECK_MS)
+    driver = Driver(settings)
+    driver.load()
+    return driver
+
+
+def commit(driver, group, partitions=1, topic_id=OLD_ID):
+    items = [OffsetCommitRequestPartition(partition_index=index, committed_offset=1) for index in range(partitions)]
+    topic = OffsetCommitRequestTopic(name="t", topic_id=topic_id, partitions=items)
+    request = OffsetCommitRequest(group_id=group, topics=[topic])
+    driver.call("commit_offsets", f"commit {len(driver.asked)}", request, 10)
+
+
+def tick(driver):
+    """One tick that is due; the records that it writes."""
+    before = len(driver.log)
+    assert driver.shard.next_deadline_ms() <= driver.monotonic_ms
+    driver.take(driver.shard.tick(driver.now_ms))
+    return len(driver.log) - before
+
+
+def let_pass(driver, duration_ms):
+    """Only the clock moves: what becomes due waits for `tick`."""
+    driver.now_ms += duration_ms
+    driver.monotonic_ms += duration_ms
+
+
+def ticks(driver):
+    """The records of each tick until nothing is due."""
+    written = []
+    while (deadline_ms := driver.shard.next_deadline_ms()) is not None and deadline_ms <= driver.monotonic_ms:
+        written.append(tick(driver))
+        assert len(written) < 1_000
+    return written
+
+
+def committed(driver):
+    return {group: len(topics["t"]) for group, topics in driver.shard._state.offsets.visible.groups.items()}
+
+
+def test_pieces_are_a_copy():
+    items = dict.fromkeys(range(5))
+    found = []
+    for piece in pieces(items, 2):
+        found.append(piece)
+        items.pop(piece[-1])
+    assert found == [[0, 1], [2, 3], [4]]
+
+
+# -- expiry of offsets -------------------------------------------------------------------------------------------------
+
+
+def test_offsets_expire_in_steps(driver):
+    for number in range(50):
+        commit(driver, f"g{number}")
+    let_pass(driver, RETENTION_MS)
+    written = ticks(driver)
+    assert len(written) >= 50 * 2 // STEP
+    assert max(written) <= 2 * STEP
+    assert sum(written) == 2 * 50, "an offset and a group each"
+    assert not driver.shard._state.groups
+    assert driver.shard.next_deadline_ms() == driver.monotonic_ms + CHECK_MS
+
+
+def test_what_is_committed_between_two_steps_does_not_expire(driver):
+    for number in range(50):
+        commit(driver, f"g{number}")
+    let_pass(driver, RETENTION_MS)
+    tick(driver)
+    commit(driver, "g49", 3)
+    commit(driver, "new")
+    ticks(driver)
+    assert committed(driver) == {"g49": 3, "new": 1}
+    assert set(driver.shard._state.groups) == {"g49", "new"}
+
+
+def test_a_group_with_many_offsets_expires_in_pieces(driver):
+    commit(driver, "g", 35)
+    let_pass(driver, RETENTION_MS)
+    assert ticks(driver) == [10, 10, 10, 6]
+    assert not driver.shard._state.groups
+
+
+def test_a_search_ends_although_its_records_are_refused(driver):
+    commit(driver, "g", 35)
+    let_pass(driver, RETENTION_MS)
+    for _ in range(20):
+        if driver.shard.next_deadline_ms() > driver.monotonic_ms:
+            break
+        driver.refused = ErrorCode.NOT_ENOUGH_REPLICAS
+        assert tick(driver) == 0
+    driver.refused = None
+    assert driver.shard.next_deadline_ms() == driver.monotonic_ms + CHECK_MS
+    assert committed(driver) == {"g": 35}
+    driver.wait(CHECK_MS)
+    assert committed(driver) == {}
+
+
+# -- deletion of topics ------------------------------------------------------------------------------------------------
+
+
+def delete_topic(driver):
+    driver.take(driver.shard.topics_deleted([("t", OLD_ID)], driver.now_ms))
+
+
+def test_the_offsets_of_a_topic_are_deleted_in_steps(driver):
+    for number in range(50):
+        commit(driver, f"g{number}")
+    before = len(driver.log)
+    delete_topic(driver)
+    assert len(driver.log) - before <= STEP
+    assert driver.shard.topics_being_deleted() == [("t", OLD_ID)]
+    commit(driver, "g49", 2, NEW_ID)
+    commit(driver, "late", 2, NEW_ID)
+    written = ticks(driver)
+    assert max(written) <= STEP
+    assert committed(driver) == {"g49": 2, "late": 2}
+    assert driver.shard.topics_being_deleted() == []
+
+
+def test_a_deletion_of_which_a_step_is_refused_begins_anew(driver):
+    for number in range(50):
+        commit(driver, f"g{number}")
+    delete_topic(driver)
+    driver.refused = ErrorCode.NOT_ENOUGH_REPLICAS
+    ticks(driver)
+    assert driver.shard.topics_being_deleted() == [("t", OLD_ID)]
+    driver.wait(topic_deletion.RETRY_PAUSE_MS)
+    assert committed(driver) == {}
+    assert driver.shard.topics_being_deleted() == []
+
+
+# -- members -----------------------------------------------------------------------------------------------------------
+
+
+def join_all(driver, count):
+    """Groups of one member each, whose sessions end at the same time; member ids by group."""
+    for number in range(count):
+        request = JoinGroupRequest(
+            group_id=f"g{number}", session_timeout_ms=SESSION_MS, rebalance_timeout_ms=60_000,
+            protocol_type="consumer", protocols=[JoinGroupRequestProtocol(name="r", metadata=subscription(["t"]))],
+        )  # fmt: skip
+        driver.call("join_group", f"g{number}", request, 3)
+    driver.wait(3_000)
+    return {group: driver.answered[group].member_id for group in (f"g{number}" for number in range(count))}
+
+
+def test_sessions_that_end_together_end_a_few_at_a_time(driver):
+    members = join_all(driver, 50)
+    let_pass(driver, SESSION_MS)
+    tick(driver)
+    groups = driver.shard._state.groups
+    empty = [group for group in members if groups[group].state is EMPTY]
+    assert 0 < len(empty) <= DEADLINES_PER_TICK
+    beat = HeartbeatRequest(group_id="g49", member_id=members["g49"], generation_id=1)
+    driver.call("heartbeat", "beat", beat, 4)
+    assert driver.answered["beat"].error_code == ErrorCode.NONE
+    ticks(driver)
+    assert [group for group in members if groups[group].state is not EMPTY] == ["g49"], "it was heard of in between"
+
+
+def test_a_shard_is_loaded_in_steps(driver):
+    for number in range(1_000):
+        commit(driver, f"g{number}")
+    shard = driver.new_shard()
+    driver.replay_into(shard)
+    steps = shard.finish_loading(driver.now_ms)
+    assert len(list(steps)) == 5
+    assert shard.describe_groups(["g0"], RequestContext(api_version=5))[0].error_code == ErrorCode.NONE
+
+
+# -- transactions ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def transactions():
+    driver = TransactionDriver(TransactionSettings(transaction_version=2))
+    driver.load()
+    for number in range(50):
+        request = InitProducerIdRequest(transactional_id=f"x{number}", transaction_timeout_ms=SESSION_MS)
+        driver.call("init_producer_id", f"init {number}", request, 5)
+    return driver
+
+
+def begin(driver, number):
+    answer = driver.answered[f"init {number}"]
+    request = AddPartitionsToTxnRequest(
+        v3_and_below_transactional_id=f"x{number}",
+        v3_and_below_producer_id=answer.producer_id,
+        v3_and_below_producer_epoch=answer.producer_epoch,
+        v3_and_below_topics=[AddPartitionsToTxnRequestAddPartitionsToTxnTopic(name="t", partitions=[0])],
+    )
+    driver.call("add_partitions", f"begin {number} {len(driver.asked)}", request, 3)
+
+
+def states(driver):
+    return {state.transaction_state for state in driver.shard.describe([f"x{number}" for number in range(50)])}
+
+
+def test_transactions_are_aborted_one_in_a_step(transactions):
+    for number in range(50):
+        begin(transactions, number)
+    assert states(transactions) == {"Ongoing"}
+    let_pass(transactions, SESSION_MS + transactions.settings.abort_timed_out_interval_ms)
+    written = ticks(transactions)
+    assert max(written) == 2, "the decision and, since its marker is written at once, the end"
+    assert states(transactions) == {"CompleteAbort"}
+
+
+def test_transactional_ids_expire_in_steps(transactions):
+    settings = transactions.settings
+    let_pass(transactions, settings.transactional_id_expiration_ms + settings.remove_expired_interval_ms)
+    while tick(transactions) == 0:
+        pass
+    begin(transactions, 49)
+    written = ticks(transactions)
+    assert max(written) <= STEP
+    assert list(transactions.shard._state.transactions) == ["x49"], "it was used in between"

@@ -1,0 +1,15 @@
+"""Threads and long work on a `Clock`, for tests of the parts that use them."""
+
+from odradek.log.background import run_inline
+from odradek.server.slices import Slices
+
+
+def background(clock, slice_s=1.0):
+    """Arguments of a coordinator runtime: the work of a thread is done in the next iteration, long work at once.
+
+    With `slice_s=0` every step of long work is an iteration of its own.
+    """
+    return {
+        "slices": Slices(clock, clock.seconds, slice_s),
+        "run_in_thread": lambda work, done: clock.callLater(0, run_inline, work, done),
+    }

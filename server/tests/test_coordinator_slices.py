@@ -1,0 +1,233 @@
+"""Requests and deadlines that concern many groups or producers: in slices, between which other requests are decided."""
+
+from types import SimpleNamespace
+
+import pytest
+from twisted.internet.defer import Deferred
+
+from odradek.coordinator import topic_deletion
+from odradek.coordinator.phase import Phase
+from odradek.coordinator.record_types import group_metadata_tombstone
+from odradek.coordinator.result import Effects
+from odradek.log.filesystem import DiskFullError
+from odradek.protocol import codec
+from odradek.protocol.errors import ErrorCode
+from odradek.protocol.messages.delete_groups import DeleteGroupsRequest
+from odradek.protocol.messages.describe_groups import DescribeGroupsRequest
+from odradek.protocol.messages.describe_producers import (
+    DescribeProducersRequest,
+    DescribeProducersRequestTopicRequest,
+    DescribeProducersResponse,
+)
+from odradek.protocol.messages.list_groups import ListGroupsRequest
+from odradek.server import coordinator_runtime
+from odradek.server.handlers import groups, producers
+from odradek.server.tests.test_coordinator_writes import OFFSETS, OLD_ID, SESSION_MS, World
+
+GROUPS = 50
+
+
+class SlicedWorld(World):
+    """Every step of long work is an iteration of its own."""
+
+    def __init__(self):
+        super().__init__(slice_s=0)
+
+    def iterate(self):
+        """One reactor iteration."""
+        calls, self.clock.calls = self.clock.calls, []
+        for call in calls:
+            if call.getTime() <= self.clock.seconds():
+                call.called = 1
+                call.func(*call.args, **call.kw)
+            else:
+                self.clock.calls.append(call)
+        self.clock._sortCalls()
+
+    def iterate_until(self, is_over):
+        for count in range(1_000):
+            if is_over():
+                return count
+            self.iterate()
+        raise AssertionError("no end")
+
+    def state(self, group="g"):
+        answers = self.ask(groups.describe_groups, DescribeGroupsRequest(groups=[group]), 5)
+        self.clock.advance(0)
+        return answers[0].groups[0].group_state
+
+    def commit_all(self):
+        for number in range(GROUPS):
+            self.commit(number, f"g{number}")
+        self.follow()
+
+
+@pytest.fixture
+def world():
+    return SlicedWorld()
+
+
+NAMES = [f"g{number}" for number in range(GROUPS)]
+
+
+def committed(world):
+    return sorted(world.groups.shard(0)._state.offsets.visible.groups, key=lambda name: int(name[1:]))
+
+
+# -- DeleteGroups ------------------------------------------------------------------------------------------------------
+
+
+def test_groups_are_deleted_in_slices_and_each_is_looked_at_in_its_own(world):
+    world.commit_all()
+    answers = world.ask(groups.delete_groups, DeleteGroupsRequest(groups_names=[*NAMES, "none", *NAMES]), 2)
+    before = world.offsets.log.log_end_offset
+    world.iterate()
+    world.iterate()
+    assert 0 < world.offsets.log.log_end_offset - before <= 2 * 2 * 8
+    world.join(group_id="g49", version=3)
+    for _ in range(50):
+        world.iterate()
+    assert not answers, "the tombstones are not replicated"
+    world.follow()
+    world.iterate()
+    codes = {row.group_id: row.error_code for row in answers[0].results}
+    assert len(codes) == GROUPS + 1
+    assert codes.pop("none") == ErrorCode.GROUP_ID_NOT_FOUND
+    assert codes.pop("g49") == ErrorCode.NON_EMPTY_GROUP
+    assert set(codes.values()) == {0}
+    assert committed(world) == ["g49"]
+
+
+def test_groups_are_deleted_although_the_client_is_gone(world):
+    world.commit_all()
+    outcome = groups.delete_groups(
+        world, SimpleNamespace(api_version=2), DeleteGroupsRequest(groups_names=[*NAMES, "none"])
+    )
+    assert isinstance(outcome, Deferred)
+    outcome.addErrback(lambda failure: None)
+    outcome.cancel()
+    for _ in range(50):
+        world.iterate()
+    world.follow()
+    assert committed(world) == []
+
+
+def test_groups_are_listed_and_described_in_slices(world):
+    world.commit_all()
+    listed = world.ask(groups.list_groups, ListGroupsRequest(), 5)
+    described = world.ask(groups.describe_groups, DescribeGroupsRequest(groups=NAMES), 5)
+    assert not described
+    assert world.iterate_until(lambda: described and listed) >= GROUPS - 1
+    assert sorted(group.group_id for group in listed[0].groups) == sorted(NAMES)
+    assert [group.group_id for group in described[0].groups] == NAMES
+
+
+def test_a_group_that_is_deleted_while_groups_are_listed_is_left_out(world, monkeypatch):
+    world.commit_all()
+    monkeypatch.setattr("odradek.coordinator.group_admin.pieces", lambda items: iter([[group] for group in items]))
+    listed = world.ask(groups.list_groups, ListGroupsRequest(), 5)
+    world.delete_group("g49")
+    world.iterate_until(lambda: listed)
+    assert sorted(group.group_id for group in listed[0].groups) == sorted(set(NAMES) - {"g49"})
+
+
+def test_a_shard_that_is_given_up_while_groups_are_listed(world, monkeypatch):
+    world.commit_all()
+    monkeypatch.setattr("odradek.coordinator.group_admin.pieces", lambda items: iter([[group] for group in items]))
+    listed = world.ask(groups.list_groups, ListGroupsRequest(), 5)
+    world.groups.resign(0)
+    world.iterate_until(lambda: listed)
+    assert [group.group_id for group in listed[0].groups] == ["g0"]
+
+
+# -- deadlines ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_heartbeat_that_arrived_while_the_broker_was_held_up_saves_the_member(world):
+    member_id = world.join_alone()
+    world.sync(member_id)
+    world.follow()
+    world.iterate()
+    codes = []
+    world.clock.callLater(SESSION_MS / 1000 + 1, lambda: codes.append(world.heartbeat(member_id, 1)))
+    world.clock.rightNow += SESSION_MS / 1000 + 5
+    world.iterate()
+    world.clock.advance(0)
+    assert codes == [ErrorCode.NONE]
+    assert world.state() == "Stable"
+    world.wait(SESSION_MS)
+    assert world.state() != "Stable"
+
+
+def test_a_deadline_that_fails_is_reported_and_the_others_take_effect(world, monkeypatch, caplog):
+    member_id = world.join_alone()
+    world.sync(member_id)
+    world.follow()
+
+    def fail(effects, now_ms):
+        raise RuntimeError("defect")
+
+    world.groups.shard(0)._state.timers.schedule(("defect",), 1_000, fail)
+    world.groups._set_alarm(world.groups._led[0])
+    world.wait(2_000)
+    assert "please report it" in caplog.text
+    world.wait(SESSION_MS)
+    assert world.state() == "Empty"
+
+
+# -- deletion of topics ------------------------------------------------------------------------------------------------
+
+
+def test_a_deletion_that_is_under_way_goes_on_after_the_shard_is_loaded_anew(world, monkeypatch):
+    """Another result is written in part meanwhile."""
+    monkeypatch.setattr(topic_deletion, "OFFSETS_PER_STEP", 10)
+    monkeypatch.setattr(coordinator_runtime, "_RECORDS_PER_BATCH", 1)
+    world.commit_all()
+    world.recreate_topic()
+    assert world.groups.shard(0).topics_being_deleted() == [("t", OLD_ID)]
+    append = world.offsets._leader_log.append_as_leader
+    attempts = []
+
+    def append_once(*args, **how):
+        attempts.append(args)
+        if len(attempts) > 1:
+            raise DiskFullError("/d", "no room")
+        return append(*args, **how)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(world.offsets._leader_log, "append_as_leader", append_once)
+        world.groups.run_on(0, lambda shard, token, now_ms: _two_records())
+    assert world.groups.shard(0).phase is Phase.LOADING
+    world.clock.advance(0)
+    world.follow()
+    assert committed(world) == []
+
+
+def _two_records():
+    effects = Effects()
+    effects.is_atomic = False
+    effects.records += [group_metadata_tombstone("unknown")] * 2
+    return effects.result()
+
+
+# -- DescribeProducers -------------------------------------------------------------------------------------------------
+
+
+def test_producers_are_described_as_of_one_moment_and_encoded_in_steps(world):
+    state = world.offsets.log.producer_state
+    for producer_id in range(2_000):
+        state.add_data(producer_id, 1, 7, producer_id, producer_id, 50, is_transactional=True)
+    topic = DescribeProducersRequestTopicRequest(name=OFFSETS, partition_indexes=[0, 0])
+    answers = world.ask(producers.describe_producers, DescribeProducersRequest(topics=[topic]), 0)
+    for producer_id in range(2_000):
+        state.add_data(producer_id, 2, 8, producer_id, producer_id, 50, is_transactional=True)
+    assert world.iterate_until(lambda: answers) >= 2
+    out = bytearray()
+    steps = sum(1 for _ in codec.step_encoder(DescribeProducersResponse, 0)(answers[0], out, []))
+    assert steps > 10
+    first, second = codec.decode(DescribeProducersResponse, 0, bytes(out)).topics[0].partitions
+    assert first == second
+    rows = first.active_producers
+    assert [row.producer_id for row in rows] == list(range(2_000))
+    assert {(row.producer_epoch, row.last_sequence, row.last_timestamp) for row in rows} == {(1, 7, 50)}
+    assert [row.current_txn_start_offset for row in rows] == list(range(2_000))

@@ -1,0 +1,229 @@
+"""Requests about many topics, partitions or groups: handled in bounded steps, with the same result as in one."""
+
+from types import SimpleNamespace
+
+import pytest
+from twisted.internet.task import Clock
+
+from odradek.coordinator.settings import GroupSettings
+from odradek.log.tests.managers import append
+from odradek.protocol import codec
+from odradek.protocol.errors import ErrorCode
+from odradek.protocol.messages import delete_records as dr
+from odradek.protocol.messages import describe_configs as dc
+from odradek.protocol.messages import describe_log_dirs as dld
+from odradek.protocol.messages import describe_topic_partitions as dtp
+from odradek.protocol.messages import find_coordinator as fc
+from odradek.protocol.messages import offset_commit as oc
+from odradek.protocol.messages import offset_fetch as of
+from odradek.protocol.messages import offset_for_leader_epoch as epochs
+from odradek.replication.tests.support import Cluster
+from odradek.replication.tests.test_topic_admin import create, new
+from odradek.replication.topic_names import GROUP_METADATA_TOPIC
+from odradek.server.group_coordinators import GroupCoordinatorRuntime
+from odradek.server.handlers import (
+    configs,
+    delete_records,
+    find_coordinator,
+    group_offsets,
+    list_offsets,
+    log_dirs,
+    topic_partitions,
+)
+from odradek.server.request import RequestContext
+from odradek.server.slices import ROWS_PER_STEP
+from odradek.server.tests.background import background
+
+PARTITIONS = 300
+
+
+class World:
+    """A broker with topics t and u; each step of work is a slice of its own."""
+
+    def __init__(self):
+        self.clock = Clock()
+        shared = background(self.clock, slice_s=0)
+        self.slices = shared["slices"]
+        self.reactor = self.clock
+        cluster = self.cluster = Cluster()
+        self.metadata, self.replicas = cluster.image, cluster.replicas
+        self.config_describer = cluster.describer
+        self.logs = cluster.replicas._logs
+        self.config = SimpleNamespace(max_request_partition_size_limit=2000)
+        create(cluster, new("t", PARTITIONS), new("u", 3), new(GROUP_METADATA_TOPIC, 1))
+        self.groups = GroupCoordinatorRuntime(
+            GroupSettings(), reactor=self.clock, now_ms=lambda: 0, monotonic_ms=lambda: 0,
+            random_uuid=lambda: "id", partition_count=lambda: 1, load_buffer_bytes=1 << 20, **shared,
+        )  # fmt: skip
+        self.groups.lead(self.replicas.get(GROUP_METADATA_TOPIC, 0))
+        self.iterate()
+
+    def iterate(self):
+        count = 0
+        while self.clock.calls and self.clock.calls[0].getTime() <= self.clock.seconds():
+            call = self.clock.calls.pop(0)
+            call.func(*call.args)
+            count += 1
+        return count
+
+    def ask(self, handler, request, version=None):
+        """The number of slices and the response, as a client gets it."""
+        version = request.last_version if version is None else version
+        context = RequestContext("host", "PLAINTEXT")
+        context.api_version = version
+        outcome = handler(self, context, request)
+        answers = []
+        if hasattr(outcome, "addBoth"):
+            outcome.addBoth(answers.append)
+        else:
+            answers.append(outcome)
+        steps = self.iterate() + 1
+        (response,) = answers
+        out = bytearray()
+        encoding = codec.step_encoder(type(response), version)(response, out, [])
+        steps += sum(1 for _ in encoding)
+        return steps, codec.decode(type(response), version, bytes(out))
+
+
+@pytest.fixture(scope="module")
+def world():
+    return World()
+
+
+LEAST = PARTITIONS // ROWS_PER_STEP
+
+
+def test_offset_for_leader_epoch(world):
+    asked = [
+        epochs.OffsetForLeaderEpochRequestOffsetForLeaderPartition(partition=n, leader_epoch=0)
+        for n in range(PARTITIONS + 1)
+    ]
+    topics = [epochs.OffsetForLeaderEpochRequestOffsetForLeaderTopic(topic="t", partitions=asked)]
+    steps, response = world.ask(
+        list_offsets.offset_for_leader_epoch, epochs.OffsetForLeaderEpochRequest(topics=topics)
+    )
+    assert steps > LEAST
+    found = response.topics[0].partitions
+    assert [row.partition for row in found] == list(range(PARTITIONS + 1))
+    assert [row.error_code for row in found[-2:]] == [0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+
+
+def test_delete_records(world):
+    append(world.replicas.get("u", 0).log, *[b"x"] * 10)
+    asked = [
+        dr.DeleteRecordsRequestDeleteRecordsPartition(partition_index=n % 4, offset=n // 400) for n in range(2000)
+    ]
+    topics = [dr.DeleteRecordsRequestDeleteRecordsTopic(name=name, partitions=asked) for name in ("u", "u", "none")]
+    steps, response = world.ask(
+        delete_records.delete_records, dr.DeleteRecordsRequest(topics=topics, timeout_ms=1000)
+    )
+    assert steps > 6000 // ROWS_PER_STEP
+    # Of a partition that is named more than once, the last offset counts, as in Apache Kafka.
+    found = {
+        topic.name: [(row.partition_index, row.error_code, row.low_watermark) for row in topic.partitions]
+        for topic in response.topics
+    }
+    out_of_range, unknown = ErrorCode.OFFSET_OUT_OF_RANGE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert found == {
+        "u": [(0, 0, 4), (1, out_of_range, -1), (2, out_of_range, -1), (3, unknown, -1)],
+        "none": [(n, unknown, -1) for n in range(4)],
+    }
+
+
+def test_find_coordinator(world):
+    keys = [f"group-{n}" for n in range(1000)]
+    request = fc.FindCoordinatorRequest(key_type=0, coordinator_keys=keys)
+    steps, response = world.ask(find_coordinator.find_coordinator, request)
+    assert steps > 1000
+    assert [row.key for row in response.coordinators] == keys
+
+
+def test_describe_configs(world):
+    resources = [
+        dc.DescribeConfigsRequestDescribeConfigsResource(
+            resource_type=2, resource_name="t", configuration_keys=None
+        )
+    ] * 10 + [
+        dc.DescribeConfigsRequestDescribeConfigsResource(resource_type=4, resource_name="1", configuration_keys=None)
+    ]
+    request = dc.DescribeConfigsRequest(resources=resources, include_synonyms=True, include_documentation=True)
+    steps, response = world.ask(configs.describe_configs, request)
+    entries = sum(len(result.configs) for result in response.results)
+    assert entries > 300
+    assert steps > entries // codec.STEP_ELEMENTS
+
+
+def test_describe_log_dirs(world):
+    steps, response = world.ask(log_dirs.describe_log_dirs, dld.DescribeLogDirsRequest(topics=None))
+    assert steps > LEAST
+    assert len([row for topic in response.results[0].topics for row in topic.partitions]) == PARTITIONS + 4
+    asked = [dld.DescribeLogDirsRequestDescribableLogDirTopic(topic="t", partitions=list(range(5, 10_000)))]
+    steps, response = world.ask(log_dirs.describe_log_dirs, dld.DescribeLogDirsRequest(topics=asked))
+    assert steps > 10_000 // ROWS_PER_STEP
+    assert len(response.results[0].topics[0].partitions) == PARTITIONS - 5
+
+
+def test_describe_topic_partitions(world):
+    names = [f"none-{n:05}" for n in range(5000, 0, -1)]
+    asked = [dtp.DescribeTopicPartitionsRequestTopicRequest(name=name) for name in ["u", *names, "t"]]
+    request = dtp.DescribeTopicPartitionsRequest(topics=asked, response_partition_limit=200)
+    steps, response = world.ask(topic_partitions.describe_topic_partitions, request)
+    assert steps > 5000 // ROWS_PER_STEP
+    assert [topic.name for topic in response.topics] == [*reversed(names), "t"]
+    assert (response.next_cursor.topic_name, response.next_cursor.partition_index) == ("t", 200)
+    request.cursor = dtp.DescribeTopicPartitionsRequestCursor(topic_name="t", partition_index=200)
+    _, response = world.ask(topic_partitions.describe_topic_partitions, request)
+    assert [(topic.name, len(topic.partitions)) for topic in response.topics] == [("t", 100), ("u", 3)]
+    assert response.next_cursor is None
+
+
+class TestOffsetFetch:
+    @pytest.fixture(autouse=True)
+    def committed(self, world):
+        partitions = [
+            oc.OffsetCommitRequestPartition(partition_index=n, committed_offset=n, committed_metadata="m")
+            for n in range(0, PARTITIONS, 2)
+        ]
+        few = [oc.OffsetCommitRequestPartition(partition_index=1, committed_offset=7)]
+        topics = [
+            oc.OffsetCommitRequestTopic(name="t", partitions=partitions),
+            oc.OffsetCommitRequestTopic(name="u", partitions=few),
+        ]
+        request = oc.OffsetCommitRequest(group_id="g", generation_id_or_member_epoch=-1, member_id="", topics=topics)
+        _, response = world.ask(group_offsets.offset_commit, request, 9)
+        assert {row.error_code for topic in response.topics for row in topic.partitions} == {0}
+
+    @pytest.mark.parametrize("version", [2, 7, 8, 9])
+    def test_all(self, world, version):
+        request = of.OffsetFetchRequest(group_id="g", topics=None)
+        if version >= 8:
+            request = of.OffsetFetchRequest(groups=[of.OffsetFetchRequestGroup(group_id="g", topics=None)] * 2)
+        steps, response = world.ask(group_offsets.offset_fetch, request, version)
+        assert steps > PARTITIONS // 2 // ROWS_PER_STEP
+        for topics in [group.topics for group in response.groups] if version >= 8 else [response.topics]:
+            assert [
+                (topic.name, [(row.partition_index, row.committed_offset) for row in topic.partitions])
+                for topic in topics
+            ] == [("t", [(n, n) for n in range(0, PARTITIONS, 2)]), ("u", [(1, 7)])]
+
+    @pytest.mark.parametrize("version", [1, 5, 9])
+    def test_named(self, world, version):
+        wanted = {"none": [0, 1], "t": list(range(PARTITIONS)), "u": [], "v": [5]}
+        if version >= 8:
+            topics = [of.OffsetFetchRequestTopics(name=name, partition_indexes=n) for name, n in wanted.items()]
+            request = of.OffsetFetchRequest(groups=[of.OffsetFetchRequestGroup(group_id="g", topics=topics)])
+        else:
+            topics = [of.OffsetFetchRequestTopic(name=name, partition_indexes=n) for name, n in wanted.items()]
+            request = of.OffsetFetchRequest(group_id="g", topics=topics)
+        steps, response = world.ask(group_offsets.offset_fetch, request, version)
+        assert steps > PARTITIONS // ROWS_PER_STEP
+        topics = response.groups[0].topics if version >= 8 else response.topics
+        assert {topic.name: [row.partition_index for row in topic.partitions] for topic in topics} == wanted
+        assert [row.committed_offset for row in topics[1].partitions] == [
+            -1 if n % 2 else n for n in range(PARTITIONS)
+        ]
+
+    def test_none(self, world):
+        groups = [of.OffsetFetchRequestGroup(group_id="other", topics=topics) for topics in (None, [])]
+        _, response = world.ask(group_offsets.offset_fetch, of.OffsetFetchRequest(groups=groups), 9)
+        assert [(group.group_id, group.error_code, group.topics) for group in response.groups] == [("other", 0, [])] * 2
