@@ -7,6 +7,8 @@ from twisted.internet.defer import fail, succeed
 from twisted.internet.task import Clock
 
 from odradek.properties import PropertyError
+from odradek.replication.broker_configs import BrokerConfigs
+from odradek.replication.cluster_metadata import ClusterMetadata
 from odradek.server.config import BrokerConfig
 from odradek.server.config.loading import config_of
 from odradek.server.connection_quotas import MOST_ACCEPTS, ConnectionQuotas, CreationRate
@@ -257,3 +259,15 @@ def test_a_configuration_keeps_what_listeners_have_of_their_own():
     assert config.replace({"num.partitions": "2"}).listener_limits == {("CLIENT", "max.connections"): 7}
     assert config.replace({name: None}).listener_limits == {}
     assert name in repr(config)
+
+
+def test_listeners_are_limited_by_dynamic_configurations_as_well():
+    name = "listener.name.client.max.connections"
+    configs = BrokerConfigs(1, BrokerConfig({name: "7", "listeners": "PLAINTEXT://127.0.0.1:1"}), ClusterMetadata())
+    limits = [
+        configs.resolve(default, own).listener_limits["CLIENT", "max.connections"]
+        for default, own in (({}, {}), ({name: "5"}, {}), ({name: "5"}, {name: "3"}))
+    ]
+    assert limits == [7, 5, 3]
+    with pytest.raises(PropertyError):
+        configs.resolve({name: "0"}, {})
