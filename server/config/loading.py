@@ -103,7 +103,9 @@ def _checked(values: Mapping[str, str]) -> BrokerConfig:
     valid: dict[str, str] = {}
     for name, text in values.items():
         try:
-            declared[name].parse(text)
+            # Those of one listener are parsed by the configuration itself.
+            if name in declared:
+                declared[name].parse(text)
         except PropertyError as error:
             errors.append(error)
         else:
