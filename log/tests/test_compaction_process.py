@@ -168,7 +168,9 @@ def test_a_small_log_of_many_records_is_compacted_by_a_process(tmp_path, workers
     fill(log)
     many = empty_batch(read_header(build_batch([(T0, b"k", b"v", ())]))._replace(last_offset_delta=70_000))
     log.append_as_leader(memoryview(many), leader_epoch=0, now_ms=T0, origin=Origin.COORDINATOR)
+    log.update_high_watermark(log.log_end_offset)
     roll(log)
+    log.flush(T0)
     assert log.size_bytes < 256 * 1024
     clean(manager)
     assert len(workers.started) == 1
