@@ -36,7 +36,7 @@ from odradek.coordinator import (
     transactional_offsets,
 )
 from odradek.coordinator.group import DEAD, Group
-from odradek.coordinator.offsets import NO_PRODUCER_ID
+from odradek.coordinator.offsets import NO_PRODUCER_ID, OffsetStore
 from odradek.coordinator.phase import Phase
 from odradek.coordinator.record_types import (
     OffsetChange,
@@ -195,17 +195,23 @@ class GroupShard:
         *,
         require_stable: bool,
         topic_id: Callable[[str], bytes] = lambda name: ZERO_UUID,
+        offsets: OffsetStore | None = None,
     ) -> OffsetFetchResponseGroup:
         """OffsetFetch 1-10 for one group, in the shape that `offset_requests` gives every version.
 
-        `topic_id` gives the id of the topic that has a name now, ZERO_UUID if there is none.
+        `topic_id` gives the id of the topic that has a name now, ZERO_UUID if there is none. `offsets` is what
+        `copy_offsets` gave, where the request is a part of a larger one.
         """
         error = self._gate()
         if error:
             return responses.offset_fetch_error(request, error, context.api_version)
         return offset_commands.fetch_offsets(
-            self._state, request, require_stable=require_stable, topic_id=topic_id
+            offsets or self._state.offsets, request, require_stable=require_stable, topic_id=topic_id
         )
+
+    def copy_offsets(self, group_id: str) -> OffsetStore:
+        """A group's offsets as of now, for a fetch that takes several steps."""
+        return self._state.offsets.copy_of_group(group_id)
 
     def topics_with_offsets(self, group_id: str) -> dict[str, list[int]] | None:
         """Return the partitions by topic that a group has offsets of; None if the shard serves no requests."""

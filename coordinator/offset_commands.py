@@ -9,7 +9,7 @@ from functools import lru_cache, partial
 
 from odradek.coordinator import rebalance
 from odradek.coordinator.group import COMPLETING_REBALANCE, DEAD, EMPTY, PREPARING_REBALANCE, STABLE, Group
-from odradek.coordinator.offsets import CommittedOffset
+from odradek.coordinator.offsets import CommittedOffset, OffsetStore
 from odradek.coordinator.partitioning import utf16_length
 from odradek.coordinator.record_types import (
     OffsetCommitValue,
@@ -133,7 +133,7 @@ def _check_commit(state: ShardState, request: OffsetCommitRequest, context: Requ
 
 
 def fetch_offsets(
-    state: ShardState,
+    offsets: OffsetStore,
     request: OffsetFetchRequestGroup,
     *,
     require_stable: bool,
@@ -144,7 +144,7 @@ def fetch_offsets(
     `topic_id` gives the id of the topic that has a name now, ZERO_UUID if there is none: the offsets of its
     predecessor may still be there.
     """
-    group_id, offsets = request.group_id, state.offsets
+    group_id = request.group_id
     if request.topics is None:
         held = offsets.replicated_of_group(group_id)
         wanted = [(topic, ZERO_UUID, partitions) for topic, partitions in held.items()]

@@ -169,6 +169,16 @@ class OffsetStore:
         changes = self._unreplicated.get(group_id, {}).get((topic, partition))
         return changes[0].visible if changes else self.visible.get(group_id, topic, partition)
 
+    def copy_of_group(self, group_id: str) -> "OffsetStore":
+        """What clients get of one group now, whatever changes later. A transaction's offsets are seen together."""
+        copied = OffsetStore()
+        visible = self.visible.of_group(group_id)
+        copied.visible.groups[group_id] = {topic: partitions.copy() for topic, partitions in visible.items()}
+        copied._open[group_id] = self._open.get(group_id, {}).copy()
+        unreplicated = self._unreplicated.get(group_id, {})
+        copied._unreplicated[group_id] = {key: changes.copy() for key, changes in unreplicated.items()}
+        return copied
+
     def replicated_of_group(self, group_id: str) -> dict[str, list[int]]:
         """Topics and partitions with a committed offset that is replicated."""
         found = {topic: dict.fromkeys(partitions) for topic, partitions in self.visible.of_group(group_id).items()}

@@ -65,9 +65,10 @@ class Completion:
         raise NotImplementedError
 
     def timed_out(self, effects: "Effects", error: ErrorCode, now_ms: int) -> None:
-        """The records are applied, but not replicated in time: answer who waits for that, and undo nothing.
+        """The records are in the log, but not replicated in time: answer who waits for that, and undo nothing.
 
-        Neither `written` nor `failed` is called afterwards. `error` is the one that clients are told.
+        `error` is the one that clients are told. In a group shard neither `written` nor `failed` is called afterwards;
+        in a transaction shard one of them is, for what was decided, and answers nobody.
         """
 
 

@@ -213,3 +213,11 @@ class _Decision(Completion):
             self.transaction.transactional_id, STATE_NAMES[self.change.state], error.name,
         )  # fmt: skip
         self.answer(effects, error, NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
+
+    def timed_out(self, effects: Effects, error: ErrorCode, now_ms: int) -> None:
+        self.answer(effects, error, NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
+        self.answer = _answer_nobody
+
+
+def _answer_nobody(effects: Effects, error: ErrorCode, producer_id: int, producer_epoch: int) -> None:
+    pass

@@ -17,6 +17,7 @@ class TransactionSettings:
         "remove_expired_interval_ms",
         "transaction_version",
         "transactional_id_expiration_ms",
+        "write_timeout_ms",
     )
 
     def __init__(
@@ -30,6 +31,7 @@ class TransactionSettings:
         is_two_phase_commit_enabled: bool = False,
         marker_retry_backoff_ms: int = 100,
         marker_retry_backoff_max_ms: int = 10_000,
+        write_timeout_ms: int = 30_000,
     ) -> None:
         self.transaction_version = transaction_version
         self.max_timeout_ms = max_timeout_ms
@@ -39,3 +41,4 @@ class TransactionSettings:
         self.is_two_phase_commit_enabled = is_two_phase_commit_enabled
         self.marker_retry_backoff_ms = marker_retry_backoff_ms
         self.marker_retry_backoff_max_ms = marker_retry_backoff_max_ms
+        self.write_timeout_ms = write_timeout_ms

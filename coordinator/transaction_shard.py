@@ -261,6 +261,18 @@ class TransactionShard:
             completion.failed(effects, _client_error(error), now_ms)
         return effects.result()
 
+    def on_write_timed_out(self, result: Result, now_ms: int) -> Result:
+        """The result's records are not replicated in time: answer what waits for them; returns what follows.
+
+        The decision stands, and others wait for it. `on_written` or `on_write_failed` still follows, with this result
+        less its replies.
+        """
+        effects = Effects()
+        effects.replies.extend(result.replies)
+        for completion in result.completions:
+            completion.timed_out(effects, _client_error(ErrorCode.REQUEST_TIMED_OUT), now_ms)
+        return effects.result()
+
     def replay(self, key: bytes, value: bytes | None, offset: int = -1, producer_id: int = NO_PRODUCER_ID) -> None:
         """Apply one record of the partition; `producer_id` is of no meaning here.
 

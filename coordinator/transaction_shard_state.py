@@ -50,7 +50,7 @@ class TransactionShardState:
 class ChangeAnswered(Completion):
     """Answers the request that a change came from, by `answer`, with NONE or with what went wrong."""
 
-    __slots__ = ("answer", "change", "token", "transaction")
+    __slots__ = ("answer", "change", "is_answered", "token", "transaction")
 
     def __init__(
         self, transaction: Transaction, change: Change, token: Token, answer: Callable[[ErrorCode], Response]
@@ -59,13 +59,22 @@ class ChangeAnswered(Completion):
         self.change = change
         self.token = token
         self.answer = answer
+        self.is_answered = False
 
     def written(self, effects: Effects, now_ms: int) -> None:
-        effects.reply(self.token, self.answer(ErrorCode.NONE))
+        self._reply(effects, ErrorCode.NONE)
 
     def failed(self, effects: Effects, error: ErrorCode, now_ms: int) -> None:
         self.transaction.abandon(self.change)
-        effects.reply(self.token, self.answer(error))
+        self._reply(effects, error)
+
+    def timed_out(self, effects: Effects, error: ErrorCode, now_ms: int) -> None:
+        self._reply(effects, error)
+
+    def _reply(self, effects: Effects, error: ErrorCode) -> None:
+        if not self.is_answered:
+            self.is_answered = True
+            effects.reply(self.token, self.answer(error))
 
 
 def completion_key(transactional_id: str) -> Key:

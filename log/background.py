@@ -1,7 +1,8 @@
 """Work that is due at a time, in small steps, with whatever blocks handed to a thread.
 
-The owner of the clock calls `run_due(now_ms)` and comes again at the time it returns. Blocking work goes through a
-`RunInThread`: the server gives Twisted's thread pool, tests and tools run it at once.
+`Schedule` has the monotonic clock and is given delays. Its owner calls `run_due(now_ms)`, with the wall clock, which is
+what records are compared with, and calls again after the time it returns. Blocking work goes through a `RunInThread`:
+the server gives Twisted's thread pool, tests and tools run it at once.
 """
 
 import heapq
@@ -38,8 +39,18 @@ def run_inline(work: Callable[[], None], done: Done) -> None:
         done(None)
 
 
+def drain(items: list[Item]) -> Iterator[Item]:
+    """The items in their order, each of which is let go when the next one is taken: a log may be deleted meanwhile."""
+    items.reverse()
+    while items:
+        yield items.pop()
+
+
 class Job:
-    """Something done again and again. `step(now_ms)` does a small part; whether there is more to do at once."""
+    """Something done again and again. `step(now_ms)` does a small part; whether there is more to do at once.
+
+    `due_ms` is on the schedule's monotonic clock, `now_ms` the wall clock.
+    """
 
     __slots__ = ("due_ms", "interval_ms", "step")
 
@@ -73,7 +84,7 @@ class Sweep(Generic[Item]):
 
     def __call__(self, now_ms: int) -> bool:
         if self._remaining is None:
-            self._remaining = iter(self._items())
+            self._remaining = drain(self._items())
         end_s = self._monotonic() + STEP_S
         for _ in range(self._visits):
             try:
@@ -91,41 +102,48 @@ class Sweep(Generic[Item]):
 
 
 class Schedule:
-    """Jobs, and actions that are done once at their time. `monotonic` is the clock that steps are timed by."""
+    """Jobs, and actions that are done once at their time, by the monotonic clock in seconds.
 
-    def __init__(self, monotonic: Callable[[], float] = lambda: 0.0) -> None:
+    A step of the wall clock neither delays nor hastens them.
+    """
+
+    def __init__(self, monotonic: Callable[[], float]) -> None:
         self._monotonic = monotonic
         self.jobs: list[Job] = []
         self._once: list[tuple[int, int, Callable[[], None]]] = []
         self._added = 0
 
-    def add(self, step: Callable[[int], bool], interval_ms: int, first_due_ms: int) -> Job:
-        job = Job(step, interval_ms, first_due_ms)
+    def add(self, step: Callable[[int], bool], interval_ms: int, first_delay_ms: int) -> Job:
+        job = Job(step, interval_ms, self._monotonic_ms() + first_delay_ms)
         self.jobs.append(job)
         return job
 
-    def once(self, due_ms: int, action: Callable[[], None]) -> None:
+    def once(self, delay_ms: int, action: Callable[[], None]) -> None:
         self._added += 1
-        heapq.heappush(self._once, (due_ms, self._added, action))
+        heapq.heappush(self._once, (self._monotonic_ms() + delay_ms, self._added, action))
 
     def run_due(self, now_ms: int) -> int:
-        """Do what is due, what has waited longest first, for STEP_S and a step; when to come again.
+        """Do what is due, what has waited longest first, for STEP_S and a step; in how many ms to come again.
 
         What throws is logged; a job is left for its next time then.
         """
+        monotonic_ms = self._monotonic_ms()
         end_s = self._monotonic() + STEP_S
-        for job in sorted((job for job in self.jobs if job.due_ms <= now_ms), key=lambda job: job.due_ms):
+        for job in sorted((job for job in self.jobs if job.due_ms <= monotonic_ms), key=lambda job: job.due_ms):
             if not self._run_once_until(job.due_ms, end_s) or self._monotonic() > end_s:
-                return now_ms
-            job.due_ms = now_ms + max(job.interval_ms, _LEAST_INTERVAL_MS)
+                return 0
+            job.due_ms = monotonic_ms + max(job.interval_ms, _LEAST_INTERVAL_MS)
             if _done(job.step, now_ms):
-                job.due_ms = now_ms
-        if not self._run_once_until(now_ms, end_s):
-            return now_ms
+                job.due_ms = self._monotonic_ms()
+        if not self._run_once_until(monotonic_ms, end_s):
+            return 0
         dues = [job.due_ms for job in self.jobs]
         if self._once:
             dues.append(self._once[0][0])
-        return max(now_ms, min(dues, default=now_ms))
+        return max(0, min(dues, default=monotonic_ms) - self._monotonic_ms())
+
+    def _monotonic_ms(self) -> int:
+        return round(self._monotonic() * 1000)
 
     def _run_once_until(self, due_ms: int, end_s: float) -> bool:
         """Do the actions that are due; return whether there was time for all of them."""

@@ -16,7 +16,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from typing import Protocol
 
-from odradek.log.background import STEP_S, RunInThread
+from odradek.log.background import STEP_S, RunInThread, drain
 from odradek.log.cleanable import Target, find_target, first_dirty_offset, group_segments
 from odradek.log.compaction_run import (
     Cancelled,
@@ -80,7 +80,7 @@ class CleanerHost(Protocol):
         """Apply the log's start and retention."""
         ...
 
-    def remove_later(self, log: PartitionLog, deleted: list[DeletedSegment], now_ms: int) -> None: ...
+    def remove_later(self, log: PartitionLog, deleted: list[DeletedSegment]) -> None: ...
 
     def checkpoint_cleaned(self, path: str, done: Callable[[], None]) -> None:
         """Write the cleaner's `offsets` of a log directory, then call `done`."""
@@ -193,7 +193,7 @@ class Cleaner:
         self._sweep: Iterator[PartitionLog] | None = None
         self._found: list[Target] = []
         self._due: list[Target] = []
-        self._swept_ms = 0
+        self._swept_s = float("-inf")
         self._is_closed = False
 
     @property
@@ -213,7 +213,7 @@ class Cleaner:
         """Look for logs that are due, then begin with the dirtiest; whether there may be more to do at once."""
         if self._is_closed:
             return False
-        is_stale = now_ms - self._swept_ms >= self.backoff_ms
+        is_stale = self._monotonic() - self._swept_s >= self.backoff_ms / 1000
         if (self._sweep is not None or not self._due or is_stale) and not self._sweep_on(now_ms):
             return True
         has_begun = False
@@ -231,9 +231,9 @@ class Cleaner:
     def _sweep_on(self, now_ms: int) -> bool:
         """Look at some of the logs: delete what may go, note what is due. Whether all were looked at."""
         if self._sweep is None:
-            self._sweep = iter(self._host.all_logs())
+            self._sweep = drain(self._host.all_logs())
             self._found = []
-            self._swept_ms = now_ms
+            self._swept_s = self._monotonic()
         end_s = self._monotonic() + STEP_S
         for _ in range(_VISITS_PER_STEP):
             if self._monotonic() > end_s:
@@ -435,7 +435,7 @@ class Cleaner:
         def finish(error: Exception | None) -> None:
             if error is None:
                 # Not before: the names of what replaces them are durable only now.
-                self._host.remove_later(log, deleted, compaction.now_ms)
+                self._host.remove_later(log, deleted)
             if error is None and not compaction.is_cancelled:
                 self._next_group(compaction)
             else:

@@ -20,7 +20,7 @@ Failures = list[tuple[str, LogDirFailure | ShortageError]]
 
 
 def close_logs(
-    directories: Iterable[LogDirectory], logs: Sequence[PartitionLog], now_ms: int, run_all: RunAll, threads: int
+    directories: Iterable[LogDirectory], logs: Sequence[PartitionLog], monotonic_ms: int, run_all: RunAll, threads: int
 ) -> Failures:
     """Make all logs durable, so that the next start need not recover; return what failed. Blocks."""
     failures: Failures = []
@@ -55,7 +55,7 @@ def close_logs(
     run_all([guarded(log, task.run) for log, task in single], threads)
     for log, task in tasks:
         if log.log_directory not in lost and log not in undone:
-            guarded(log, lambda log=log, task=task: log.finish_close(task, now_ms))()  # type: ignore[misc]
+            guarded(log, lambda log=log, task=task: log.finish_close(task, monotonic_ms))()  # type: ignore[misc]
     return failures
 
 

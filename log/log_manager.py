@@ -68,6 +68,10 @@ _ANYWHERE: Final = 2**63 - 1
 logger = logging.getLogger(__name__)
 
 
+_TIDY_INTERVAL_MS = 1_000
+"""While a topic of many partitions is deleted, its log directory is tidied so often."""
+
+
 class AllLogDirsFailed(Exception):  # noqa: N818 - a state, named as in Kafka's documentation
     """No log directory can be used; str says why of each, on one line."""
 
@@ -96,9 +100,10 @@ class LogManager(LogUpkeep):
 
     `directories` are absolute paths. `topic_config` gives a topic's properties, None for a topic it does not know,
     which then has `default_config`. `random_bytes(n)` is the source of ids. `on_directory_failure(path, partitions)`
-    is called when a directory goes offline. `monotonic` (seconds) times recovery and, with `sleep`, paces compaction
-    in a thread; `start_compaction_worker` starts a process for it, without which all of it goes on in threads.
-    `run_compaction` gives compactions threads of their own; without it they take those of `run_in_thread`.
+    is called when a directory goes offline. `monotonic` (seconds) times the work behind the logs and, with `sleep`,
+    paces compaction in a thread; `now_ms` of the methods is the wall clock. `start_compaction_worker` starts a process
+    for compaction, without which all of it goes on in threads. `run_compaction` gives compactions threads of
+    their own; without it they take those of `run_in_thread`.
     """
 
     def __init__(
@@ -143,6 +148,7 @@ class LogManager(LogUpkeep):
         self._log_counts = dict.fromkeys(self.directories, 0)
         self._name_syncs = {path: self._name_sync(directory) for path, directory in self.directories.items()}
         self._untidy: set[str] = set()
+        self._tidied_ms: dict[str, int] = {}
         self.has_found_strays = False
         """True if `open` found partitions that the cluster does not have."""
 
@@ -167,7 +173,7 @@ class LogManager(LogUpkeep):
             for directory in self.directories.values():
                 directory.unlock()
             raise
-        self._plan(now_ms)
+        self._plan()
 
     def _check_identity(self) -> None:
         metas = {}
@@ -223,7 +229,7 @@ class LogManager(LogUpkeep):
             for entry, verdict in found:
                 path = f"{directory.path}/{entry.name}"
                 if entry.suffix == DELETE_SUFFIX:
-                    self._remove_tree_later(path, now_ms + self.default_config.file_delete_delay_ms)
+                    self._remove_tree_later(path, self.default_config.file_delete_delay_ms)
                 elif entry.suffix:
                     logger.warning("not serving directory=%s", path)
                 elif verdict is Verdict.SERVE:
@@ -305,6 +311,7 @@ class LogManager(LogUpkeep):
                     *key,
                     config,
                     now_ms=now_ms,
+                    monotonic_ms=self._monotonic_ms(),
                     is_clean=directory.was_clean,
                     log_start_offset=offsets[LOG_START_OFFSETS_FILE].get(key, 0),
                     recovery_point=offsets[RECOVERY_POINTS_FILE].get(key, 0),
@@ -318,7 +325,7 @@ class LogManager(LogUpkeep):
                     log.directory_unsynced()
                 if config.flush_before_acks and not directory.was_clean:
                     # What was found may be in memory only, and is about to be read.
-                    log.flush(now_ms)
+                    log.flush(self._monotonic_ms())
             except (LogDirFailure, DamagedLogError, MalformedFileError, ExhaustedError) as error:
                 failure = error
             except OSError as error:
@@ -456,6 +463,7 @@ class LogManager(LogUpkeep):
                 *key,
                 self._config_of(key[0]),
                 now_ms=now_ms,
+                monotonic_ms=self._monotonic_ms(),
                 is_clean=True,
                 producer_expiration_ms=self.settings.producer_id_expiration_ms,
                 choose_jitter_ms=self._choose_jitter_ms,
@@ -463,7 +471,7 @@ class LogManager(LogUpkeep):
         except (LogDirFailure, DamagedLogError, ShortageError) as error:
             if is_exhausted(error):
                 # A removal takes descriptors, a change of the name does not.
-                self._remove_tree_later(self._rename(path, key, DELETE_SUFFIX), now_ms)
+                self._remove_tree_later(self._rename(path, key, DELETE_SUFFIX), 0)
                 raise
             try:
                 self.fs.remove_tree(path)
@@ -492,7 +500,7 @@ class LogManager(LogUpkeep):
         path = directory.path
         return NameSync(self.fs, directory, self._run_in_thread, lambda error: self._background_failed(path, error))
 
-    def delete_log(self, topic: str, partition: int, now_ms: int) -> None:
+    def delete_log(self, topic: str, partition: int) -> None:
         """Take the log out; its renamed directory goes after file.delete.delay.ms. Raises LogDirFailure.
 
         A log that is not served, since its files are damaged, goes as well. One in a directory that is offline is only
@@ -501,7 +509,7 @@ class LogManager(LogUpkeep):
         log = self._logs.get((topic, partition))
         config = self.default_config if log is None else log.config
         for path in self._take_out(topic, partition, DELETE_SUFFIX):
-            self._remove_tree_later(path, now_ms + config.file_delete_delay_ms)
+            self._remove_tree_later(path, config.file_delete_delay_ms)
 
     def mark_stray(self, topic: str, partition: int) -> None:
         """Take out a log that no topic of the cluster has; its renamed directory is kept.
@@ -564,29 +572,32 @@ class LogManager(LogUpkeep):
         return target
 
     def _tidy_later(self, directory: LogDirectory) -> None:
-        """Sync a directory that logs were taken out of, and drop them from its checkpoints: once for all of them."""
+        """Sync a directory that logs were taken out of, and drop them from its checkpoints: once for many of them."""
         if directory.path in self._untidy:
             return
         self._untidy.add(directory.path)
+        since_ms = self._monotonic_ms() - self._tidied_ms.get(directory.path, -_TIDY_INTERVAL_MS)
+        delay_ms = max(0, _TIDY_INTERVAL_MS - since_ms)
 
         def sync() -> None:
             self._untidy.discard(directory.path)
+            self._tidied_ms[directory.path] = self._monotonic_ms()
             self._run(directory.path, lambda: self.fs.sync_directory(directory.path))
 
-        self.schedule.once(0, sync)
+        self.schedule.once(delay_ms, sync)
         for file_name in ALL_CHECKPOINTS:
-            self.schedule.once(0, partial(self._checkpoint, directory, file_name))
+            self.schedule.once(delay_ms, partial(self._checkpoint, directory, file_name))
 
     def truncate_to(self, topic: str, partition: int, offset: int, now_ms: int) -> None:
         """Cut the log, and its checkpoints with it, before anything new is appended. Blocks; raises LogDirFailure."""
         log = self._logs[topic, partition]
-        self.remove_later(log, self._attempt(log, lambda: log.truncate_to(offset, now_ms)), now_ms)
+        self.remove_later(log, self._attempt(log, lambda: log.truncate_to(offset, now_ms)))
         self._lower_checkpoints(log, offset)
 
     def start_over(self, topic: str, partition: int, offset: int, now_ms: int) -> None:
         """Empty the log and let it begin at `offset`. Blocks; raises LogDirFailure."""
         log = self._logs[topic, partition]
-        self.remove_later(log, self._attempt(log, lambda: log.start_over(offset, now_ms)), now_ms)
+        self.remove_later(log, self._attempt(log, lambda: log.start_over(offset, now_ms)))
         self._lower_checkpoints(log, offset)
 
     def _attempt(self, log: PartitionLog, change: Callable[[], list[DeletedSegment]]) -> list[DeletedSegment]:
@@ -621,11 +632,11 @@ class LogManager(LogUpkeep):
 
     # Close
 
-    def close(self, now_ms: int, broker_epoch: int = -1) -> None:
+    def close(self, monotonic_ms: int, broker_epoch: int = -1) -> None:
         """Make everything durable and note a clean stop. Blocks."""
         self.cleaner.close()
         threads = self.settings.num_recovery_threads_per_data_dir * len(self.directories)
-        failures = close_logs(self._online(), list(self._logs.values()), now_ms, self._run_all, threads)
+        failures = close_logs(self._online(), list(self._logs.values()), monotonic_ms, self._run_all, threads)
         for path, failure in failures:
             self.fail_directory(path, failure)
         unclean = {path for path, _ in failures}

@@ -53,7 +53,7 @@ class LogState:
         config: LogConfig,
         state: LoadedState,
         *,
-        now_ms: int,
+        monotonic_ms: int,
         choose_jitter_ms: Callable[[int], int] = lambda most_ms: 0,
     ) -> None:
         self.fs = fs
@@ -70,7 +70,8 @@ class LogState:
         self.leader_epochs = state.leader_epochs
         self.producer_state = state.producer_state
         self.failure: LogDirFailure | None = None
-        self.last_flush_ms = now_ms
+        self.last_flush_ms = monotonic_ms
+        """On the monotonic clock."""
         self._gate = SyncGate()
         self._choose_jitter_ms = choose_jitter_ms
         self._unsynced_paths: set[str] = set()

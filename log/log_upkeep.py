@@ -4,7 +4,7 @@ Small steps at their times, with whatever blocks given to a thread; a directory 
 """
 
 import logging
-from collections.abc import Callable, Container, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -119,8 +119,8 @@ class LogUpkeep:
         self.directories = {path: LogDirectory(fs, path) for path in paths}
         self.default_config = default_config
         self.settings = settings
-        self.schedule = Schedule(monotonic)
         self._monotonic = monotonic
+        self.schedule = Schedule(monotonic)
         self.cleaner = Cleaner(
             fs,
             self,
@@ -142,6 +142,9 @@ class LogUpkeep:
         self._cleaning: Job | None = None
         self._has_noted_exhaustion = False
         self._removals = Removals(run_in_thread, self._removal_failed)
+
+    def _monotonic_ms(self) -> int:
+        return round(self._monotonic() * 1000)
 
     def all_logs(self) -> list[PartitionLog]:
         return list(self._logs.values())
@@ -220,12 +223,18 @@ class LogUpkeep:
         return False
 
     def describe_directories(
-        self, partitions: Container[Key] | None = None
+        self, partitions: Iterable[Key] | None = None
     ) -> Generator[None, None, list[DirectoryDescription]]:
         """Describe every directory, with the sizes of its logs or of those asked for; a generator of steps."""
+        wanted: set[Key] = set()
+        for number, key in enumerate(partitions or (), 1):
+            if key in self._logs:
+                wanted.add(key)
+            if number % _VISITS_PER_STEP == 0:
+                yield
         sizes: dict[str, list[LogSize]] = {path: [] for path in self.directories}
         for number, (key, log) in enumerate(list(self._logs.items()), 1):
-            if (partitions is None or key in partitions) and self._logs.get(key) is log:
+            if (partitions is None or key in wanted) and self._logs.get(key) is log:
                 sizes[log.log_directory].append(LogSize(log.topic, log.partition, log.size_bytes))
             if number % _VISITS_PER_STEP == 0:
                 yield
@@ -243,12 +252,12 @@ class LogUpkeep:
     # Background work
 
     def run_due(self, now_ms: int) -> int:
-        """Do the small steps that are due; when to come again, in ms."""
+        """Do the small steps that are due; in how many ms to come again. `now_ms` is the wall clock."""
         return self.schedule.run_due(now_ms)
 
-    def _plan(self, now_ms: int) -> None:
+    def _plan(self) -> None:
         settings, add = self.settings, self.schedule.add
-        start_ms = now_ms + settings.log_initial_task_delay_ms
+        start_ms = settings.log_initial_task_delay_ms
 
         def sweep(visit: Callable[[PartitionLog, int], None]) -> Sweep[PartitionLog]:
             def visit_served(log: PartitionLog, now_ms: int) -> None:
@@ -259,20 +268,20 @@ class LogUpkeep:
 
         add(sweep(self._apply_retention), settings.log_retention_check_interval_ms, start_ms)
         flush_ms = min(_FLUSH_SWEEP_MS, settings.log_flush_scheduler_interval_ms)
-        add(sweep(self._flush_if_due), flush_ms, now_ms + flush_ms)
+        add(sweep(self._flush_if_due), flush_ms, flush_ms)
         for file_name, interval_ms in (
             (RECOVERY_POINTS_FILE, settings.log_flush_offset_checkpoint_interval_ms),
             (LOG_START_OFFSETS_FILE, settings.log_flush_start_offset_checkpoint_interval_ms),
             (HIGH_WATERMARKS_FILE, settings.replica_high_watermark_checkpoint_interval_ms),
         ):
-            first_ms = now_ms + interval_ms if file_name == HIGH_WATERMARKS_FILE else start_ms
+            first_ms = interval_ms if file_name == HIGH_WATERMARKS_FILE else start_ms
             add(self._checkpoint_step(file_name), interval_ms, first_ms)
-        add(self._look_for_room, _ROOM_CHECK_MS, now_ms + _ROOM_CHECK_MS)
+        add(self._look_for_room, _ROOM_CHECK_MS, _ROOM_CHECK_MS)
         expiry_ms = settings.producer_id_expiration_check_interval_ms
-        add(ProducerExpiry(self.all_logs), expiry_ms, now_ms + expiry_ms)
+        add(ProducerExpiry(self.all_logs, self._monotonic_ms), expiry_ms, expiry_ms)
         if settings.log_cleaner_enable:
             backoff_ms = self.cleaner.backoff_ms
-            self._cleaning = add(self.cleaner.step, backoff_ms, now_ms + backoff_ms)
+            self._cleaning = add(self.cleaner.step, backoff_ms, backoff_ms)
 
     def _run(self, path: str, work: Callable[[], None], done: Callable[[], None] | None = None) -> None:
         """Let a thread do something in a log directory, which goes offline if it fails."""
@@ -316,11 +325,11 @@ class LogUpkeep:
         except (LogDirFailure, ShortageError) as failure:
             self.fail_directory(log.log_directory, failure)
             return
-        self.remove_later(log, deleted, now_ms)
+        self.remove_later(log, deleted)
         if log.doubtful_segment is not None:
             self._age_verifier.add(log, log.doubtful_segment, now_ms)
 
-    def _remove_tree_later(self, path: str, due_ms: int) -> None:
+    def _remove_tree_later(self, path: str, delay_ms: int) -> None:
         def remove() -> None:
             try:
                 self.fs.remove_tree(path)
@@ -328,16 +337,16 @@ class LogUpkeep:
                 return
             logger.info("removed directory=%s", path)
 
-        self.schedule.once(due_ms, lambda: self._remove(path.rpartition("/")[0], remove))
+        self.schedule.once(delay_ms, lambda: self._remove(path.rpartition("/")[0], remove))
 
-    def remove_later(self, log: PartitionLog, deleted: list[DeletedSegment], now_ms: int) -> None:
+    def remove_later(self, log: PartitionLog, deleted: list[DeletedSegment]) -> None:
         """Remove the files of segments that were deleted, after file.delete.delay.ms."""
         if deleted:
             logger.info("deleted segments log=%s count=%d log_start=%d", log, len(deleted), log.log_start_offset)
-            due_ms = now_ms + log.config.file_delete_delay_ms
-            self.schedule.once(due_ms, lambda: self._remove(log.log_directory, lambda: log.remove_deleted(deleted)))
+            delay_ms = log.config.file_delete_delay_ms
+            self.schedule.once(delay_ms, lambda: self._remove(log.log_directory, lambda: log.remove_deleted(deleted)))
 
-    def flush(self, log: PartitionLog, now_ms: int, done: Done = lambda error: None) -> None:
+    def flush(self, log: PartitionLog, done: Done = lambda error: None) -> None:
         """Sync what the log holds now, in a thread; then call `done`, with the failure if there was one.
 
         While a sync of this log is under way, all who come share the next one.
@@ -346,9 +355,9 @@ class LogUpkeep:
         if waiting is not None:
             waiting.append(done)
         else:
-            self._flush(log, now_ms, None, [done])
+            self._flush(log, None, [done])
 
-    def _flush(self, log: PartitionLog, now_ms: int, target_offset: int | None, served: list[Done]) -> None:
+    def _flush(self, log: PartitionLog, target_offset: int | None, served: list[Done]) -> None:
         task = None
         failure: KafkaError | None = None
         if not self.serves(log):
@@ -372,18 +381,18 @@ class LogUpkeep:
                     log.abandon_flush(task)
                 self._background_failed(log.log_directory, error)
             else:
-                log.finish_flush(task, now_ms)
+                log.finish_flush(task, self._monotonic_ms())
                 if task.sealed_segments:
-                    self._checkpoint_recovery_point_soon(log.log_directory, now_ms)
+                    self._checkpoint_recovery_point_soon(log.log_directory)
             waiting = self._flushing.pop(log)
             if waiting:
-                self._flush(log, now_ms, None, waiting)
+                self._flush(log, None, waiting)
             for done in served:
                 done(error or log.failure)
 
         self._run_in_thread(task.run, finish)
 
-    def _checkpoint_recovery_point_soon(self, path: str, now_ms: int) -> None:
+    def _checkpoint_recovery_point_soon(self, path: str) -> None:
         """A segment was rolled and is on the disk: a start after a crash need not read it, if it knows in time."""
         if path in self._moved:
             return
@@ -395,14 +404,14 @@ class LogUpkeep:
             if directory.failure is None:
                 self._checkpoint(directory, RECOVERY_POINTS_FILE)
 
-        self.schedule.once(now_ms + _CHECKPOINT_AFTER_ROLL_MS, write)
+        self.schedule.once(_CHECKPOINT_AFTER_ROLL_MS, write)
 
     def _flush_if_due(self, log: PartitionLog, now_ms: int) -> None:
         if log in self._flushing or log.failure is not None:
             return
-        target = log.flush_due_offset(now_ms)
+        target = log.flush_due_offset(self._monotonic_ms())
         if target is not None:
-            self._flush(log, now_ms, target, [])
+            self._flush(log, target, [])
 
     def _checkpoint_step(self, file_name: str) -> Callable[[int], bool]:
         def step(now_ms: int) -> bool:

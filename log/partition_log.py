@@ -70,12 +70,15 @@ class PartitionLog(LogAppend):
         try:
             if offset >= upper_offset:
                 if offset == end_offset:
-                    # A consumer that waits here asks for this offset again when something was appended.
-                    self._active.add_hint(offset, self._active.size_bytes)
+                    self.add_end_hint()
                 return None
             return self._read(offset, max_bytes, min(upper_offset, end_offset), at_least_one)
         except OSError as error:
             raise self._unreadable(error) from error
+
+    def add_end_hint(self) -> None:
+        """A consumer waits at the log's end: it asks for this offset again when something was appended."""
+        self._active.add_hint(self.log_end_offset, self._active.size_bytes)
 
     def _read(self, offset: int, max_bytes: int, upper_offset: int, at_least_one: bool) -> FileRegion | None:
         index = len(self._bases) - 1
@@ -401,11 +404,11 @@ class PartitionLog(LogAppend):
 
     # Flush and close
 
-    def flush_due_offset(self, now_ms: int) -> int | None:
+    def flush_due_offset(self, monotonic_ms: int) -> int | None:
         """Up to where the log ought to be flushed now, by flush.messages, flush.ms or a roll; None if nowhere."""
         unflushed = self.log_end_offset - self.flushed_offset
         if unflushed > 0 and (
-            unflushed >= self._flush_messages or now_ms - self.last_flush_ms >= self.config.flush_ms
+            unflushed >= self._flush_messages or monotonic_ms - self.last_flush_ms >= self.config.flush_ms
         ):
             return self.log_end_offset
         return self._active.base_offset if self._unsynced_segments else None
@@ -455,7 +458,7 @@ class PartitionLog(LogAppend):
         self._flush_tasks.append(task)
         return task
 
-    def finish_flush(self, task: FlushTask, now_ms: int) -> None:
+    def finish_flush(self, task: FlushTask, monotonic_ms: int) -> None:
         """The task ran: all below its target is durable, unless the disk failed meanwhile."""
         self._flush_tasks.remove(task)
         if self.failure is not None:
@@ -464,7 +467,7 @@ class PartitionLog(LogAppend):
         self.flushed_offset = max(self.flushed_offset, task.target_offset)
         self._is_new = False
         self._unsynced_segments = [s for s in self._unsynced_segments if s not in task.sealed_segments]
-        self.last_flush_ms = now_ms
+        self.last_flush_ms = monotonic_ms
 
     def abandon_flush(self, task: FlushTask) -> None:
         """The task had no descriptor to sync with: leave what it was to sync to a later one."""
@@ -482,7 +485,7 @@ class PartitionLog(LogAppend):
             elif not self.producer_state.has_snapshot(snapshot.offset):
                 snapshot.remove(self.fs)
 
-    def flush(self, now_ms: int, target_offset: int | None = None) -> None:
+    def flush(self, monotonic_ms: int, target_offset: int | None = None) -> None:
         """All three steps of a flush at once; blocks. Raises LogDirFailure, ExhaustedError."""
         task = self.prepare_flush(target_offset)
         if task is not None:
@@ -494,15 +497,15 @@ class PartitionLog(LogAppend):
             except ExhaustedError:
                 self.abandon_flush(task)
                 raise
-            self.finish_flush(task, now_ms)
+            self.finish_flush(task, monotonic_ms)
 
-    def close(self, now_ms: int) -> None:
+    def close(self, monotonic_ms: int) -> None:
         """Make everything durable, so that the next start need not recover. Blocks. Raises as `prepare_close`."""
         task = self.prepare_close()
         if task is not None:
             task.run()
             self.fs.sync_directory(self.log_directory)
-            self.finish_close(task, now_ms)
+            self.finish_close(task, monotonic_ms)
 
     def prepare_close(self) -> FlushTask | None:
         """Write all that a start relies on, unsynced; None if nothing was changed since the last clean stop.
@@ -546,14 +549,14 @@ class PartitionLog(LogAppend):
         self._flush_tasks.append(task)
         return task
 
-    def finish_close(self, task: FlushTask, now_ms: int) -> None:
+    def finish_close(self, task: FlushTask, monotonic_ms: int) -> None:
         """What the task syncs is durable. Raises LogDirFailure if a sync of this log has failed, now or before."""
         try:
             task.raise_if_failed()
         except LogDirFailure as failure:
             self.failure = failure
             raise
-        self.finish_flush(task, now_ms)
+        self.finish_flush(task, monotonic_ms)
         self._is_closed = True
 
     def mark_untouched(self) -> None:

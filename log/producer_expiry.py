@@ -4,6 +4,7 @@ import logging
 from collections.abc import Callable, Iterator
 from typing import Final
 
+from odradek.log.background import drain
 from odradek.log.partition_log import PartitionLog
 
 logger = logging.getLogger(__name__)
@@ -17,20 +18,21 @@ _LOGS_PER_STEP: Final = 200
 class ProducerExpiry:
     """A step of background work that looks at all producers of all logs."""
 
-    __slots__ = ("_end", "_log", "_logs", "_remaining")
+    __slots__ = ("_end", "_log", "_logs", "_monotonic_ms", "_remaining")
 
-    def __init__(self, logs: Callable[[], list[PartitionLog]]) -> None:
+    def __init__(self, logs: Callable[[], list[PartitionLog]], monotonic_ms: Callable[[], int]) -> None:
         self._logs = logs
+        self._monotonic_ms = monotonic_ms
         self._remaining: Iterator[PartitionLog] | None = None
         self._log: PartitionLog | None = None
         self._end = 0
 
     def __call__(self, now_ms: int) -> bool:
         if self._remaining is None:
-            self._remaining = iter(self._logs())
+            self._remaining = drain(self._logs())
         budget = _PRODUCERS_PER_STEP
         for _ in range(_LOGS_PER_STEP):
-            if self._log is None and not self._begin_next(now_ms):
+            if self._log is None and not self._begin_next():
                 return False
             assert self._log is not None
             state = self._log.producer_state
@@ -48,12 +50,12 @@ class ProducerExpiry:
                 return True
         return True
 
-    def _begin_next(self, now_ms: int) -> bool:
+    def _begin_next(self) -> bool:
         assert self._remaining is not None
         self._log = next(self._remaining, None)
         if self._log is None:
             self._remaining = None
             return False
-        self._log.producer_state.remove_expired_verifications(now_ms)
+        self._log.producer_state.remove_expired_verifications(self._monotonic_ms())
         self._end = len(self._log.producer_state.producers)
         return True

@@ -35,10 +35,10 @@ class Verification:
 
     __slots__ = ("adds_partition", "began_ms", "epoch", "lowest_sequence")
 
-    def __init__(self, epoch: int, sequence: int, now_ms: int, adds_partition: bool) -> None:
+    def __init__(self, epoch: int, sequence: int, monotonic_ms: int, adds_partition: bool) -> None:
         self.epoch = epoch
         self.lowest_sequence = sequence
-        self.began_ms = now_ms
+        self.began_ms = monotonic_ms
         self.adds_partition = adds_partition
 
     def asked_again(self, epoch: int, sequence: int) -> None:
@@ -144,7 +144,7 @@ class ProducerState:
             )
 
     def begin_verification(
-        self, producer_id: int, epoch: int, sequence: int, now_ms: int, *, adds_partition: bool
+        self, producer_id: int, epoch: int, sequence: int, monotonic_ms: int, *, adds_partition: bool
     ) -> Verification | None:
         """The verification that a transactional batch needs; None if its transaction is open here already.
 
@@ -158,7 +158,7 @@ class ProducerState:
                 return None
         verification = self.verifications.get(producer_id)
         if verification is None:
-            verification = Verification(epoch, sequence, now_ms, adds_partition)
+            verification = Verification(epoch, sequence, monotonic_ms, adds_partition)
             self.verifications[producer_id] = verification
         else:
             verification.asked_again(epoch, sequence)
@@ -257,9 +257,9 @@ class ProducerState:
             self.producers.remove(producer_id)
         return max(0, end - count)
 
-    def remove_expired_verifications(self, now_ms: int) -> None:
+    def remove_expired_verifications(self, monotonic_ms: int) -> None:
         for producer_id, verification in list(self.verifications.items()):
-            if now_ms - verification.began_ms >= self.expiration_ms:
+            if monotonic_ms - verification.began_ms >= self.expiration_ms:
                 del self.verifications[producer_id]
 
     def _first_ongoing(self, *, except_for: int = NO_OFFSET, default: int = NO_OFFSET) -> int:

@@ -71,6 +71,7 @@ def open_partition_log(
     config: LogConfig,
     *,
     now_ms: int,
+    monotonic_ms: int = 0,
     is_clean: bool,
     log_start_offset: int = 0,
     recovery_point: int = 0,
@@ -83,7 +84,8 @@ def open_partition_log(
 
     `is_clean`: the last stop was clean. `log_start_offset` and `recovery_point` are those of the checkpoints, 0 if
     they have none; so is `cleaned_to`, up to which the log was compacted. `report` is told what was done. The high
-    watermark is the log's start; set the checkpointed one with `update_high_watermark`.
+    watermark is the log's start; set the checkpointed one with `update_high_watermark`. flush.ms counts from
+    `monotonic_ms`.
 
     Blocks while it reads. Raises LogDirFailure, ShortageError, DamagedLogError.
     """
@@ -92,7 +94,7 @@ def open_partition_log(
         fs.make_directory(directory)
         state = loader.load(is_clean, log_start_offset, recovery_point)
         log = PartitionLog(
-            fs, directory, topic, partition, config, state, now_ms=now_ms, choose_jitter_ms=choose_jitter_ms
+            fs, directory, topic, partition, config, state, monotonic_ms=monotonic_ms, choose_jitter_ms=choose_jitter_ms
         )
         if is_clean and loader.has_found_segments and not state.rebuilt:
             log.mark_untouched()

@@ -90,6 +90,10 @@ class CheckedRecords(NamedTuple):
     max_timestamp: int
 
 
+class NotOneBatchError(KafkaError):
+    """What was sent for a partition is not one batch that its version of Produce allows; the log was not looked at."""
+
+
 class CheckedBatch(NamedTuple):
     """A batch fit to be appended once its base offset and leader epoch are stamped.
 
@@ -132,15 +136,19 @@ def produced_batches(records: memoryview, origin: Origin, produce_version: int) 
     """`split_batches` and what holds for them together: at least one, of magic 2; from a client exactly one."""
     batches = split_batches(records)
     if not batches:
-        raise invalid_record("there is no complete record batch")
+        raise NotOneBatchError(ErrorCode.INVALID_RECORD, "there is no complete record batch")
     if any(batch[_MAGIC_AT] != 2 for batch in batches):
-        raise invalid_record("only record batches of magic 2 are accepted")
+        raise NotOneBatchError(ErrorCode.INVALID_RECORD, "only record batches of magic 2 are accepted")
     if origin == Origin.CLIENT:
         if len(batches) > 1:
-            raise invalid_record("there is more than one record batch for the partition")
+            raise NotOneBatchError(
+                ErrorCode.INVALID_RECORD, "there is more than one record batch for the partition"
+            )
         zstd = len(batches[0]) > 22 and batches[0][22] & CODEC_MASK == Codec.ZSTD
         if zstd and produce_version < _ZSTD_SINCE_VERSION:
-            raise KafkaError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "zstd needs Produce version 7 or later")
+            raise NotOneBatchError(
+                ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "zstd needs Produce version 7 or later"
+            )
     return batches
 
 

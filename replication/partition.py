@@ -146,10 +146,14 @@ class Partition:
 
     def take_offline(self) -> None:
         """The log's directory failed: from now on everything is refused with KAFKA_STORAGE_ERROR."""
+        self.release_log()
+        self.wake_watchers()
+
+    def release_log(self) -> None:
+        """Use the log no longer; `wake_watchers` is to follow."""
         self.log = None
         self._leader_log = None
         self._follows_log_end = False
-        self.wake_watchers()
 
     def retire(self) -> None:
         """The topic was deleted, or the replica went elsewhere.
@@ -396,7 +400,7 @@ class Partition:
     # What followers tell
 
     def update_follower(
-        self, replica: int, log_end_offset: int, log_start_offset: int, now_ms: int
+        self, replica: int, log_end_offset: int, log_start_offset: int, monotonic_ms: int
     ) -> None:
         """Notes how far a follower has come. Raises KafkaError: as `leading_log`, E75 for who has no replica."""
         log = self.leading_log()
@@ -406,7 +410,7 @@ class Partition:
         follower.log_end_offset = log_end_offset
         follower.log_start_offset = log_start_offset
         if log_end_offset >= log.log_end_offset:
-            follower.caught_up_ms = now_ms
+            follower.caught_up_ms = monotonic_ms
         if self._advance_high_watermark():
             self.wake_watchers()
 

@@ -33,7 +33,7 @@ class LogStore(Protocol):
         self, topic: str, partition: int, topic_id: bytes | None, now_ms: int, *, is_new: bool = False
     ) -> PartitionLog: ...
 
-    def delete_log(self, topic: str, partition: int, now_ms: int) -> None: ...
+    def delete_log(self, topic: str, partition: int) -> None: ...
 
     def mark_stray(self, topic: str, partition: int) -> None: ...
 
@@ -293,7 +293,7 @@ class ReplicaManager:
         except ShortageError as error:
             logger.error("no room for a partition topic=%s partition=%d: %s", topic.name, index, error)
             self._without_room.add((topic.name, index))
-            self._logs.schedule.once(now_ms + _NO_ROOM_RETRY_MS, lambda: self._make_up(topic, index))
+            self._logs.schedule.once(_NO_ROOM_RETRY_MS, lambda: self._make_up(topic, index))
         except KafkaError as error:
             logger.error("partition is offline topic=%s partition=%d: %s", topic.name, index, error)
         return None
@@ -312,7 +312,7 @@ class ReplicaManager:
 
     def _delete_log(self, topic: str, index: int) -> None:
         try:
-            self._logs.delete_log(topic, index, self._now_ms())
+            self._logs.delete_log(topic, index)
         except (LogDirFailure, ShortageError) as failure:
             logger.error("log not deleted topic=%s partition=%d: %s", topic, index, failure)
 
@@ -354,9 +354,14 @@ class ReplicaManager:
             self.directory_failed(failure.directory)
 
     def directory_failed(self, directory: str, partitions: Collection[tuple[str, int]] = ()) -> None:
-        """A log directory failed: its partitions go offline, whichever of them noticed it."""
+        """A log directory failed: its partitions go offline, whichever of them noticed it.
+
+        All of them before any request that waits for one is woken: it would read another and find the failure again.
+        """
         failed = [p for p in self.partitions.values() if p.log is not None and p.log.log_directory == directory]
         for partition in failed:
-            partition.take_offline()
+            partition.release_log()
+        for partition in failed:
+            partition.wake_watchers()
         if failed:
             logger.error("log directory offline directory=%s partitions=%d", directory, len(failed))

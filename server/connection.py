@@ -16,18 +16,26 @@ import struct
 from collections import deque
 from collections.abc import Generator, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from twisted.internet.task import SchedulerStopped
 from twisted.python.failure import Failure
 
-from odradek.protocol.codec import MALFORMED, SMALL_MESSAGE_BYTES, STEP_BYTES, LargeMessageError, Splice
+from odradek.protocol.codec import MALFORMED, SMALL_MESSAGE_BYTES, LargeMessageError, Splice
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.framing import API_KEY_AT, NO_API_KEY, SIZE_BYTES
 from odradek.protocol.headers import PREFIX_BYTES, read_client_id, read_request_prefix
 from odradek.protocol.schema import Message
 from odradek.protocol.types import FileRegionLike
 from odradek.server.apis import PRODUCE_KEY, BoundApi, Dispatch
+from odradek.server.large_messages import (
+    EncodedResponse,
+    encode_in_steps,
+    refuse_malformed,
+    report_encoding_failure,
+    response_head,
+    run_first_steps,
+)
 from odradek.server.request import NO_RESPONSE, CloseConnection, EncodedBody, RequestContext
 
 if TYPE_CHECKING:
@@ -48,10 +56,6 @@ _LARGE_FRAME_BYTES: Final = 122_880
 """A request of this size takes a while: its response does not wait for those of other connections."""
 
 _CLIENT_ID_AT: Final = SIZE_BYTES + PREFIX_BYTES
-_FIRST_STEPS: Final = SMALL_MESSAGE_BYTES // STEP_BYTES
-MAX_RESPONSE_BYTES: Final = 1 << 28
-"""A larger response closes the connection: few clients would read it, and none can read 2 GiB."""
-
 _NO_ID: Final = b"\0" * (2**15 + 1)
 """Longer than any client id, and so equal to none."""
 
@@ -279,7 +283,7 @@ class Connection:
                 request, position = api.decode(frame, position, end)
             else:
                 steps = api.decode_in_steps(frame, position)
-                decoded = _run_first(steps)
+                decoded = run_first_steps(steps)
                 if decoded is None:
                     self._decode_in_slices(api, correlation_id, frame, steps, unforeseen)
                     return
@@ -325,7 +329,7 @@ class Connection:
                 raise unforeseen
             return api.handle(self._services, self.context, waiting.request)
 
-        self._wait_for(waiting, decoding.addCallbacks(decoded, _refuse_malformed))
+        self._wait_for(waiting, decoding.addCallbacks(decoded, refuse_malformed))
 
     def _remember_produce(self, frame: bytes | memoryview, request: Any, response: Any) -> None:
         if self._produce_memo is None:
@@ -370,10 +374,10 @@ class Connection:
                 self._answer_failure(waiting.api, waiting.correlation_id, waiting.request, error)
             elif isinstance(outcome, bytearray):
                 self._transport.writer.send_one(outcome)
-            elif isinstance(outcome, _EncodedResponse):
+            elif isinstance(outcome, EncodedResponse):
                 self._send(*outcome)
             elif isinstance(outcome, EncodedBody):
-                out = _response_head(waiting.api, waiting.correlation_id)
+                out = response_head(waiting.api, waiting.correlation_id)
                 out += outcome.body
                 self._send(out, [])
             elif outcome is not NO_RESPONSE:
@@ -407,17 +411,23 @@ class Connection:
             self._respond(api, correlation_id, response)
 
     def _respond(self, api: BoundApi, correlation_id: int, response: Message) -> None:
-        out = _response_head(api, correlation_id)
+        out = bytearray(_pack_response_head(0, correlation_id))
+        if api.flexible_response_header:
+            out.append(0)
         splices: list[Splice] = []
         try:
             api.encode(response, out, splices)
         except LargeMessageError:
-            encoding = self._services.slices.run(_encode_large(api, correlation_id, response))
+            encoding = self._services.slices.run(encode_in_steps(api, correlation_id, response))
             self._wait_for(RequestInProgress(api, correlation_id, None, encoding, None), encoding)
         except Exception:
-            self.refuse(_report_encoding_failure(api))
+            self.refuse(report_encoding_failure(api))
         else:
-            self._send(out, splices)
+            if splices:
+                self._send(out, splices)
+            else:
+                _pack_size_into(out, 0, len(out) - SIZE_BYTES)
+                self._transport.writer.send_one(out)
 
     def _send(self, out: bytearray, splices: list[Splice]) -> None:
         """Send an encoded response; its first bytes are overwritten with its size."""
@@ -439,56 +449,6 @@ class Connection:
         if start < len(out):
             pieces.append(view[start:])
         writer.send(pieces)
-
-
-def _run_first(steps: Generator[None, None, tuple[Any, int]]) -> tuple[Any, int] | None:
-    """Return what `steps` returns if it ends soon, as a request does that is large for the records in it."""
-    try:
-        for _ in range(_FIRST_STEPS):
-            next(steps)
-    except StopIteration as end:
-        decoded: tuple[Any, int] = end.value
-        return decoded
-    return None
-
-
-class _EncodedResponse(NamedTuple):
-    """A large response, as `Connection._send` takes it."""
-
-    out: bytearray
-    splices: list[Splice]
-
-
-def _response_head(api: BoundApi, correlation_id: int) -> bytearray:
-    out = bytearray(_pack_response_head(0, correlation_id))
-    if api.flexible_response_header:
-        out.append(0)
-    return out
-
-
-def _encode_large(api: BoundApi, correlation_id: int, response: Message) -> Generator[None, None, _EncodedResponse]:
-    encoded = _EncodedResponse(_response_head(api, correlation_id), [])
-    try:
-        for _ in api.encode_in_steps(response, *encoded):
-            if len(encoded.out) > MAX_RESPONSE_BYTES:
-                raise CloseConnection(f"the response to {api.name} is larger than {MAX_RESPONSE_BYTES} bytes")
-            yield
-    except CloseConnection:
-        raise
-    except Exception as error:
-        raise CloseConnection(_report_encoding_failure(api)) from error
-    return encoded
-
-
-def _report_encoding_failure(api: BoundApi) -> str:
-    logger.exception("a response could not be encoded; closing; please report it api=%s", api.name)
-    return "response could not be encoded"
-
-
-def _refuse_malformed(failure: Failure) -> Failure:
-    if not isinstance(failure.value, MALFORMED):
-        return failure
-    raise CloseConnection(f"malformed request: {failure.value}")
 
 
 class _LostTransport:

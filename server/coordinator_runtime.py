@@ -27,7 +27,7 @@ from odradek.log.validation import Origin
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.records import Codec, build_plain_batch, recompress
 from odradek.server.coordinator_loading import MAX_CHUNK_BYTES, ShardLoad, is_transient, retry_pause_s
-from odradek.server.pending_writes import PendingWrite
+from odradek.server.pending_writes import PendingWrite, WriteTimeouts
 from odradek.server.slices import Slices
 from odradek.server.waits import Wait
 
@@ -59,6 +59,8 @@ class Shard(Protocol):
     def on_written(self, result: Result, base_offset: int, now_ms: int) -> Result: ...
 
     def on_write_failed(self, result: Result, error: ErrorCode, now_ms: int) -> Result: ...
+
+    def on_write_timed_out(self, result: Result, now_ms: int) -> Result: ...
 
     def next_deadline_ms(self) -> int | None: ...
 
@@ -164,6 +166,7 @@ class CoordinatorRuntime(ABC, Generic[S]):
         now_ms: Callable[[], int],
         monotonic_ms: Callable[[], int],
         partition_count: Callable[[], int],
+        write_timeout_ms: int,
         slices: Slices,
         run_in_thread: RunInThread,
         load_buffer_bytes: int = MAX_CHUNK_BYTES,
@@ -178,6 +181,10 @@ class CoordinatorRuntime(ABC, Generic[S]):
         self._partition_count = partition_count
         self._led: dict[int, Led[S]] = {}
         self._absent = self._make_absent()
+        self._write_timeout_ms = write_timeout_ms
+        self._timeouts = WriteTimeouts(write_timeout_ms, self._write_timed_out, reactor)
+        self._reported: dict[int, Callable[[ErrorCode], None] | None] = {}
+        """The oldest write of a partition when a timeout was last reported."""
 
     @abstractmethod
     def _make_absent(self) -> S:
@@ -274,6 +281,7 @@ class CoordinatorRuntime(ABC, Generic[S]):
         led = self._led.pop(index, None)
         if led is None:
             return
+        self._reported.pop(index, None)
         led.partition.watchers.pop(led, None)
         if led.alarm is not None:
             led.alarm.cancel()
@@ -285,6 +293,7 @@ class CoordinatorRuntime(ABC, Generic[S]):
         """Answer whoever still waits, and set no more alarms."""
         for index in list(self._led):
             self.resign(index)
+        self._timeouts.stop()
 
     def _load(self, led: Led[S], shard: S) -> None:
         """Load `shard`, which becomes that of `led`. The load ends early when `led` has been given up."""
@@ -402,21 +411,34 @@ class CoordinatorRuntime(ABC, Generic[S]):
         led: Led[S] = write.led
 
         def written(error: ErrorCode) -> None:
-            self._write_ended(write)
+            self._timeouts.discard(write)
             now_ms = self._now_ms()
             if error:
                 self._send(None, led.shard.on_write_failed(write.result, error, now_ms))
             else:
                 self._carry_out(led, led.shard.on_written(write.result, write.first_offset, now_ms))
 
-        self._write_begun(write)
+        self._timeouts.add(write)
         return written
 
-    def _write_begun(self, write: PendingWrite) -> None:
-        """Records are appended and wait for replication."""
+    def _write_timed_out(self, write: PendingWrite) -> None:
+        led: Led[S] = write.led
+        result = write.result
+        write.result = self._left_after_timeout(result)
+        oldest = led.waiting[0][1] if led.waiting else None
+        if self._reported.get(led.partition.index) is not oldest:
+            # Once for all writes that wait behind the same one.
+            self._reported[led.partition.index] = oldest
+            logger.warning(
+                "coordinator records not replicated in time; until they are, requests that write get "
+                "COORDINATOR_NOT_AVAILABLE partition=%s-%d offset=%d timeout_ms=%d",
+                self.topic, led.partition.index, write.first_offset, self._write_timeout_ms,
+            )  # fmt: skip
+        self._carry_out(led, led.shard.on_write_timed_out(result, self._now_ms()))
 
-    def _write_ended(self, write: PendingWrite) -> None:
-        """The records are replicated, or will not be while this broker leads."""
+    @abstractmethod
+    def _left_after_timeout(self, result: Result) -> Result:
+        """What is left of a result after its requests have been answered with a timeout."""
 
     def _replicated(self, led: Led[S]) -> None:
         if led.partition.log is None and self._is_led(led):

@@ -48,13 +48,9 @@ class FetchPartition:
         self.high_watermark = -1
         self.log_start_offset = -1
 
-    def ask(self, other: "FetchPartition") -> None:
-        """Take over what a newer request asks."""
-        self.fetch_offset = other.fetch_offset
-        self.max_bytes = other.max_bytes
-        self.current_leader_epoch = other.current_leader_epoch
-        self.last_fetched_epoch = other.last_fetched_epoch
-        self.fetcher_log_start_offset = other.fetcher_log_start_offset
+    def is_news(self, high_watermark: int, log_start_offset: int) -> bool:
+        """Return whether the client was last told something else."""
+        return high_watermark != self.high_watermark or log_start_offset != self.log_start_offset
 
     def tell(self, high_watermark: int, log_start_offset: int, failed: bool) -> bool:
         """Note what the client is now told; whether any of it is news.
@@ -72,24 +68,28 @@ class FetchSession:
 
     __slots__ = ("created_ms", "epoch", "id", "last_used_ms", "partitions", "uses_topic_ids")
 
-    def __init__(self, session_id: int, uses_topic_ids: bool, now_ms: int) -> None:
+    def __init__(self, session_id: int, uses_topic_ids: bool, monotonic_ms: int) -> None:
         self.id = session_id
         self.uses_topic_ids = uses_topic_ids
         self.epoch = 1
-        self.created_ms = now_ms
-        self.last_used_ms = now_ms
+        self.created_ms = monotonic_ms
+        self.last_used_ms = monotonic_ms
         self.partitions: OrderedDict[PartitionKey, FetchPartition] = OrderedDict()
 
     def update(self, asked: dict[PartitionKey, FetchPartition], forgotten: Iterable[PartitionKey]) -> None:
-        """Apply an incremental request."""
+        """Apply an incremental request.
+
+        What is asked anew is another object: a fetch of before, which may still wait, keeps what it asked for.
+        """
+        partitions = self.partitions
         for key, partition in asked.items():
-            known = self.partitions.get(key)
-            if known is None:
-                self.partitions[key] = partition
-            else:
-                known.ask(partition)
+            known = partitions.get(key)
+            if known is not None:
+                partition.high_watermark = known.high_watermark
+                partition.log_start_offset = known.log_start_offset
+            partitions[key] = partition
         for key in forgotten:
-            self.partitions.pop(key, None)
+            partitions.pop(key, None)
 
     def advance(self) -> None:
         """Expect the next epoch; after the last comes 1, as 0 means something else."""
@@ -108,15 +108,15 @@ class FetchSessionCache:
         return len(self._sessions)
 
     def create(
-        self, partitions: dict[PartitionKey, FetchPartition], uses_topic_ids: bool, now_ms: int
+        self, partitions: dict[PartitionKey, FetchPartition], uses_topic_ids: bool, monotonic_ms: int
     ) -> FetchSession | None:
         """A new session, or None if there is no room and nobody who may be put out."""
-        if len(self._sessions) >= self._max_sessions and not self._evict(len(partitions), now_ms):
+        if len(self._sessions) >= self._max_sessions and not self._evict(len(partitions), monotonic_ms):
             return None
         session_id = self._random_id()
         while session_id in self._sessions or session_id == INVALID_SESSION_ID:
             session_id = self._random_id()
-        session = self._sessions[session_id] = FetchSession(session_id, uses_topic_ids, now_ms)
+        session = self._sessions[session_id] = FetchSession(session_id, uses_topic_ids, monotonic_ms)
         session.partitions.update(partitions)
         return session
 
@@ -124,7 +124,7 @@ class FetchSessionCache:
         """Forget a session, if there is one."""
         self._sessions.pop(session_id, None)
 
-    def resume(self, session_id: int, epoch: int, uses_topic_ids: bool, now_ms: int) -> FetchSession:
+    def resume(self, session_id: int, epoch: int, uses_topic_ids: bool, monotonic_ms: int) -> FetchSession:
         """The session an incremental request continues.
 
         Raises FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH, or FETCH_SESSION_TOPIC_ID_ERROR when the
@@ -137,19 +137,19 @@ class FetchSessionCache:
             raise KafkaError(ErrorCode.INVALID_FETCH_SESSION_EPOCH)
         if session.uses_topic_ids != uses_topic_ids:
             raise KafkaError(ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR)
-        session.last_used_ms = now_ms
+        session.last_used_ms = monotonic_ms
         self._sessions.move_to_end(session_id)
         return session
 
-    def _evict(self, new_size: int, now_ms: int) -> bool:
+    def _evict(self, new_size: int, monotonic_ms: int) -> bool:
         """Make room: put out the longest unused session if it is stale, else an old one smaller than the new."""
         if not self._sessions:
             return False
         oldest = next(iter(self._sessions.values()))
-        if now_ms - oldest.last_used_ms > EVICTION_MS:
+        if monotonic_ms - oldest.last_used_ms > EVICTION_MS:
             del self._sessions[oldest.id]
             return True
-        settled = [session for session in self._sessions.values() if now_ms - session.created_ms > EVICTION_MS]
+        settled = [session for session in self._sessions.values() if monotonic_ms - session.created_ms > EVICTION_MS]
         smallest = min(settled, key=lambda session: (len(session.partitions), session.id), default=None)
         if smallest is None or len(smallest.partitions) >= new_size:
             return False

@@ -9,7 +9,6 @@ the same time, one never twice at once. Nothing is held up on purpose.
 """
 
 import logging
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from odradek.log.filesystem import ShortageError
@@ -30,9 +29,8 @@ _SHORTAGE_RETRY_S: Final = 1.0
 class Flusher:
     """Syncs partitions for whoever waits for it. `clock` is the reactor."""
 
-    def __init__(self, logs: "LogManager", now_ms: Callable[[], int], clock: Any) -> None:
+    def __init__(self, logs: "LogManager", clock: Any) -> None:
         self._logs = logs
-        self._now_ms = now_ms
         self._clock = clock
         self._is_scheduled = False
         self._under_way: set[Partition] = set()
@@ -67,7 +65,7 @@ class Flusher:
             return
         self._under_way.add(partition)
         try:
-            self._logs.flush(log, self._now_ms(), lambda error: self._ended(partition, waiting, error))
+            self._logs.flush(log, lambda error: self._ended(partition, waiting, error))
         except Exception as error:
             # Those of other partitions begin all the same, and this one's next.
             logger.exception("a sync failed to begin; please report it partition=%r", partition)

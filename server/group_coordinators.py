@@ -4,7 +4,6 @@ A request whose records are not replicated within `offsets.commit.timeout.ms` is
 COORDINATOR_NOT_AVAILABLE, as in Apache Kafka. Its records stay, and take effect for clients when they are replicated.
 """
 
-import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -19,13 +18,10 @@ from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.records import Codec
 from odradek.replication.topic_names import GROUP_METADATA_TOPIC
 from odradek.server.coordinator_runtime import CoordinatorRuntime, Led, is_replicated, report_failure
-from odradek.server.pending_writes import PendingWrite, WriteTimeouts
 from odradek.server.slices import Slices
 
 if TYPE_CHECKING:
     from odradek.replication.partition import Partition
-
-logger = logging.getLogger(__name__)
 
 
 class GroupCoordinatorRuntime(CoordinatorRuntime[GroupShard]):
@@ -48,9 +44,6 @@ class GroupCoordinatorRuntime(CoordinatorRuntime[GroupShard]):
         self._settings = settings
         self.codec = codec
         self._random_uuid = random_uuid
-        self._timeouts = WriteTimeouts(settings.commit_timeout_ms, self._write_timed_out, reactor)
-        self._reported: dict[int, Callable[[ErrorCode], None] | None] = {}
-        """The oldest write of a partition when a timeout was last reported."""
         self._deleted_before_loaded: dict[int, DeletedTopics] = {}
         """Topics, by name and id, that were deleted while a partition's shard could not delete their offsets."""
         super().__init__(
@@ -59,6 +52,7 @@ class GroupCoordinatorRuntime(CoordinatorRuntime[GroupShard]):
             now_ms=now_ms,
             monotonic_ms=monotonic_ms,
             partition_count=partition_count,
+            write_timeout_ms=settings.commit_timeout_ms,
             load_buffer_bytes=load_buffer_bytes,
             slices=slices,
             run_in_thread=run_in_thread,
@@ -75,30 +69,8 @@ class GroupCoordinatorRuntime(CoordinatorRuntime[GroupShard]):
     def _replay_marker(self, shard: GroupShard, producer_id: int, is_commit: bool, offset: int) -> None:
         shard.replay_end_of_transaction(producer_id, is_commit, offset)
 
-    def stop(self) -> None:
-        super().stop()
-        self._timeouts.stop()
-
-    def _write_begun(self, write: PendingWrite) -> None:
-        self._timeouts.add(write)
-
-    def _write_ended(self, write: PendingWrite) -> None:
-        self._timeouts.discard(write)
-
-    def _write_timed_out(self, write: PendingWrite) -> None:
-        led: Led[GroupShard] = write.led
-        result = write.result
-        write.result = result._replace(replies=[], completions=[])
-        oldest = led.waiting[0][1] if led.waiting else None
-        if self._reported.get(led.partition.index) is not oldest:
-            # Once for all writes that wait behind the same one.
-            self._reported[led.partition.index] = oldest
-            logger.warning(
-                "coordinator records not replicated in time; until they are, commits and changes of groups get "
-                "COORDINATOR_NOT_AVAILABLE partition=%s-%d offset=%d timeout_ms=%d",
-                self.topic, led.partition.index, write.first_offset, self._settings.commit_timeout_ms,
-            )  # fmt: skip
-        self._carry_out(led, led.shard.on_write_timed_out(result, self._now_ms()))
+    def _left_after_timeout(self, result: Result) -> Result:
+        return result._replace(replies=[], completions=[])
 
     def topics_deleted(self, deleted: DeletedTopics) -> None:
         """Delete the offsets of deleted topics, given by name and id; in shards that are loading, once they serve."""
@@ -149,7 +121,6 @@ class GroupCoordinatorRuntime(CoordinatorRuntime[GroupShard]):
 
     def resign(self, index: int) -> None:
         self._deleted_before_loaded.pop(index, None)
-        self._reported.pop(index, None)
         super().resign(index)
 
     def end_transaction(

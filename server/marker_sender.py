@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from odradek.coordinator.result import TransactionOutcome
+from odradek.coordinator.steps import Steps
 from odradek.log.validation import Origin
 from odradek.protocol.control_records import ControlType, build_control_batch
 from odradek.protocol.errors import ErrorCode, KafkaError
@@ -48,8 +49,8 @@ class MarkerSender:
     def __init__(self, services: "Services") -> None:
         self._services = services
 
-    def send(self, outcome: TransactionOutcome, done: Callable[[TopicPartition, ErrorCode], None]) -> None:
-        """Have an outcome written to each of its partitions; `done` is called for each, at once or later.
+    def send(self, outcome: TransactionOutcome, done: Callable[[TopicPartition, ErrorCode], None]) -> Steps[None]:
+        """Have an outcome written to one of its partitions in each step; `done` is called for each, at once or later.
 
         A partition that there is no longer has nothing to be decided: NONE, as for one that is written.
         """
@@ -66,6 +67,7 @@ class MarkerSender:
                 done(name, ErrorCode.NONE)
             else:
                 self.write(name, marker, lambda error, name=name: done(name, error))  # type: ignore[misc]
+            yield
 
     def write(self, name: TopicPartition, marker: Marker, done: Done) -> None:
         """Write a marker to one partition and wait until it is replicated; `done` is told NONE or what is wrong."""

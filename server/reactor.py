@@ -84,6 +84,7 @@ class PlainEPollReactor(EPollReactor):
             busy_s = clock() - self._woke_s
             if busy_s > watchdog.threshold_s:
                 watchdog.report(busy_s)
+            self._woke_s = None
         events = self._poll(0 if scheduler.waiting else timeout)
         now_s = self._woke_s = clock()
         watchdog.begin_iteration(now_s)

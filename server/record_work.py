@@ -49,7 +49,7 @@ class RecordWork:
                 running.cancel()
 
         outcome: Wait[T] = Wait(lambda: f"work on records, {self.in_progress} in progress", cancelled)
-        running.chainDeferred(outcome)
+        running.addBoth(lambda result: None if outcome.called else outcome.callback(result))
         return outcome
 
     def _steps(self, work: Generator[Step, None, T], place: "_Place") -> Generator[Deferred[None] | None, None, T]:

@@ -10,9 +10,8 @@ long as requests of that API took on connections that began with it.
 Bounds, with `r` the time of one request:
 - An iteration reads sockets for at most `READ_S + r` and begins waiting requests until it is `ITERATION_S` old, and at
   least one. Then all responses are sent and the sockets are polled again.
-- No starvation: after every `OVERTAKING_S` of requests the connection that has waited longest has its turn. One with
-  `k` others before it has its turn after at most `(k + 1) * (OVERTAKING_S + r)` of requests. It goes back to the end
-  of a line at most once for each level, if its request turns out to be more expensive than it seemed.
+- No starvation: when cheaper requests have been served for `OVERTAKING_S`, the connection that has waited longest has
+  its turn. One with `k` others before it has its turn after at most `(k + 1) * (OVERTAKING_S + 2 * r)` of requests.
 """
 
 from collections import deque
@@ -126,7 +125,8 @@ class RequestScheduler:
             for line in lines:
                 if line:
                     break
-            if self._overtaken_s >= OVERTAKING_S:
+            is_oldest = self._overtaken_s >= OVERTAKING_S
+            if is_oldest:
                 self._overtaken_s = 0.0
                 line = min((line for line in lines if line), key=_waits_since)
             elif line[0].is_cost_guessed and self._has_moved(line):
@@ -134,10 +134,12 @@ class RequestScheduler:
             connection = line.popleft()
             if connection.level >= LONG_LEVEL:
                 self._turn.flush()
+            may_overtake = not is_oldest and self.waiting > len(line) + 1
             began_s = self.ended_s
             while (api_key := connection.begin_next()) >= 0 and self.waiting == 1 and self.ended_s < end_s:
                 pass
-            self._overtaken_s += self.ended_s - began_s
+            if may_overtake:
+                self._overtaken_s += self.ended_s - began_s
             if api_key >= 0:
                 self._append(connection, api_key)
             else:
@@ -160,11 +162,17 @@ class RequestScheduler:
     def _has_moved(self, line: "deque[Connection]") -> bool:
         """Move the first connection to another line if its API has shown to be more expensive than was known."""
         connection = line[0]
-        api_key = connection.next_api_key
-        cost_s = self._api_costs_s.get(api_key, 0.0)
-        if min(int(cost_s * _LEVELS_PER_S).bit_length(), LEVELS - 1) <= connection.level:
+        cost_s = self._api_costs_s.get(connection.next_api_key, 0.0)
+        level = min(int(cost_s * _LEVELS_PER_S).bit_length(), LEVELS - 1)
+        if level <= connection.level:
             return False
-        self._append(line.popleft(), api_key)
+        connection.level = level
+        line.popleft()
+        line = self._lines[level]
+        place = len(line)
+        while place and line[place - 1].sequence > connection.sequence:
+            place -= 1
+        line.insert(place, connection)
         return True
 
     def _ask_for_serve(self, wake: Callable[[], Any]) -> None:

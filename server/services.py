@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from odradek.server.group_coordinators import GroupCoordinatorRuntime
     from odradek.server.image_cache import ImageCache
     from odradek.server.marker_sender import MarkerSender
+    from odradek.server.purgatory import CompletionQueue
     from odradek.server.record_work import RecordWork
     from odradek.server.request import EncodedBody
     from odradek.server.slices import Slices
@@ -86,6 +87,13 @@ class Services:
         self.replicas: ReplicaManager
 
     @cached_property
+    def completions(self) -> "CompletionQueue":
+        """Retries requests that wait in the purgatory."""
+        from odradek.server.purgatory import CompletionQueue
+
+        return CompletionQueue(self.slices)
+
+    @cached_property
     def topics(self) -> "TopicAdmin":
         """Creates, grows and deletes topics."""
         from odradek.replication.topic_admin import TopicAdmin
@@ -103,7 +111,7 @@ class Services:
         """Changes configurations."""
         from odradek.replication.config_admin import ConfigAdmin
 
-        return ConfigAdmin(self.controller, self.configs)
+        return ConfigAdmin(self.controller, self.configs, self.pause)
 
     @cached_property
     def config_describer(self) -> "ConfigDescriber":
@@ -179,6 +187,7 @@ class Services:
             abort_timed_out_interval_ms=config.transaction_abort_timed_out_transaction_cleanup_interval_ms,
             remove_expired_interval_ms=config.transaction_remove_expired_transaction_cleanup_interval_ms,
             is_two_phase_commit_enabled=config.transaction_two_phase_commit_enable,
+            write_timeout_ms=config.request_timeout_ms,
         )
 
         def follow_feature() -> None:
@@ -228,6 +237,12 @@ class Services:
         if broker is None or endpoint is None:
             return None
         return LeaderNode(broker.broker_id, partition.leader_epoch, endpoint.host, endpoint.port, broker.rack)
+
+    def pause(self) -> "Deferred[None]":
+        """Return a Deferred that fires in the next reactor iteration."""
+        from twisted.internet.task import deferLater
+
+        return deferLater(self.reactor, 0)
 
     def create_internal_topic(self, name: str) -> "Deferred[Any]":
         """Create a topic the broker needs for itself; one that is there, or cannot be made now, is no error here."""

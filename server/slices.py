@@ -43,26 +43,34 @@ class Slices:
         """Run `work` to its end, and return a Deferred of its return value.
 
         It begins at once with what is left of the slice: short work costs no reactor iteration. A step that yields a
-        Deferred is followed by the next when that has fired. Cancelling the Deferred returned closes the generator.
-        Work that is left at `stop` ends with `SchedulerStopped`.
+        Deferred is followed by the next when that has fired. Cancelling the Deferred closes the generator. Work that is
+        left at `stop` ends with `SchedulerStopped`.
         """
-        if 0 < self._slice_s <= self._used_s:
+        is_over = self.begin()
+        if is_over is None:
             return self.run_later(work)
-        is_over = self._measure()
         try:
             while True:
                 waited_for = next(work)
+                is_used_up = is_over()
                 if waited_for is not None:
-                    is_over()
                     return self.run_later(work, waited_for)
-                if is_over():
-                    return self.run_later(work)
+                if is_used_up:
+                    break
         except StopIteration as end:
             is_over()
             return succeed(end.value)
         except Exception as error:
             is_over()
             return fail(error)
+        return self.run_later(work)
+
+    def begin(self) -> Callable[[], bool] | None:
+        """Begin work at once; None if the slice is used up.
+
+        What is returned is to be called after each step: it counts the time, and returns whether the slice is over.
+        """
+        return None if 0 < self._slice_s <= self._used_s else self._measure()
 
     def stop(self) -> None:
         """Run no further step."""

@@ -1,23 +1,31 @@
-"""Runs the transaction coordinators, and brings what they decide to the partitions of each transaction."""
+"""Runs the transaction coordinators, and brings what they decide to the partitions of each transaction.
 
-from collections.abc import Callable
+A request whose record is not replicated within `request.timeout.ms` is answered with COORDINATOR_NOT_AVAILABLE, as in
+Apache Kafka. The decision stands: until it is replicated, others on its transaction get CONCURRENT_TRANSACTIONS.
+"""
+
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from twisted.internet.defer import Deferred
 
 from odradek.coordinator.result import Result, TransactionOutcome
+from odradek.coordinator.steps import Steps
 from odradek.coordinator.transaction_settings import TransactionSettings
 from odradek.coordinator.transaction_shard import TransactionShard
 from odradek.log.background import RunInThread
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.replication.topic_names import TRANSACTION_STATE_TOPIC
-from odradek.server.coordinator_runtime import CoordinatorRuntime, Led
+from odradek.server.coordinator_runtime import CoordinatorRuntime, Led, report_failure
 from odradek.server.marker_sender import MarkerSender, TopicPartition
 from odradek.server.slices import Slices
 
 if TYPE_CHECKING:
     from odradek.replication.partition import Partition
+
+MARKERS_AT_ONCE: Final = 16
+"""More are sent in slices. Each appends a batch, which takes some 60 us."""
 
 
 class TransactionCoordinatorRuntime(CoordinatorRuntime[TransactionShard]):
@@ -48,6 +56,7 @@ class TransactionCoordinatorRuntime(CoordinatorRuntime[TransactionShard]):
             now_ms=now_ms,
             monotonic_ms=monotonic_ms,
             partition_count=partition_count,
+            write_timeout_ms=settings.write_timeout_ms,
             load_buffer_bytes=load_buffer_bytes,
             slices=slices,
             run_in_thread=run_in_thread,
@@ -79,11 +88,32 @@ class TransactionCoordinatorRuntime(CoordinatorRuntime[TransactionShard]):
         if error:
             raise KafkaError(error)
 
+    def _left_after_timeout(self, result: Result) -> Result:
+        return result._replace(replies=[])
+
     def _send(self, led: Led[TransactionShard] | None, result: Result) -> None:
         super()._send(led, result)
-        if led is not None:
-            for outcome in result.outcomes:
-                self._markers.send(outcome, partial(self._marker_written, led, outcome))
+        if led is None or not result.outcomes:
+            return
+        markers = self._send_markers(led, result.outcomes)
+        if sum(len(outcome.partitions) for outcome in result.outcomes) <= MARKERS_AT_ONCE:
+            for _ in markers:
+                pass
+        else:
+            self._slices.run(markers).addErrback(report_failure)
+
+    def _send_markers(
+        self, led: Led[TransactionShard], outcomes: Sequence[TransactionOutcome]
+    ) -> Steps[None]:
+        """Send markers until this broker does not coordinate any more: who does next sends those that are missing.
+
+        A marker that came later than that could end the next transaction of its producer.
+        """
+        for outcome in outcomes:
+            for _ in self._markers.send(outcome, partial(self._marker_written, led, outcome)):
+                yield
+                if not self._is_led(led):
+                    return
 
     def _marker_written(
         self, led: Led[TransactionShard], outcome: TransactionOutcome, partition: TopicPartition, error: ErrorCode

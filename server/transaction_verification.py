@@ -154,12 +154,12 @@ class TransactionVerifier:
         # Only once the client would come back much later: the transaction before is most often about to be complete.
         config = self._services.config
         patience_ms = min(config.add_partitions_to_txn_retry_backoff_max_ms, config.request_timeout_ms)
-        until_ms = self._services.now_ms() + patience_ms
+        until_ms = self._services.monotonic_ms() + patience_ms
         return _then(verified, lambda first: self._retried(first, batches, until_ms, _FIRST_PAUSE_MS))
 
     def _retried(self, verified: Verified, batches: "dict[Partition, int]", until_ms: int, pause_ms: int) -> Any:
         services = self._services
-        if ErrorCode.CONCURRENT_TRANSACTIONS not in verified.errors.values() or services.now_ms() >= until_ms:
+        if ErrorCode.CONCURRENT_TRANSACTIONS not in verified.errors.values() or services.monotonic_ms() >= until_ms:
             return verified
         pause: Wait[None] = Wait(lambda: "end of the transaction before", lambda _: timer.cancel())
         pause_ms = min(pause_ms, services.config.add_partitions_to_txn_retry_backoff_ms)
@@ -181,11 +181,11 @@ class TransactionVerifier:
         verified = Verified(writer, {}, {}, is_checked)
         if not adds and not is_checked:
             return verified
-        now_ms = self._services.now_ms()
+        monotonic_ms = self._services.monotonic_ms()
         for partition, sequence in sequences.items():
             try:
                 guard = partition.leading_log().producer_state.begin_verification(
-                    writer.producer_id, writer.producer_epoch, sequence, now_ms, adds_partition=adds
+                    writer.producer_id, writer.producer_epoch, sequence, monotonic_ms, adds_partition=adds
                 )
             except KafkaError as error:
                 verified.errors[partition] = error.code

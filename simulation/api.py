@@ -46,6 +46,14 @@ class ClientConnection(Protocol):
         """Send a request that gets no response (Produce with acks=0)."""
         ...
 
+    def stop_reading(self) -> None:
+        """Leave responses in the network from now on."""
+        ...
+
+    def read_again(self) -> None:
+        """Take what has come meanwhile, and what comes."""
+        ...
+
     def close(self) -> None:
         """Close it; requests under way err with ConnectionLost."""
         ...
@@ -59,7 +67,7 @@ class World(Protocol):
     is_ending: bool
 
     def now_ms(self) -> int:
-        """The wall clock that everybody shares, ms since 1970."""
+        """The wall clock that all clients share, ms since 1970. That of the broker may be wrong."""
         ...
 
     def sleep(self, seconds: float) -> "Deferred[None]":

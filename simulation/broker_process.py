@@ -95,7 +95,7 @@ class SimulatedSurroundings(Surroundings):
         self._world = world
 
     def now_ms(self) -> int:
-        return self._world.now_ms()
+        return self._world.wall_clock.now_ms()
 
     def monotonic(self) -> float:
         return self._world.clock.seconds()

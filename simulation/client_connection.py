@@ -76,6 +76,14 @@ class SimulatedConnection:
         if not self._stream.is_lost:
             self._send(message, version, client_id)
 
+    def stop_reading(self) -> None:
+        """Leave responses in the network from now on."""
+        self._stream.stop_reading()
+
+    def read_again(self) -> None:
+        """Take what has come meanwhile, and what comes."""
+        self._stream.read_again()
+
     def close(self) -> None:
         """Close it; what is under way errs."""
         self._stream.close()

@@ -9,15 +9,11 @@ import errno
 import os
 from collections.abc import Callable, Sequence
 from random import Random
-from typing import TYPE_CHECKING
 
 from odradek.log.filesystem import File, MemoryFile, MemoryFileSystem, Piece, SimulatedCrash, _Node
 
-if TYPE_CHECKING:
-    from odradek.simulation.clock import SimulatedClock
-
 EPOCH_MS = 1_800_000_000_000
-"""The wall clock when the world begins."""
+"""The time when the world begins."""
 
 
 class SimulatedFile(MemoryFile):
@@ -52,7 +48,7 @@ class SimulatedDisk(MemoryFileSystem):
     has_refused: whether an operation failed since a process began to use it
     """
 
-    def __init__(self, clock: "SimulatedClock", random: Random, on_crash: Callable[[], None]) -> None:
+    def __init__(self, wall_clock_ms: Callable[[], int], random: Random, on_crash: Callable[[], None]) -> None:
         super().__init__()
         self.is_down = False
         self.is_full = False
@@ -61,14 +57,14 @@ class SimulatedDisk(MemoryFileSystem):
         self.has_refused = False
         self.written_bytes = 0
         self._unsynced: list[_Node] = []
-        self._clock = clock
+        self._wall_clock_ms = wall_clock_ms
         self._random = random
         self._on_crash = on_crash
 
     @property
     def now_ms(self) -> int:
         """The wall clock."""
-        return EPOCH_MS + int(self._clock.seconds() * 1000)
+        return self._wall_clock_ms()
 
     @now_ms.setter
     def now_ms(self, value: int) -> None:

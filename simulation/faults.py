@@ -192,6 +192,7 @@ class Faults:
 
     def _broker_ended(self, how: str) -> None:
         world, random = self._world, self._random
+        self._history.has_unfinished_end |= world.disk.has_refused
         if how == "died while writing":
             if self._crash_is_power_loss:
                 world.disk.come_down(is_power_loss=True, lose_names=random.random() < 0.5)

@@ -315,6 +315,10 @@ class History:
         self.copies: list[Copy] = []
         self.crashes: list[Crash] = []
         self.store_losses: list[Moment] = []
+        self.has_unfinished_end = False
+        """Whether a life of the broker ended after the disk had refused it something, which it tries again no more."""
+        self.clock_steps: list[tuple[Moment, int]] = []
+        """When the wall clock of the broker's machine was set, and by how much."""
         self.odd: list[tuple[Moment, str, str]] = []
         self._now_ms = now_ms
         self._order = 0
@@ -335,6 +339,11 @@ class History:
         """The broker has gone down, at this moment."""
         self.crashes.append(Crash(kind, self.moment()))
         self._say("broker", f"crash {kind.value}")
+
+    def set_clock(self, step_ms: int) -> None:
+        """The wall clock of the broker's machine is set."""
+        self.clock_steps.append((self.moment(), step_ms))
+        self._say("broker", f"wall clock set by {step_ms} ms")
 
     def lose_store(self) -> None:
         """The metadata store is gone, and with it all configuration."""

@@ -45,7 +45,7 @@ class SimulatedMetadata:
         """A session for one life of a broker; those of earlier lives are over."""
         server = self._servers.get(directory)
         if server is None:
-            server = self._servers[directory] = MemoryMetadataServer(self._world.now_ms)
+            server = self._servers[directory] = MemoryMetadataServer(self._world.wall_clock.now_ms)
         table, watches, now_ms = server.parts
         last = self._sessions.get(directory)
         if last is not None:
@@ -95,15 +95,22 @@ class SimulatedMetadata:
 
 
 class _Session(MemoryMetadataStore):
-    """A session in which the process may die before and after each commit."""
+    """A session in which the process may die before and after each commit.
+
+    While the outcome of a change is unknown it takes no other, as the embedded store does: what was decided on might be
+    made twice.
+    """
 
     metadata: SimulatedMetadata
     world: "World"
     reactor: "ProcessReactor"
+    is_connected = True
 
     def _carry_out(self, operations: Sequence[Operation]) -> list[OperationResult]:
         if not self.reactor.is_alive:
             raise SimulatedCrash("metadata")
+        if not self.is_connected:
+            raise StoreUnavailableError("the outcome of the last change is not known yet")
         self.world.disk.before("commit", "metadata")
         carry_out = super()._carry_out
         results = self.metadata.carry_out(lambda: carry_out(operations), self._lose_contact)
@@ -112,8 +119,13 @@ class _Session(MemoryMetadataStore):
 
     def _lose_contact(self) -> None:
         """Disconnect for a while: whoever listens looks afterwards what has become of a change."""
+        self.is_connected = False
         self._notify(SessionEvent.DISCONNECTED)
-        self.reactor.callLater(self.metadata.pause_s(), self._notify, SessionEvent.CONNECTED)
+        self.reactor.callLater(self.metadata.pause_s(), self._regain_contact)
+
+    def _regain_contact(self) -> None:
+        self.is_connected = True
+        self._notify(SessionEvent.CONNECTED)
 
     def _notify(self, event: SessionEvent) -> None:
         for listener in list(self._session_listeners):

@@ -341,6 +341,14 @@ class ByteStream:
         """Send."""
         self._link.to_broker.write(data)
 
+    def stop_reading(self) -> None:
+        """Take nothing more: the broker's socket is full before long."""
+        self._link.to_client.hold()
+
+    def read_again(self) -> None:
+        """Take what there is."""
+        self._link.to_client.release()
+
     def close(self) -> None:
         """Close this end."""
         if not self.is_lost:

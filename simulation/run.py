@@ -13,6 +13,7 @@ from odradek.simulation import checker, final, scenario, setup
 from odradek.simulation.faults import Faults
 from odradek.simulation.history import History, Settings
 from odradek.simulation.scenario import Scenario
+from odradek.simulation.wall_clock import ClockSetter
 from odradek.simulation.world import LogWatch, Printer, World
 
 START_LIMIT_S = 60.0
@@ -114,6 +115,7 @@ class _Run:
         world.network.habits = self._scenario.habits
         world.threads.slow_s = self._scenario.slow_thread_s
         self._history = History(world.now_ms, _settings(self._scenario), world.trace)
+        self._clock_setter = ClockSetter(world, self._history)
         self._faults = Faults(world, self._history, self._scenario.faults, world.new_random())
         chance = world.new_random()
         self._restarts_at_end = chance.random() < 0.7
@@ -160,9 +162,11 @@ class _Run:
             self._working[client.name] = None
             world.start(client.run(), client.name).addCallback(self._done, client.name)
         self._faults.begin()
+        self._clock_setter.begin()
         world.run(lambda: bool(world.failures), self._scenario.duration_s)
         world.is_ending = True
         self._faults.end()
+        self._clock_setter.end()
 
     def _done(self, _: object, name: str) -> None:
         del self._working[name]

@@ -25,6 +25,7 @@ from odradek.replication.partition import Partition
 from odradek.server.broker import Broker
 from odradek.server.handlers.delete_records import _PendingRequest
 from odradek.server.marker_sender import MarkerSender
+from odradek.server.surroundings import Surroundings
 from odradek.simulation.checker import ViolationKind
 from odradek.simulation.clients.workload import make_clients
 from odradek.simulation.run import Report, run_seed
@@ -385,6 +386,13 @@ SAFEGUARDS: Final = (
         ((offset_commands, "_is_other_topic", _replaced_by(lambda *arguments: False)),),
         (_K.OFFSET_INVENTED,),
         2,
+    ),
+    Safeguard(
+        "monotonic-clock",
+        "Sessions and rebalances end by the monotonic clock.",
+        ((Surroundings, "monotonic_ms", _replaced_by(lambda self: self.now_ms())),),
+        ("expelled from", "no answer in", "gave up on", "still has members"),
+        22,
     ),
 )
 

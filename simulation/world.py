@@ -21,6 +21,7 @@ from odradek.simulation.metadata import SimulatedMetadata
 from odradek.simulation.network import ByteStream, Network, NetworkHabits
 from odradek.simulation.threads import SimulatedThreads
 from odradek.simulation.tracing import describe
+from odradek.simulation.wall_clock import WallClock
 
 Printer = Callable[[str], None]
 
@@ -55,7 +56,8 @@ class World:
         self.random = self.new_random()
         self.clock = SimulatedClock()
         self.threads = SimulatedThreads(self.clock, self.new_random())
-        self.disk = SimulatedDisk(self.clock, self.new_random(), self._crashed)
+        self.wall_clock = WallClock(self.clock)
+        self.disk = SimulatedDisk(self.wall_clock.now_ms, self.new_random(), self._crashed)
         self.network = Network(self.clock, self.new_random(), habits or NetworkHabits())
         self.network.note_bytes = self._note_bytes
         self.metadata = SimulatedMetadata(self, self.new_random())
@@ -69,7 +71,7 @@ class World:
     # What clients may touch
 
     def now_ms(self) -> int:
-        """The wall clock, ms since 1970."""
+        """The right time, ms since 1970, which the clients' clocks show. The broker's machine has `wall_clock`."""
         return EPOCH_MS + int(self.clock.seconds() * 1000)
 
     def sleep(self, seconds: float) -> "Deferred[None]":

@@ -29,6 +29,11 @@ def make_manager(
     return LogManager(fs, directories, topic_config, lambda topic: None, 1, **options)
 
 
+def set_monotonic(manager: LogManager, now_ms: int) -> None:
+    """Let the manager's monotonic clock stand at `now_ms`."""
+    manager._monotonic = manager.cleaner._monotonic = manager.schedule._monotonic = lambda: now_ms / 1000
+
+
 def known(ids: dict[str, bytes], partition_count: int = 100, *, are_complete: bool = False) -> KnownPartitions:
     """The partitions of topics, by the topics' ids."""
     return KnownPartitions(
@@ -39,7 +44,7 @@ def known(ids: dict[str, bytes], partition_count: int = 100, *, are_complete: bo
 def opened(
     fs: FileSystem, *arguments: Any, now_ms: int = 0, ids: dict[str, bytes] | None = None, **options: Any
 ) -> LogManager:
-    manager = make_manager(fs, *arguments, **options)
+    manager = make_manager(fs, *arguments, **{"monotonic": lambda: now_ms / 1000, **options})
     manager.open(now_ms, known(ids or {}))
     return manager
 
@@ -62,7 +67,14 @@ def append(log: PartitionLog, *values: bytes, now_ms: int = 0) -> None:
 
 
 def run_until(manager: LogManager, start_ms: int, end_ms: int) -> int:
+    """Run what is due from `start_ms` to `end_ms` of both clocks; the time of what is due next."""
     now_ms = start_ms
     while now_ms <= end_ms:
-        now_ms = max(manager.run_due(now_ms), now_ms)
+        now_ms = run_due(manager, now_ms)
     return now_ms
+
+
+def run_due(manager: LogManager, now_ms: int) -> int:
+    """Run what is due at `now_ms` of both clocks; the time of what is due next."""
+    set_monotonic(manager, now_ms)
+    return now_ms + manager.run_due(now_ms)

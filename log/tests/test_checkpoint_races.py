@@ -44,7 +44,7 @@ def manager_with_waiting_checkpoints(fs: MemoryFileSystem, threads: Threads) -> 
 
 
 def create_again(manager: LogManager) -> PartitionLog:
-    manager.delete_log(*KEY, 61_000)
+    manager.delete_log(*KEY)
     log = manager.create_log(*KEY, NEW_ID, 61_000)
     append(log, b"new")
     log.flush(61_000)
@@ -99,7 +99,7 @@ def test_a_crash_at_any_change_finds_the_new_log_whole_or_none() -> None:
 def test_a_write_that_waited_since_before_the_deletion_leaves_nothing_for_the_new_log() -> None:
     fs, threads = MemoryFileSystem(), Threads()
     manager = manager_with_waiting_checkpoints(fs, threads)
-    manager.delete_log(*KEY, 61_000)
+    manager.delete_log(*KEY)
     threads.run()
     log = manager.create_log(*KEY, NEW_ID, 61_000)
     append(log, b"new")
@@ -114,7 +114,7 @@ def test_a_write_that_found_no_room_is_not_tried_again_with_what_it_had() -> Non
     manager = manager_with_waiting_checkpoints(fs, threads)
     fs.is_full = True
     threads.run(3)
-    manager.delete_log(*KEY, 61_000)
+    manager.delete_log(*KEY)
     with pytest.raises(DiskFullError):
         manager.create_log(*KEY, NEW_ID, 61_000)
     fs.is_full = False
@@ -221,7 +221,7 @@ def test_no_entry_is_ever_beyond_its_log(seed: int) -> None:
         log = manager.get(topic, 0)
         action = random.randrange(9)
         if action == 0 and log is not None:
-            manager.delete_log(topic, 0, now_ms)
+            manager.delete_log(topic, 0)
             del ids[topic]
         elif action <= 2 and log is None:
             new_id = random.randbytes(16)

@@ -28,7 +28,7 @@ from odradek.log.tests.cleaning import (
     records,
     roll,
 )
-from odradek.log.tests.managers import ONE_THREAD
+from odradek.log.tests.managers import ONE_THREAD, run_due
 from odradek.log.tests.support import misnumbered
 from odradek.log.tests.threads import Threads
 from odradek.protocol.compression import Codec
@@ -152,7 +152,7 @@ def test_small_segments_become_one() -> None:
     clean(manager)
     assert [segment.base_offset for segment in log.segments] == [0, 8]
     assert records(log) == [(7, b"a", b"7")]
-    manager.run_due(T0)
+    run_due(manager, T0)
     names = [name for name in fs.list_names(log.directory) if name.endswith((".log", ".deleted", ".cleaned", ".swap"))]
     assert names == ["00000000000000000000.log", "00000000000000000008.log"]
     assert checkpoints.read_offsets(fs, "/d/cleaner-offset-checkpoint") == {("t", 0): 8}
@@ -331,7 +331,7 @@ def test_deleting_the_log_ends_its_compaction(after: int) -> None:
     manager, _ = dirty_log(steps, fs)
     manager.cleaner.step(T0)
     steps.run(after)
-    manager.delete_log("t", 0, T0)
+    manager.delete_log("t", 0)
     again = manager.create_log("t", 0, bytes(16), T0)
     put(again, (b"a", b"new"))
     steps.run()
@@ -405,7 +405,7 @@ def test_compact_and_delete_does_both() -> None:
     assert records(log)[0] == (1, b"a", b"2")
     now_ms = T0
     while now_ms < T0 + 40_000:
-        now_ms = manager.run_due(now_ms) + 1
+        now_ms = run_due(manager, now_ms) + 1
     assert records(log) == []
     assert log.log_start_offset == 3
 
@@ -537,7 +537,7 @@ def test_a_crash_at_any_point_of_a_compaction_neither_loses_nor_brings_back() ->
                 fs.crash_at(at)
                 try:
                     clean(manager, now_ms)
-                    manager.run_due(now_ms)
+                    run_due(manager, now_ms)
                     is_through = True
                 except SimulatedCrash:
                     is_through = False
@@ -569,7 +569,7 @@ def test_real_files(tmp_path: Any) -> None:
         put(log, (b"k%d" % (index % 5), b"v" * index), (b"x%d" % index, None if index % 2 else b"x"))
     roll(log)
     clean(manager)
-    manager.run_due(T0)
+    run_due(manager, T0)
     expected = records(log)
     assert len([key for _, key, _ in expected if key and key.startswith(b"k")]) == 5
     manager.close(T0)

@@ -19,7 +19,7 @@ from odradek.log.tests.cleaning import (
     records,
     roll,
 )
-from odradek.log.tests.managers import ONE_THREAD
+from odradek.log.tests.managers import ONE_THREAD, run_due
 from odradek.log.tests.threads import Threads
 from odradek.properties import INT64_MAX
 from odradek.protocol.records import ControlType
@@ -224,7 +224,7 @@ def test_a_log_that_cannot_be_compacted_is_named_with_what_to_do_and_others_go_o
     assert "restart" in line.getMessage()
     put(log, (b"a", b"2"))
     assert manager.online_directories == ["/d"]
-    manager.delete_log("t", 0, T0)
+    manager.delete_log("t", 0)
     assert manager.cleaner.uncleanable == set()
 
 
@@ -303,11 +303,11 @@ def test_properties_are_taken_on_while_it_runs():
 
 def test_the_new_backoff_counts_from_now():
     manager, log = make_log(MemoryFileSystem())
-    manager.run_due(T0)
+    run_due(manager, T0)
     manager.update_settings(ONE_THREAD._replace(log_cleaner_backoff_ms=50))
     dirty(log, 2)
-    manager.run_due(manager.run_due(T0))
-    manager.run_due(T0 + 51)
+    run_due(manager, run_due(manager, T0))
+    run_due(manager, T0 + 51)
     assert manager.cleaner.offsets == {("t", 0): 2}
 
 

@@ -16,7 +16,7 @@ from odradek.log.compaction_process import ProcessWorker
 from odradek.log.compaction_run import Cancelled, WorkerLost, WorkerStalled
 from odradek.log.filesystem import OsFileSystem
 from odradek.log.tests.cleaning import T0, clean, make_log, mark, open_manager, put, records, roll
-from odradek.log.tests.managers import ONE_THREAD
+from odradek.log.tests.managers import ONE_THREAD, run_due
 from odradek.log.worker_pipe import Heartbeat, WorkerPipe, wait_for
 from odradek.protocol.records import Codec, ControlType
 
@@ -120,7 +120,7 @@ def test_a_process_writes_the_same_bytes_as_a_thread(tmp_path, workers):
         clean(manager)
         fill(log, 3, producer_id=6)
         clean(manager, T0 + 2000)
-        manager.run_due(T0 + 2000)
+        run_due(manager, T0 + 2000)
         assert manager.cleaner.uncleanable == set()
         manager.close(T0)
     assert workers.started
@@ -226,7 +226,7 @@ def test_what_is_not_wanted_any_more_ends_at_once(tmp_path, workers, how):
     if how == "cancel":
         manager.cleaner.cancel()
     elif how == "delete":
-        manager.delete_log("t", 0, T0)
+        manager.delete_log("t", 0)
     else:
         manager.close(T0)
     threads.finish()

@@ -153,7 +153,7 @@ def test_random_work_with_too_few_descriptors(seed: int) -> None:
                     offset = random.randrange(log.log_start_offset, end + 1)
                     log.read(offset, 100, upper_offset=end, at_least_one=True)
                 case 3:
-                    manager.flush(log, now_ms)
+                    manager.flush(log)
                 case 4:
                     log.offset_for_timestamp(random.randrange(2))
                 case _:

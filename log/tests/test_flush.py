@@ -32,7 +32,7 @@ def test_by_messages():
 
 
 def test_by_time():
-    log = open_log(cfg=config(flush_ms=1000))
+    log = open_log(cfg=config(flush_ms=1000), monotonic_ms=NOW_MS)
     append(log, [b"x"])
     assert log.flush_due_offset(NOW_MS + 999) is None
     assert log.flush_due_offset(NOW_MS + 1000) == 1

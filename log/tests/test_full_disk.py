@@ -10,7 +10,7 @@ import pytest
 from odradek.log.filesystem import DiskFullError, MemoryFileSystem
 from odradek.log.log_manager import LogManager
 from odradek.log.partition_log import Origin, PartitionLog
-from odradek.log.tests.managers import NEW_ID, TOPIC_ID, folders, opened
+from odradek.log.tests.managers import NEW_ID, TOPIC_ID, folders, opened, run_due
 from odradek.log.tests.support import idempotent
 from odradek.protocol.records import ControlType, build_control_batch
 
@@ -72,7 +72,7 @@ def test_retention(refused: frozenset[str], error: int) -> None:
     log = fill(manager)
     fs.refused, fs.error = refused, error
     manager.delete_old_segments(log, 5000)
-    manager.run_due(7000)
+    run_due(manager, 7000)
     assert manager.online_directories == [PATH]
     assert log.log_start_offset >= log.segments[-1].base_offset, "only the last segment may have to stay"
     if not refused & {"rename", "remove"}:
@@ -82,7 +82,7 @@ def test_retention(refused: frozenset[str], error: int) -> None:
     fs.refused = frozenset()
     for now_ms in range(10_000, 40_000, 5_000):
         manager.delete_old_segments(log, now_ms)
-        manager.run_due(now_ms)
+        run_due(manager, now_ms)
     end = log.log_end_offset
     assert (log.log_start_offset, [segment.base_offset for segment in log.segments]) == (end, [end])
     assert names(fs) in ([f"{end:020d}.log"], [f"{end:020d}.log", f"{end:020d}.snapshot"])
@@ -117,17 +117,17 @@ def test_deletion_of_a_log(refused: frozenset[str]) -> None:
     fs.refused = refused
     if {"rename", "remove"} <= refused:
         with pytest.raises(DiskFullError):
-            manager.delete_log("t", 0, 0)
+            manager.delete_log("t", 0)
         assert manager.topic_id("t", 0) == TOPIC_ID, "it is there as it was"
         fs.refused -= {"remove"}
-    manager.delete_log("t", 0, 0)
+    manager.delete_log("t", 0)
     assert manager.get("t", 0) is None
     assert "t-0" not in folders(fs, PATH)
-    manager.run_due(100_000)
+    run_due(manager, 100_000)
     assert manager.online_directories == [PATH]
     fs.refused = frozenset()
     for now_ms in (106_000, 112_000):
-        manager.run_due(now_ms)
+        run_due(manager, now_ms)
     assert folders(fs, PATH) == []
     log = manager.create_log("t", 0, NEW_ID, 112_000, is_new=True)
     assert log.log_end_offset == 0

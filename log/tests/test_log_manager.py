@@ -32,6 +32,7 @@ from odradek.log.tests.managers import (
     folders,
     opened,
     run_until,
+    set_monotonic,
 )
 from odradek.log.tests.threads import Threads
 from odradek.protocol.errors import ErrorCode, KafkaError
@@ -180,7 +181,7 @@ def with_a_topic_of_the_same_name(fs: MemoryFileSystem, old_id: bytes | None = T
     good = fs.read_bytes("/data/a/recovery-point-offset-checkpoint")
     damage(fs, "/data/a/recovery-point-offset-checkpoint")
     manager = opened(fs, ids={"t": TOPIC_ID})
-    manager.delete_log("t", 0, 0)
+    manager.delete_log("t", 0)
     append(manager.create_log("t", 0, NEW_ID, 0, is_new=True), b"new")
     manager.get("t", 0).flush(0)  # type: ignore[union-attr]
     manager.close(0)
@@ -350,7 +351,8 @@ def test_a_deleted_log_is_gone_at_once_and_its_files_later() -> None:
     fs = MemoryFileSystem()
     manager = opened(fs, ["/data/a"], {"file.delete.delay.ms": "1000"})
     append(manager.create_log("t", 0, TOPIC_ID, 0), b"x")
-    manager.delete_log("t", 0, 50)
+    set_monotonic(manager, 50)
+    manager.delete_log("t", 0)
     assert manager.get("t", 0) is None
     [left] = [name for name in fs.list_names("/data/a") if name.startswith("t-0")]
     assert parse_directory_name(left) == (left, "t", 0, "-delete")
@@ -376,7 +378,8 @@ def test_a_log_that_was_refused_is_deleted_with_its_topic() -> None:
     manager = with_a_refused_log(fs)
     with pytest.raises(KafkaError):
         manager.get("t", 0)
-    manager.delete_log("t", 0, 50)
+    set_monotonic(manager, 50)
+    manager.delete_log("t", 0)
     assert manager.get("t", 0) is None
     assert folders(fs, "/data/a") == ["t-0-delete"]
     log = manager.create_log("t", 0, NEW_ID, 60, is_new=True)
@@ -410,7 +413,7 @@ def test_a_log_that_was_refused_keeps_its_checkpoints_until_it_is_repaired() -> 
     found = repaired.get("t", 0)
     assert found is not None
     assert (found.log_start_offset, found.high_watermark) == (2, 3)
-    repaired.delete_log("t", 0, 0)
+    repaired.delete_log("t", 0)
     assert repaired.create_log("t", 0, NEW_ID, 0, is_new=True).log_start_offset == 0
 
 
@@ -421,7 +424,7 @@ def test_a_deleted_log_in_a_directory_that_is_offline_is_forgotten(is_refused: b
     if not is_refused:
         manager.create_log("t", 0, TOPIC_ID, 0)
     manager.fail_directory("/data/a", LogDirFailure("/data/a", "broken"))
-    manager.delete_log("t", 0, 0)
+    manager.delete_log("t", 0)
     assert folders(fs, "/data/a") == ["t-0"]
     assert manager.create_log("t", 0, NEW_ID, 0, is_new=True).directory == "/data/b/t-0"
 
@@ -434,7 +437,7 @@ def test_a_log_whose_deletion_fails_is_forgotten_with_its_directory(is_refused: 
         manager.create_log("t", 0, TOPIC_ID, 0)
     fs.fail("rename", path_contains="/data/a/t-0")
     with pytest.raises(LogDirFailure):
-        manager.delete_log("t", 0, 0)
+        manager.delete_log("t", 0)
     assert manager.online_directories == ["/data/b"]
     assert manager.create_log("t", 0, NEW_ID, 0, is_new=True).directory == "/data/b/t-0"
 
@@ -445,7 +448,7 @@ def test_a_deleted_log_goes_with_the_refused_one_beside_it() -> None:
     damage(fs, "/data/a/t-0/partition.metadata")
     checkpoints.write_clean_shutdown(fs, "/data/a", 0)
     manager = opened(fs, ids={"t": NEW_ID})
-    manager.delete_log("t", 0, 0)
+    manager.delete_log("t", 0)
     assert [folders(fs, path) for path in DIRECTORIES] == [["t-0-delete"], ["t-0-delete"]]
     run_until(manager, 0, 60_000)
     assert [folders(fs, path) for path in DIRECTORIES] == [[], []]
@@ -473,7 +476,7 @@ def test_a_deletion_goes_on_after_a_restart() -> None:
     manager = opened(fs, ["/data/a"])
     manager.create_log("t", 0, TOPIC_ID, 0)
     manager.create_log("s", 0, TOPIC_ID, 0)
-    manager.delete_log("t", 0, 0)
+    manager.delete_log("t", 0)
     manager.mark_stray("s", 0)
     manager.close(0)
     manager = opened(fs, ["/data/a"])
@@ -495,7 +498,7 @@ def test_a_new_log_does_not_inherit_checkpoints() -> None:
     run_until(manager, 0, 61_000)
     threads.run()
     assert checkpoints.read_offsets(fs, "/data/a/log-start-offset-checkpoint") == {("t", 0): 5}
-    manager.delete_log("t", 0, 61_000)
+    manager.delete_log("t", 0)
     log = manager.create_log("t", 0, bytes(16), 61_000)
     append(log, b"new")
     log.active_segment.file.sync()
@@ -577,7 +580,7 @@ def live_through(fs: MemoryFileSystem, flushed: dict[tuple[str, int], list[bytes
             flushed[topic, 0] = [*flushed.get((topic, 0), []), *values]
         now_ms = run_until(manager, now_ms, now_ms + 61_000)
         del flushed["deleted", 0]
-        manager.delete_log("deleted", 0, now_ms)
+        manager.delete_log("deleted", 0)
         now_ms = run_until(manager, now_ms, now_ms + 1000)
     manager.close(now_ms)
 
@@ -637,7 +640,7 @@ def test_real_files_and_threads(tmp_path: Path) -> None:
         assert description.total_bytes >= description.usable_bytes > 0
     with pytest.raises(LockedError):
         make()
-    manager.delete_log("t", 19, 0)
+    manager.delete_log("t", 19)
     manager.close(0)
     manager = make()
     assert len(manager.all_logs()) == 19

@@ -18,6 +18,7 @@ from odradek.log.tests.managers import (
     TOPIC_ID,
     append,
     opened,
+    run_due,
     run_until,
 )
 from odradek.log.tests.threads import Threads
@@ -82,7 +83,7 @@ def test_flush_that_fails_takes_the_directory_offline() -> None:
     append(log, b"a")
     fs.fail("sync")
     errors: list[Exception | None] = []
-    manager.flush(log, 0, errors.append)
+    manager.flush(log, errors.append)
     assert isinstance(errors[0], KafkaError)
     assert errors[0].code == ErrorCode.KAFKA_STORAGE_ERROR
     assert log.failure is not None
@@ -111,7 +112,7 @@ def test_sweeps_visit_a_few_logs_at_a_time() -> None:
         append(manager.create_log("t", partition, TOPIC_ID, 0), b"x")
     flushed = []
     now_ms = 1000
-    while manager.run_due(now_ms) == now_ms:
+    while run_due(manager, now_ms) == now_ms:
         flushed.append(sum(log.flushed_offset for log in manager.all_logs()))
     assert flushed == [200, 400]
     assert all(log.flushed_offset == 1 for log in manager.all_logs())
@@ -125,14 +126,14 @@ def test_a_sweep_leaves_out_a_log_that_was_deleted_since_it_began() -> None:
     for partition in range(401):
         append(manager.create_log("t", partition, TOPIC_ID, 0), b"a", b"b")
     now_ms = run_until(manager, 0, 29_999)
-    assert manager.run_due(now_ms) == now_ms, "201 logs are left"
+    assert run_due(manager, now_ms) == now_ms, "201 logs are left"
     last = manager.get("t", 400)
     assert last is not None
     assert last.log_start_offset == 0
-    manager.delete_log("t", 400, now_ms)
-    assert manager.run_due(now_ms) == now_ms, "one is left"
+    manager.delete_log("t", 400)
+    assert run_due(manager, now_ms) == now_ms, "one is left"
     assert not fs.exists(last.directory)
-    manager.run_due(now_ms)
+    run_due(manager, now_ms)
     assert manager.online_directories == ["/data/a"]
 
 
@@ -145,7 +146,7 @@ def test_a_cleaner_sweep_leaves_out_a_log_that_was_deleted_since_it_began() -> N
     assert old is not None
     old.delete_records_before(2)
     manager.cleaner.step(0)
-    manager.delete_log("t", 200, 0)
+    manager.delete_log("t", 200)
     append(manager.create_log("t", 200, NEW_ID, 0), b"a")
     manager.cleaner.offsets["t", 200] = 1
     while manager.cleaner.step(0):
@@ -212,7 +213,7 @@ def test_one_sync_of_a_log_at_a_time_shared_by_all_who_came_during_the_last() ->
     ended: list[tuple[str, Exception | None, int]] = []
 
     def flush(name: str) -> None:
-        manager.flush(log, 0, lambda error: ended.append((name, error, log.flushed_offset)))
+        manager.flush(log, lambda error: ended.append((name, error, log.flushed_offset)))
 
     append(log, b"a")
     flush("first")
@@ -235,8 +236,8 @@ def test_after_a_sync_that_failed_no_other_counts() -> None:
     append(log, b"a")
     ended: list[Exception | None] = []
     task = log.prepare_flush()
-    manager.flush(log, 0, ended.append)
-    manager.flush(log, 0, ended.append)
+    manager.flush(log, ended.append)
+    manager.flush(log, ended.append)
     fs.fail("sync", path_contains=".log")
     with pytest.raises(LogDirFailure):
         assert task is not None
@@ -253,12 +254,12 @@ def test_a_flush_of_a_log_whose_deletion_is_done_is_refused_without_blaming_the_
     log = manager.create_log("t", 0, TOPIC_ID, 0)
     log.elect(0)
     append(log, b"a")
-    manager.delete_log("t", 0, 0)
+    manager.delete_log("t", 0)
     run_until(manager, 0, 0)
     threads.run()
     assert not fs.exists(log.directory)
     ended: list[Exception | None] = []
-    manager.flush(log, 0, ended.append)
+    manager.flush(log, ended.append)
     threads.run()
     assert [type(error) for error in ended] == [KafkaError]
     assert manager.online_directories == ["/data/a"]
@@ -278,6 +279,6 @@ def test_an_interval_of_nothing_does_not_take_all_of_the_time(name: str, most: i
     manager = opened(MemoryFileSystem(), ["/data/a"], settings=ONE_THREAD._replace(**{name: 0}))
     visits, now_ms = 0, 40_000
     while now_ms < 41_000:
-        now_ms = max(manager.run_due(now_ms), now_ms + 1)
+        now_ms = max(run_due(manager, now_ms), now_ms + 1)
         visits += 1
     assert visits <= most + 5

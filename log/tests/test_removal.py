@@ -31,7 +31,7 @@ def test_what_is_left_after_a_crash_has_the_topic_id() -> None:
         fs.fail("remove", after=files, path_contains=PATH)
         files += 1
         with suppress(LogDirFailure):
-            manager.delete_log("t", 0, 0)
+            manager.delete_log("t", 0)
         threads.run()
         if manager.online_directories:
             break
@@ -72,5 +72,5 @@ def test_a_disk_that_breaks_at_the_rename_is_offline() -> None:
     manager = with_a_log(fs, threads)
     fs.fail("rename", path_contains=PATH)
     with pytest.raises(LogDirFailure):
-        manager.delete_log("t", 0, 0)
+        manager.delete_log("t", 0)
     assert manager.online_directories == []

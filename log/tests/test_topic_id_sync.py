@@ -48,7 +48,7 @@ def test_a_stop_does_not_count_on_a_sync_that_waits_for_a_thread(seed: int | Non
     fs, manager = created(threads)
     log = manager.get("t", 0)
     assert log is not None
-    manager.flush(log, 0)
+    manager.flush(log)
     manager.close(0)
     fs.crash(None if seed is None else Random(seed), lose_names=True)
     assert_served(fs)

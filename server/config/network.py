@@ -13,7 +13,8 @@ class NetworkProperties(PropertySet):
         unique=True,
         may_be_empty=False,
         update_mode=UpdateMode.PER_BROKER,
-        doc="Where to listen, as NAME://host:port; an empty host is every interface, port 0 any free port.",
+        doc="Where to listen, as NAME://host:port; an empty host is every interface, port 0 any free port. "
+        "`odradek start` listens on PLAINTEXT://127.0.0.1:9092 if neither this nor advertised.listeners is set.",
     )
     advertised_listeners = string_list(
         "advertised.listeners",

@@ -106,7 +106,7 @@ def _fetch_groups(
 def _fetch_group(
     services: "Services", context: "RequestContext", group: OffsetFetchRequestGroup, require_stable: bool
 ) -> Generator[None, None, OffsetFetchResponseGroup]:
-    """Fetch a few partitions in each step. A group whose shard stops to serve requests meanwhile gets the error."""
+    """Fetch a few partitions in each step, as of the first. A group whose shard stops to serve gets the error."""
     topics = Topics(services.metadata)
     shard = services.groups.shard(services.groups.index_of(group.group_id))
     is_all = group.topics is None
@@ -117,13 +117,17 @@ def _fetch_group(
             OffsetFetchRequestTopics(name=name, partition_indexes=list(partitions))
             for name, partitions in held.items()
         ]
+    is_long = sum(len(topic.partition_indexes) for topic in wanted) > ROWS_PER_STEP
+    offsets = shard.copy_offsets(group.group_id) if is_long else None
     response: OffsetFetchResponseGroup | None = None
     for part in _parts(wanted):
         piece = OffsetFetchRequestGroup(
             group_id=group.group_id, member_id=group.member_id, member_epoch=group.member_epoch, topics=part
         )
         asked, refused = split_fetch(piece, context.api_version, topics, _everything)
-        answered = shard.fetch_offsets(asked, context, require_stable=require_stable, topic_id=topics.topic_id)
+        answered = shard.fetch_offsets(
+            asked, context, require_stable=require_stable, topic_id=topics.topic_id, offsets=offsets
+        )
         if is_all:
             _drop_missing(answered)
             asked.topics = None

@@ -4,8 +4,10 @@ From version 2 on it says by which version of transactions the producer worked, 
 (KIP-1228).
 """
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from odradek.coordinator.steps import Steps, pieces
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages.write_txn_markers import (
     WriteTxnMarkersRequest,
@@ -15,7 +17,7 @@ from odradek.protocol.messages.write_txn_markers import (
     WriteTxnMarkersResponseWritableTxnMarkerTopicResult,
 )
 from odradek.server.marker_sender import Marker, TopicPartition
-from odradek.server.waits import Wait
+from odradek.server.waits import Wait, carry_through
 
 if TYPE_CHECKING:
     from odradek.server.request import RequestContext
@@ -28,19 +30,42 @@ Errors = dict[int, dict[TopicPartition, ErrorCode]]
 def write_txn_markers(services: "Services", context: "RequestContext", request: WriteTxnMarkersRequest) -> Any:
     """Write each marker to each of its partitions, and answer when all of them are replicated or have failed.
 
-    Raises KafkaError E-1, with nothing written, if one of them names no producer or no epoch: no batch can bear it.
+    All are written, although who asked may be gone. Raises KafkaError E-1, with nothing written, if one of them names
+    no producer or no epoch: no batch can bear it.
     """
-    errors: Errors = {}
-    unfinished = 0
+    return carry_through(_write_all(services, request))
+
+
+async def _write_all(services: "Services", request: WriteTxnMarkersRequest) -> WriteTxnMarkersResponse:
+    work = await services.slices.run(_collect(services, request))
+    errors: Errors = {entry.producer_id: {} for entry in request.markers}
+    unfinished = len(work)
     finished: Wait[None] = Wait(lambda: f"{unfinished} markers to be written and replicated")
 
     def done(producer_id: int, name: TopicPartition, error: ErrorCode) -> None:
         nonlocal unfinished
         errors[producer_id][name] = error
         unfinished -= 1
-        if not unfinished and not finished.called:
+        if not unfinished:
             finished.callback(None)
 
+    def write() -> Steps[None]:
+        for marker, name in work:
+            if name in services.replicas.partitions:
+                services.markers.write(name, marker, partial(done, marker.producer_id, name))
+            else:
+                done(marker.producer_id, name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            yield
+
+    if work:
+        await services.slices.run(write())
+        await finished
+    return _response(errors)
+
+
+def _collect(
+    services: "Services", request: WriteTxnMarkersRequest
+) -> Steps[list[tuple[Marker, TopicPartition]]]:
     work = []
     for entry in request.markers:
         marker = Marker(
@@ -50,22 +75,15 @@ def write_txn_markers(services: "Services", context: "RequestContext", request: 
             entry.transaction_result,
             entry.transaction_version,
         )
-        errors.setdefault(entry.producer_id, {})
-        work += [(marker, (topic.name, index)) for topic in entry.topics for index in topic.partition_indexes]
-    for marker, name in work:
-        if min(marker.producer_id, marker.producer_epoch) < 0 and name in services.replicas.partitions:
-            raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "a marker without a producer id or epoch")
-    unfinished = len(work)
-    for marker, name in work:
-        if name in services.replicas.partitions:
-            services.markers.write(
-                name, marker, lambda error, marker=marker, name=name: done(marker.producer_id, name, error)  # type: ignore[misc]
-            )
-        else:
-            done(marker.producer_id, name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-    if not unfinished:
-        return _response(errors)
-    return finished.addCallback(lambda _: _response(errors))
+        for topic in entry.topics:
+            for indexes in pieces(topic.partition_indexes):
+                names = [(topic.name, index) for index in indexes]
+                is_bad = min(marker.producer_id, marker.producer_epoch) < 0
+                if is_bad and any(name in services.replicas.partitions for name in names):
+                    raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "a marker without a producer id or epoch")
+                work += [(marker, name) for name in names]
+                yield
+    return work
 
 
 def _response(errors: Errors) -> WriteTxnMarkersResponse:

@@ -8,7 +8,7 @@ duration), KIP-1152 (by pattern).
 
 from typing import TYPE_CHECKING, Any, Final
 
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, succeed
 
 from odradek.coordinator.steps import Steps
 from odradek.coordinator.transaction_admin import describe_error, unknown_states
@@ -35,7 +35,7 @@ from odradek.protocol.messages.describe_transactions import (
 from odradek.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
 from odradek.protocol.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
 from odradek.replication.topic_names import GROUP_METADATA_TOPIC, is_internal
-from odradek.server.waits import wait_for_all
+from odradek.server.waits import carry_through, wait_for_all
 
 if TYPE_CHECKING:
     from odradek.server.request import RequestContext
@@ -50,7 +50,7 @@ def add_partitions_to_txn(services: "Services", context: "RequestContext", reque
     """What exists goes to the transaction's shard."""
     version = context.api_version
     if version >= BATCHED_SINCE:
-        return _add_batched(services, context, request)
+        return carry_through(_add_batched(services, context, request))
     transactional_id = request.v3_and_below_transactional_id
     missing = _refused(services, transactional_id, request.v3_and_below_topics, is_client=True)
     if missing is not None:
@@ -61,18 +61,22 @@ def add_partitions_to_txn(services: "Services", context: "RequestContext", reque
     )
 
 
-def _add_batched(services: "Services", context: "RequestContext", request: AddPartitionsToTxnRequest) -> Any:
-    results: list[Any] = [_add_one(services, context, transaction) for transaction in request.transactions]
-    if not any(isinstance(result, Deferred) for result in results):
-        return AddPartitionsToTxnResponse(results_by_transaction=results)
-    waits = [result if isinstance(result, Deferred) else _succeeded(result) for result in results]
-    return wait_for_all(waits).addCallback(lambda done: AddPartitionsToTxnResponse(results_by_transaction=done))
+async def _add_batched(
+    services: "Services", context: "RequestContext", request: AddPartitionsToTxnRequest
+) -> AddPartitionsToTxnResponse:
+    """One transaction in each step. All are decided on, although who asked may be gone."""
 
+    def add() -> Steps[list[Deferred[Any]]]:
+        waits: list[Deferred[Any]] = []
+        for transaction in request.transactions:
+            result = _add_one(services, context, transaction)
+            waits.append(result if isinstance(result, Deferred) else succeed(result))
+            yield
+        return waits
 
-def _succeeded(result: Any) -> "Deferred[Any]":
-    deferred: Deferred[Any] = Deferred()
-    deferred.callback(result)
-    return deferred
+    waits = await services.slices.run(add())
+    results = await wait_for_all(waits) if waits else []
+    return AddPartitionsToTxnResponse(results_by_transaction=results)
 
 
 def _add_one(

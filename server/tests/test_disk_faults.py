@@ -56,7 +56,7 @@ class Broker:
         probe = Cluster(server=MemoryMetadataServer())
         logs = memory_logs(probe.configs, ("/data",), fs)
         self.cluster = cluster = Cluster(server=server, logs=logs)
-        self.flusher = Flusher(logs, lambda: 0, self.clock)
+        self.flusher = Flusher(logs, self.clock)
         cluster.replicas._request_sync = self.flusher.request
         for name in () if "t" in cluster.image.topics else ("t", OFFSETS):
             configs = {"flush.before.acks": "true"} if promises_sync else {}

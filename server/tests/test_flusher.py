@@ -1,5 +1,6 @@
 """Whoever waits for the disk is answered by a sync that began after the append."""
 
+import pytest
 from twisted.internet.task import Clock
 
 from odradek.server.flusher import Flusher
@@ -11,7 +12,7 @@ class Logs:
     def __init__(self):
         self.under_way = []
 
-    def flush(self, log, now_ms, done):
+    def flush(self, log, done):
         self.under_way.append(done)
 
     def end(self, error=None):
@@ -29,7 +30,7 @@ class Partition:
 
 def make(logs=None):
     clock = Clock()
-    return Flusher(logs or Logs(), lambda: 0, clock), clock
+    return Flusher(logs or Logs(), clock), clock
 
 
 def test_who_comes_in_one_turn_shares_a_sync_and_who_comes_during_it_the_next():
@@ -108,4 +109,35 @@ def test_a_client_that_goes_away_leaves_the_others_their_sync():
     gone.cancel()
     clock.advance(0)
     logs.end()
+    assert answers == [True]
+
+
+def test_a_sync_that_fails_to_begin_affects_no_other_partition():
+    class Failing(Logs):
+        def flush(self, log, done):
+            if log == "bad":
+                raise RuntimeError("a defect")
+            super().flush(log, done)
+
+    logs, bad, good, answers = Failing(), Partition("bad"), Partition(), []
+    flusher, clock = make(logs)
+    for _ in range(2):
+        for partition in (bad, good):
+            flusher.flush(partition).addCallback(answers.append)
+        clock.advance(0)
+        logs.end()
+    assert answers == [False, True, False, True]
+
+
+def test_a_partition_that_fails_when_it_is_synced_answers_all_the_same():
+    class Failing(Partition):
+        def synced(self):
+            raise RuntimeError("a defect")
+
+    logs, answers = Logs(), []
+    flusher, clock = make(logs)
+    flusher.flush(Failing()).addCallback(answers.append)
+    clock.advance(0)
+    with pytest.raises(RuntimeError):
+        logs.end()
     assert answers == [True]

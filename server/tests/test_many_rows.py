@@ -15,6 +15,7 @@ from odradek.protocol.messages import describe_log_dirs as dld
 from odradek.protocol.messages import describe_topic_partitions as dtp
 from odradek.protocol.messages import find_coordinator as fc
 from odradek.protocol.messages import offset_commit as oc
+from odradek.protocol.messages import offset_delete as od
 from odradek.protocol.messages import offset_fetch as of
 from odradek.protocol.messages import offset_for_leader_epoch as epochs
 from odradek.replication.tests.support import Cluster
@@ -159,7 +160,7 @@ def test_describe_log_dirs(world):
     assert len([row for topic in response.results[0].topics for row in topic.partitions]) == PARTITIONS + 4
     asked = [dld.DescribeLogDirsRequestDescribableLogDirTopic(topic="t", partitions=list(range(5, 10_000)))]
     steps, response = world.ask(log_dirs.describe_log_dirs, dld.DescribeLogDirsRequest(topics=asked))
-    assert steps > 10_000 // ROWS_PER_STEP
+    assert steps > 10_000 // 250
     assert len(response.results[0].topics[0].partitions) == PARTITIONS - 5
 
 
@@ -222,6 +223,26 @@ class TestOffsetFetch:
         assert [row.committed_offset for row in topics[1].partitions] == [
             -1 if n % 2 else n for n in range(PARTITIONS)
         ]
+
+    def test_as_of_one_moment(self, world):
+        """A transaction's offsets are seen together or not at all; a long fetch takes several steps."""
+        context = RequestContext("host", "PLAINTEXT")
+        context.api_version = 9
+        request = of.OffsetFetchRequest(groups=[of.OffsetFetchRequestGroup(group_id="g", topics=None)])
+        answers = []
+        group_offsets.offset_fetch(world, context, request).addCallback(answers.append)
+        assert not answers
+        items = [oc.OffsetCommitRequestPartition(partition_index=n, committed_offset=1000) for n in range(PARTITIONS)]
+        commit = oc.OffsetCommitRequest(
+            group_id="g", topics=[oc.OffsetCommitRequestTopic(name="t", partitions=items)]
+        )
+        group_offsets.offset_commit(world, context, commit)
+        world.iterate()
+        [group] = answers[0].groups
+        assert [row.committed_offset for row in group.topics[0].partitions] == list(range(0, PARTITIONS, 2))
+        delete = [od.OffsetDeleteRequestPartition(partition_index=n) for n in range(1, PARTITIONS, 2)]
+        topics = [od.OffsetDeleteRequestTopic(name="t", partitions=delete)]
+        world.ask(group_offsets.offset_delete, od.OffsetDeleteRequest(group_id="g", topics=topics), 0)
 
     def test_none(self, world):
         groups = [of.OffsetFetchRequestGroup(group_id="other", topics=topics) for topics in (None, [])]

@@ -15,6 +15,7 @@ from odradek.coordinator.result import (
     TransactionOutcome,
 )
 from odradek.coordinator.settings import GroupSettings
+from odradek.coordinator.tests.driver import run_at_once
 from odradek.coordinator.transaction_settings import TransactionSettings
 from odradek.log.config import LogConfig
 from odradek.log.filesystem import DiskFullError, LogDirFailure, MemoryFileSystem
@@ -41,7 +42,7 @@ from odradek.server.handlers.transaction_markers import write_txn_markers
 from odradek.server.marker_sender import Marker, MarkerSender
 from odradek.server.request import RequestContext
 from odradek.server.tests.background import background
-from odradek.server.transaction_coordinators import TransactionCoordinatorRuntime
+from odradek.server.transaction_coordinators import MARKERS_AT_ONCE, TransactionCoordinatorRuntime
 
 OFFSETS, STATE = "__consumer_offsets", "__transaction_state"
 ID, EPOCH = 7, 3
@@ -52,14 +53,14 @@ OFFSET_KEY = offset_commit_tombstone("g", "t", 0).key
 class World:
     """A broker's parts, with partitions of one or of two replicas."""
 
-    def __init__(self):
+    def __init__(self, slice_s=1.0):
         self.clock = Clock()
         self.partitions = {}
         self.replicas = SimpleNamespace(get=self._get, partitions=self.partitions)
         self.metadata = SimpleNamespace(
             partition=lambda topic, index: self.partitions.get((topic, index)) and SimpleNamespace(leader=1)
         )
-        shared = background(self.clock)
+        shared = background(self.clock, slice_s)
         self.slices = shared["slices"]
         self.groups = GroupCoordinatorRuntime(
             GroupSettings(),
@@ -145,7 +146,7 @@ def outcome(*topics, commit=True):
 def test_a_marker_is_done_when_it_is_replicated(world):
     quick, slow = world.add("quick"), world.add("slow", replicas=(1, 2))
     done = []
-    world.markers.send(outcome("quick", "slow", "gone", commit=False), lambda *answer: done.append(answer))
+    run_at_once(world.markers.send(outcome("quick", "slow", "gone", commit=False), lambda *answer: done.append(answer)))
     assert done == [(("quick", 0), 0), (("gone", 0), 0)], "what is gone has nothing to be decided"
     assert markers(quick) == markers(slow) == [("ABORT", 9, EPOCH)]
     follow(slow)
@@ -158,10 +159,10 @@ def test_a_marker_is_done_when_it_is_replicated(world):
 def test_a_marker_of_a_partition_that_is_led_elsewhere_then(world):
     slow = world.add("slow", replicas=(1, 2))
     done = []
-    world.markers.send(outcome("slow"), lambda *answer: done.append(answer))
+    run_at_once(world.markers.send(outcome("slow"), lambda *answer: done.append(answer)))
     slow.apply(PartitionMetadata(2, 6, (1, 2), (1, 2)), slow.log)
     assert done == [(("slow", 0), ErrorCode.NOT_LEADER_OR_FOLLOWER)]
-    world.markers.send(outcome("slow"), lambda *answer: done.append(answer))
+    run_at_once(world.markers.send(outcome("slow"), lambda *answer: done.append(answer)))
     assert done[1:] == [(("slow", 0), ErrorCode.NOT_LEADER_OR_FOLLOWER)]
 
 
@@ -189,7 +190,7 @@ def test_another_brokers_markers(world):
         transaction_version=2,
     )
     context = RequestContext("h", "PLAINTEXT")
-    assert write_txn_markers(world, context, WriteTxnMarkersRequest(markers=[])).markers == []
+    assert write_txn_markers(world, context, WriteTxnMarkersRequest(markers=[])).result.markers == []
     waiting = write_txn_markers(world, context, WriteTxnMarkersRequest(markers=[entry]))
     answers = []
     waiting.addCallback(answers.append)
@@ -488,6 +489,7 @@ def test_a_disk_that_fails_ends_the_coordinator(world):
     assert client.add("t")[0].results_by_topic_v3_and_below[0].results_by_partition[0].partition_error_code == (
         ErrorCode.NOT_COORDINATOR
     )
+    world.clock.advance(30)  # the timer of writes that have ended
     assert not world.clock.getDelayedCalls()
 
 
@@ -499,3 +501,114 @@ def test_a_reply_that_is_there_and_one_that_comes():
     later.outcome().addCallback(got.append)
     later.answer(2)
     assert got == [2]
+
+
+# -- writes that are not replicated in time --------------------------------------------------------------------------
+
+
+def test_a_request_whose_record_is_not_replicated_in_time_is_answered_and_its_decision_stands(world, caplog):
+    state = world.add(STATE, replicas=(1, 2))
+    world.clock.advance(0)
+    data = world.add("t")
+    client = Client(world)
+    answers = client.init()
+    world.clock.advance(30)
+    assert [answer.error_code for answer in answers] == [ErrorCode.COORDINATOR_NOT_AVAILABLE]
+    assert client.init()[0].error_code == ErrorCode.CONCURRENT_TRANSACTIONS
+    follow(state)
+    assert len(answers) == 1
+    begun, ended = client.add("t"), []
+    follow(state)
+    ended = client.end()
+    assert begun[0].results_by_topic_v3_and_below[0].results_by_partition[0].partition_error_code == 0
+    world.clock.advance(30)
+    assert [answer.error_code for answer in ended] == [ErrorCode.COORDINATOR_NOT_AVAILABLE]
+    assert client.end()[0].error_code == ErrorCode.CONCURRENT_TRANSACTIONS
+    assert markers(data) == []
+    follow(state)
+    assert [kind for kind, *_ in markers(data)] == ["COMMIT"]
+    follow(state)
+    assert client.state == "CompleteCommit"
+    assert client.end()[0].error_code == 0
+    assert len(ended) == 1
+    assert caplog.text.count("not replicated in time") == 2
+
+
+def test_a_request_that_timed_out_is_not_answered_again_when_the_coordinator_resigns(world):
+    world.add(STATE, replicas=(1, 2))
+    world.clock.advance(0)
+    client = Client(world)
+    answers = client.init()
+    world.clock.advance(30)
+    world.transactions.resign(0)
+    assert [answer.error_code for answer in answers] == [ErrorCode.COORDINATOR_NOT_AVAILABLE]
+
+
+# -- many markers ----------------------------------------------------------------------------------------------------
+
+
+def begin_large_transaction(world):
+    topics = [f"t{number}" for number in range(2 * MARKERS_AT_ONCE)]
+    partitions = [world.add(name) for name in topics]
+    client = Client(world)
+    client.init()
+    client.add(*topics)
+    return client, partitions
+
+
+def marked(partitions):
+    return sum(len(markers(partition)) for partition in partitions)
+
+
+def test_many_markers_are_sent_in_slices():
+    world = World(slice_s=0)
+    world.add(STATE)
+    world.clock.advance(0)
+    client, partitions = begin_large_transaction(world)
+    assert client.end()[0].error_code == 0
+    assert marked(partitions) < MARKERS_AT_ONCE
+    assert client.state == "PrepareCommit"
+    world.clock.advance(0)
+    assert marked(partitions) == 2 * MARKERS_AT_ONCE
+    assert client.state == "CompleteCommit"
+
+
+def test_a_coordinator_that_resigns_sends_no_more_markers():
+    """The next one sends those that are missing; later ones might end the next transaction."""
+    world = World(slice_s=0)
+    state = world.add(STATE)
+    world.clock.advance(0)
+    client, partitions = begin_large_transaction(world)
+    client.end()
+    world.transactions.resign(0)
+    before = marked(partitions)
+    world.clock.advance(0)
+    assert marked(partitions) == before < 2 * MARKERS_AT_ONCE
+    world.transactions.lead(state)
+    world.clock.advance(0)
+    assert client.state == "CompleteCommit"
+    assert marked(partitions) == before + 2 * MARKERS_AT_ONCE
+
+
+def test_markers_are_sent_after_a_load_only_when_the_decision_is_replicated(world):
+    """It could still be lost, and then be made otherwise."""
+    state = world.add(STATE, replicas=(1, 2))
+    world.clock.advance(0)
+    data = world.add("t")
+    client = Client(world)
+    for do in (client.init, lambda: client.add("t")):
+        do()
+        follow(state)
+    client.end()
+    world.transactions.resign(0)
+    assert markers(data) == []
+    world.transactions.lead(state)
+    for _ in range(3):
+        world.clock.advance(1)
+    assert markers(data) == []
+    assert world.transactions.shard(0).phase is Phase.LOADING
+    follow(state)
+    world.clock.advance(0)
+    assert [kind for kind, *_ in markers(data)] == ["COMMIT"]
+    follow(state)
+    assert client.state == "CompleteCommit"

@@ -77,7 +77,7 @@ def partition():
 def verifier(clock, partition, coordinators, *, leader_of_state=1, enabled=True):
     services = SimpleNamespace(
         reactor=clock,
-        now_ms=lambda: int(clock.seconds() * 1000),
+        monotonic_ms=lambda: int(clock.seconds() * 1000),
         replicas=SimpleNamespace(get=lambda topic, index: partition),
         transactions=coordinators,
         metadata=SimpleNamespace(

@@ -29,6 +29,8 @@ def check_brief(
         if any(_may_follow(deletion, last, fetch) for deletion in deletions):
             continue
         is_due = fetch.finished.time_ms < last.invoked.time_ms + last.retention_ms
+        if evidence.is_clock_set(last.invoked, fetch.finished):
+            is_due = False
         if fetch.offset != last.offset and (is_due or fetch.offset >= 0):
             yield Violation(
                 ViolationKind.OFFSET_BACK, f"{where} got {fetch.offset} instead of {last.offset} before its time"

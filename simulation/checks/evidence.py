@@ -13,6 +13,7 @@ from odradek.simulation.history import (
     History,
     Isolation,
     LossyCrashes,
+    Moment,
     Outcome,
     Partition,
     Poll,
@@ -156,6 +157,13 @@ class Evidence:
     def is_deleted(self, topic: str) -> bool:
         """Return whether somebody asked for the topic's deletion, or nothing but the metadata store may have had it."""
         return topic in self._gone
+
+    def is_clock_set(self, after: Moment, before: Moment) -> bool:
+        """Return whether the broker's wall clock was set forward in between: what is kept for a time goes earlier."""
+        return any(
+            step_ms > 0 and after.order < moment.order < before.order
+            for moment, step_ms in self.history.clock_steps
+        )
 
     def may_be_gone(self, partition: Partition, offset: int, timestamp: int) -> bool:
         """Return whether somebody asked for the deletion of a record, or retention may have taken it.

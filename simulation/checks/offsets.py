@@ -54,12 +54,27 @@ def check_offsets(evidence: Evidence) -> Iterator[Violation]:
 def _may_be_left(evidence: Evidence, partition: Partition) -> bool:
     """Return whether offsets of a deleted topic may be there for lack of a deletion that a crash prevented, or took.
 
+    Or that the disk refused, until a stop.
+
     Those of a name without a topic are of no topic's consumers, those of a topic that is there only for its own.
     """
     topic, is_life, _ = partition[0].partition("#")
     if not any(life.topic == topic for life in evidence.history.topics.lives):
         return False
-    return len(evidence.crashes(OFFSETS_TOPIC)) > 0 if is_life else bool(evidence.history.crashes)
+    if is_life:
+        return len(evidence.crashes(OFFSETS_TOPIC)) > 0
+    return bool(evidence.history.crashes) or evidence.history.has_unfinished_end
+
+
+def _may_be_of_the_life_before(evidence: Evidence, fetch: OffsetFetch) -> bool:
+    """Return whether the store may have lost the topic, so that offsets of its name are returned, left as above."""
+    history = evidence.history
+    losses = [loss.order for loss in history.store_losses]
+    is_lost = any(
+        life.name == fetch.partition[0] and any(life.created.order < loss < fetch.invoked.order for loss in losses)
+        for life in history.topics.lives
+    )
+    return is_lost and (bool(history.crashes) or history.has_unfinished_end)
 
 
 class _Positions:
@@ -112,6 +127,8 @@ class _Positions:
             if commit.offset == fetch.offset and self._may_count(commit, fetch.finished)
         ]
         if fetch.offset >= 0 and not origins:
+            if _may_be_of_the_life_before(self._evidence, fetch):
+                return
             yield Violation(
                 ViolationKind.OFFSET_INVENTED, f"{self._where}: {fetch.client} was told {fetch.offset}, never committed"
             )

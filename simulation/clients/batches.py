@@ -10,19 +10,27 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import Final, NamedTuple
 
-from odradek.protocol.record_batch import ATTRIBUTES_POSITION
+from odradek.properties import INT64_MAX
+from odradek.protocol.record_batch import ATTRIBUTES_POSITION, NO_TIMESTAMP
 from odradek.protocol.records import Codec, build_batch, stamp_timestamps
 from odradek.simulation.history import SentRecord
 
 CODECS: Final = (Codec.NONE, Codec.NONE, Codec.NONE, Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD)
 _AHEAD_MS: Final = 600_000
 
-_LARGEST: Final[dict[str, Callable[[Sequence[int]], int]]] = {
+_COMMON: Final[dict[str, Callable[[Sequence[int]], int]]] = {
     "exact": max,
     "zero": lambda timestamps: 0,
     "understated": lambda timestamps: max(-1, min(timestamps) - 1),
     "overstated": lambda timestamps: max(timestamps) + _AHEAD_MS,
 }
+_ABSURD: Final[dict[str, Callable[[Sequence[int]], int]]] = {
+    "missing": lambda timestamps: NO_TIMESTAMP,
+    "years ahead": lambda timestamps: max(timestamps) + 100_000 * _AHEAD_MS,
+    "the last there is": lambda timestamps: INT64_MAX,
+    "the first there is": lambda timestamps: -INT64_MAX - 1,
+}
+_LARGEST: Final = _COMMON | _ABSURD
 
 
 class Packing(NamedTuple):
@@ -37,7 +45,12 @@ class Packing(NamedTuple):
 
 def draw_packing(random: Random) -> Packing:
     """Choose how a producer packs its batches."""
-    return Packing(random.choice(CODECS), random.choice(("exact", "exact", "exact", *_LARGEST)))
+    return Packing(random.choice(CODECS), random.choice(("exact", "exact", "exact", *_COMMON)))
+
+
+def draw_lying_packing(random: Random) -> Packing:
+    """Choose how a producer packs its batches whose headers are far from the truth."""
+    return Packing(random.choice(CODECS), random.choice(list(_ABSURD)))
 
 
 def batch_of(

@@ -10,6 +10,7 @@ from random import Random
 from struct import Struct
 from typing import Final
 
+from odradek.properties import INT32_MAX, INT64_MAX
 from odradek.protocol.crc import crc32c
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.record_batch import ATTRIBUTES_POSITION, CRC_POSITION, MAX_TIMESTAMP_POSITION
@@ -22,6 +23,7 @@ from odradek.simulation.clients.values import Values
 from odradek.simulation.history import Guarantee, History, Outcome, Partition, SentRecord
 
 _BASE_OFFSET, _LENGTH, _MAGIC = 0, 8, 16
+_BASE_TIMESTAMP = 27
 _LAST_DELTA, _PRODUCER_ID, _SEQUENCE, _COUNT = 23, 43, 53, 57
 _RECORDS: Final = 61
 _CONTROL, _LOG_APPEND_TIME, _UNKNOWN_CODEC = 0x20, 0x08, 0x07
@@ -107,18 +109,49 @@ KINDS: Final[dict[str, Spoil]] = {
 }
 """What is wrong, and what makes it of sound records. The topic has CreateTime."""
 
+LIES: Final[dict[str, Spoil]] = {
+    "two thousand million records counted": lambda records, random: _patched(
+        records, (_COUNT, "i", INT32_MAX), (_LAST_DELTA, "i", INT32_MAX - 1)
+    ),
+    "two thousand million records counted, compressed": lambda records, random: _patched(
+        records,
+        (_COUNT, "i", INT32_MAX),
+        (_LAST_DELTA, "i", INT32_MAX - 1),
+        packing=Packing(random.choice((Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD))),
+    ),
+    "a negative count": lambda records, random: _patched(records, (_COUNT, "i", -1), (_LAST_DELTA, "i", -2)),
+    "a negative last delta": lambda records, random: _patched(records, (_LAST_DELTA, "i", -1)),
+    "the last delta there is": lambda records, random: _patched(records, (_LAST_DELTA, "i", INT32_MAX)),
+    "a last delta of another count, compressed": lambda records, random: _patched(
+        records, (_LAST_DELTA, "i", len(records)), packing=Packing(Codec.ZSTD)
+    ),
+    "the last base timestamp there is": lambda records, random: _patched(
+        records, (_BASE_TIMESTAMP, "q", INT64_MAX - 1)
+    ),
+    "a length beyond the batch": lambda records, random: _patched(records, (_LENGTH, "i", INT32_MAX)),
+    "a negative length": lambda records, random: _patched(records, (_LENGTH, "i", -1)),
+}
+"""As `KINDS`: counts, deltas and lengths that have nothing to do with what is there."""
+
 
 class HostileProducer:
     """Sends a bad batch now and then, until the world ends."""
 
     def __init__(
-        self, world: World, history: History, name: str, random: Random, partitions: Sequence[Partition]
+        self,
+        world: World,
+        history: History,
+        name: str,
+        random: Random,
+        partitions: Sequence[Partition],
+        kinds: dict[str, Spoil] = KINDS,
     ) -> None:
         self.name = name
         self._world = world
         self._history = history
         self._random = random
         self._partitions = partitions
+        self._kinds = kinds
         self._values = Values(world, random, name)
         self._link = Link(world, history, name, random, Versions(random, NEEDS_IDS | {0: (7, 13)}))
 
@@ -126,7 +159,7 @@ class HostileProducer:
         """Work until the world ends."""
         while not self._world.is_ending:
             try:
-                await self._send(self._random.choice(list(KINDS)))
+                await self._send(self._random.choice(list(self._kinds)))
             except ConnectionLost:
                 await self._link.back_off(1)
             await self._link.nap(self._random.choice((0.05, 0.3)))
@@ -136,7 +169,7 @@ class HostileProducer:
         random, history = self._random, self._history
         partition = random.choice(self._partitions)
         records = [self._values.record() for _ in range(random.choice((1, 3, 12)))]
-        batch = KINDS[kind](records, random)
+        batch = self._kinds[kind](records, random)
         request = await produce_request(self._link, {partition: batch}, -1)
         send = history.begin_send(self.name, partition, self.name, Guarantee.PLAIN, records)
         history.attempt_send(send, kind)

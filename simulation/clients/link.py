@@ -193,6 +193,10 @@ class Link:
             self._topic_ids.update((topic.name, topic.topic_id) for topic in response.topics)
         return self._topic_ids
 
+    def known_topic_id(self, name: str) -> bytes:
+        """The id of a topic that was asked for before."""
+        return self._topic_ids[name]
+
     async def find_coordinator(self, key: str, key_type: int) -> None:
         """Ask who coordinates a group or a transactional id, which also creates the topic for it. Raises GaveUp."""
         request = FindCoordinatorRequest(key=key, key_type=key_type, coordinator_keys=[key])

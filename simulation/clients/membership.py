@@ -53,9 +53,12 @@ class Membership:
         self._partitions = partitions
         self._link = link
         self._last_heartbeat_ms = 0
+        self._confirmed: tuple[Any, float] | None = None
+        """Over which connection this was last confirmed as a member, and when the request was sent, in seconds."""
 
     async def join(self) -> list[Partition]:
         """Enter the next generation; what this member owns in it. Raises GaveUp and Fenced."""
+        self._confirmed = None
         await self._link.find_coordinator(self.group, GROUP)
         for attempt in range(_MOST_JOINS):
             try:
@@ -132,6 +135,8 @@ class Membership:
         if now_ms - self._last_heartbeat_ms < self.session_timeout_ms // 4:
             return ErrorCode.NONE
         self._last_heartbeat_ms = now_ms
+        clock = self._link.world.clock
+        connection, sent_s = await self._link.connection(), clock.seconds()
         response = await self._link.ask(
             HeartbeatRequest(
                 group_id=self.group,
@@ -140,7 +145,25 @@ class Membership:
                 group_instance_id=self.instance_id,
             )
         )
-        return int(response.error_code)
+        code = int(response.error_code)
+        if code == ErrorCode.UNKNOWN_MEMBER_ID and self._confirmed is not None:
+            self._check_expulsion(connection, clock.seconds())
+        self._confirmed = (connection, sent_s) if code == ErrorCode.NONE else None
+        return code
+
+    def _check_expulsion(self, connection: Any, now_s: float) -> None:
+        """A member that was heard of in time is not expelled, whatever becomes of the broker's wall clock.
+
+        Within one connection the broker was not started again; within the rebalance timeout no rebalance ended without
+        this member.
+        """
+        assert self._confirmed is not None
+        confirmed_over, confirmed_s = self._confirmed
+        silent_ms = (now_s - confirmed_s) * 1000
+        if confirmed_over is connection and silent_ms < min(self.session_timeout_ms, self._rebalance_timeout_ms):
+            self._link.history.note_odd(
+                self._link.name, f"expelled from {self.group} {silent_ms:.0f} ms after it was a member"
+            )
 
     def forget(self, code: int) -> None:
         """An error said that this member is none any more. Raises Fenced if another has its place."""

@@ -7,7 +7,7 @@ from random import Random
 
 from odradek.protocol.errors import ErrorCode
 from odradek.simulation.api import ConnectionLost, World
-from odradek.simulation.clients.batches import batch_of, draw_packing
+from odradek.simulation.clients.batches import Packing, batch_of, draw_packing
 from odradek.simulation.clients.link import NEEDS_IDS, RETRIABLE, Link, Versions
 from odradek.simulation.clients.produce import NOT_WRITTEN, Produced, produce_request, produced_by
 from odradek.simulation.clients.values import Values
@@ -28,6 +28,7 @@ class PlainProducer:
         are_keyed: bool = False,
         times: str = "fresh",
         pauses_s: Sequence[float] = (0.0, 0.01, 0.1),
+        packing: Packing | None = None,
     ) -> None:
         self.name = name
         self._world = world
@@ -37,7 +38,7 @@ class PlainProducer:
         self._values = Values(world, random, name, are_keyed=are_keyed, times=times)
         self._link = Link(world, history, name, random, Versions(random, NEEDS_IDS | {0: (7, 13)}))
         self._most_attempts = random.choice((1, 3, 8))
-        self._packing = draw_packing(random)
+        self._packing = packing or draw_packing(random)
         self._pause_s = random.choice(pauses_s)
 
     async def run(self) -> None:

@@ -11,14 +11,20 @@ from odradek.simulation.api import World
 from odradek.simulation.history import Headers, SentRecord
 
 YEARS_MS: Final = 3 * 365 * 86_400_000
+AHEAD_MS: Final = 300_000
+"""Of clients whose clock is fast. A broker takes an hour (`message.timestamp.after.max.ms`), by its own clock."""
 _MANY: Final = 60
 _KINDS: Final[dict[str, tuple[str, ...]]] = {
     "now": ("now",),
     "fresh": ("now", "now", "none"),
     "any": ("now", "none", "old", "mixed"),
     "aged": ("old", "mixed", "none"),
+    "odd": ("ahead", "contradictory", "none"),
+    "odd but new": ("ahead", "none"),
 }
-"""The kinds of timestamps that a producer may choose from; with "mixed" each record has another."""
+"""The kinds of timestamps that a producer may choose from; with "mixed" each record has another, and with
+"contradictory" a batch has some of the future, of the past and of none."""
+_CONTRADICTORY: Final = ("now", "none", "old", "ahead", "first")
 
 
 class Values:
@@ -65,7 +71,13 @@ class Values:
 
     def _timestamp(self) -> int:
         now_ms = self._world.now_ms() + self._random.randrange(3)
-        kind = self._random.choice(_KINDS["any"]) if self._time == "mixed" else self._time
+        kind = self._time
+        if kind in ("mixed", "contradictory"):
+            kind = self._random.choice(_KINDS["any"] if kind == "mixed" else _CONTRADICTORY)
         if kind == "none":
             return NO_TIMESTAMP
+        if kind == "first":
+            return self._random.choice((0, 1))
+        if kind == "ahead":
+            return now_ms + AHEAD_MS
         return now_ms - YEARS_MS if kind in ("old", "mixed") else now_ms

@@ -7,11 +7,13 @@ from random import Random
 from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from odradek.simulation.clients.assigned import AssignedConsumer
+from odradek.simulation.clients.batches import draw_lying_packing
 from odradek.simulation.clients.brief_offsets import BriefCommitter
 from odradek.simulation.clients.copier import Copier
+from odradek.simulation.clients.flood import Flood
 from odradek.simulation.clients.group_admin import GroupAdmin
 from odradek.simulation.clients.group_consumer import GroupConsumer
-from odradek.simulation.clients.hostile import HostileProducer
+from odradek.simulation.clients.hostile import LIES, HostileProducer
 from odradek.simulation.clients.idempotent import IdempotentProducer
 from odradek.simulation.clients.plain import PlainProducer
 from odradek.simulation.clients.topic_owner import TopicOwner
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
     from odradek.simulation.world import World
 
 _SELDOM_S: Final = (0.05, 0.2)
+_RARE_SHARE: Final = 0.2
+"""Of the seeds that have a kind of the clients that draw from a source of their own, beside the world's."""
 
 
 class Client(Protocol):
@@ -51,6 +55,7 @@ class _Cast:
         self._history = history
         self._scenario = scenario
         self._random = world.random
+        self._seed = world.seed
 
     def all(self) -> Iterator[Client]:
         """All of them."""
@@ -60,6 +65,8 @@ class _Cast:
         yield from self._groups()
         yield from self._administrators()
         yield from self._copiers()
+        yield from self._liars()
+        yield from self._floods()
 
     def _owners(self) -> Iterator[Client]:
         for topic in self._scenario.owned:
@@ -136,6 +143,30 @@ class _Cast:
             self._history.copies.append(job)
         for number in range(number_of_copiers):
             yield Copier(self._world, self._history, f"copier{number}", self._chance(), job, self._flow())
+
+    def _liars(self) -> Iterator[Client]:
+        """Producers whose timestamps contradict each other under headers far from the truth, and others that lie."""
+        random = Random(f"liars {self._seed}")
+        if random.random() >= _RARE_SHARE:
+            return
+        by_client = [(topic.name, 0) for topic in self._scenario.topics if not topic.has_append_time]
+        plain = self._partitions()
+        keeps_all = all(topic.keeps_all for topic in self._scenario.topics if (topic.name, 0) in plain)
+        for number in range(random.choice((1, 2))):
+            yield PlainProducer(
+                self._world, self._history, f"odd{number}", Random(random.getrandbits(64)), plain,
+                times="odd" if keeps_all else "odd but new", packing=draw_lying_packing(random),
+            )  # fmt: skip
+        yield HostileProducer(
+            self._world, self._history, "liar", Random(random.getrandbits(64)), by_client, kinds=LIES
+        )
+
+    def _floods(self) -> Iterator[Client]:
+        random = Random(f"floods {self._seed}")
+        if random.random() < _RARE_SHARE:
+            for number in range(random.choice((1, 2))):
+                chance = Random(random.getrandbits(64))
+                yield Flood(self._world, self._history, f"flood{number}", chance, self._partitions())
 
     def _flow(self) -> Flow:
         return Flow.V2 if self._scenario.transaction_version >= 2 and self._random.random() < 0.7 else Flow.V1

@@ -1,5 +1,7 @@
 """Violations around timestamps, retention, deleted records and deleted topics, each in a small history."""
 
+from dataclasses import replace
+
 import pytest
 
 from odradek.simulation.history import LARGEST, CrashKind, FinalLog, Lookup, Outcome
@@ -83,6 +85,17 @@ def test_retention_takes_what_is_old_and_nothing_else(age_ms, found):
     story.send("x y", 0)
     story.poll(0, "x y")
     end_at(story, "y", 1)
+    assert story.found() == found
+
+
+@pytest.mark.parametrize(("age_ms", "found"), [(500, {"SKIPPED"}), (2000, set())])
+def test_retention_may_take_what_is_old_between_the_final_reads(age_ms, found):
+    story = Story(aged=frozenset({"a"}), retention_ms=1000)
+    story.history._now_ms = lambda: 1000 + age_ms
+    story.send("x y", 0)
+    story.end("x y")
+    committed = story.final.logs[A, RC]
+    story.final.logs[A, RC] = replace(committed, records=committed.records[1:], start_offset=1)
     assert story.found() == found
 
 
@@ -189,6 +202,31 @@ def test_a_topic_shows_an_offset_of_the_one_before(story):
     assert story.found() == set()
     story.history.fetched("o", story.history.moment(), "g", SECOND, 7, stable=True)
     assert story.found() == {"OFFSET_INVENTED"}
+
+
+def test_offsets_of_a_deleted_topic_are_left_only_if_the_disk_refused_something(story):
+    life = create(story, 1)
+    commit = story.history.begin_commit("o", "g", FIRST, 7)
+    story.history.end_commit(commit, Outcome.OK)
+    delete(story, life)
+    story.final.offsets["g", ("t", 0)] = 7
+    assert story.found() == {"OFFSET_INVENTED"}
+    story.history.has_unfinished_end = True
+    assert story.found() == set()
+
+
+def test_a_store_that_is_lost_lets_offsets_be_of_the_topic_before(story):
+    life = create(story, 1)
+    commit = story.history.begin_commit("o", "g", FIRST, 7)
+    story.history.end_commit(commit, Outcome.OK)
+    delete(story, life)
+    create(story, 2)
+    end_at(story, "", 0, SECOND)
+    story.history.lose_store()
+    story.history.fetched("o", story.history.moment(), "g", SECOND, 7, stable=True)
+    assert story.found() == {"OFFSET_INVENTED"}
+    story.history.has_unfinished_end = True
+    assert story.found() == set()
 
 
 def test_a_topic_of_an_owner_outlives_a_loss_of_power():
