@@ -471,7 +471,7 @@ class LogManager(LogUpkeep):
         except (LogDirFailure, DamagedLogError, ShortageError) as error:
             if is_exhausted(error):
                 # A removal takes descriptors, a change of the name does not.
-                self._remove_tree_later(self._rename(path, key, DELETE_SUFFIX), now_ms)
+                self._remove_tree_later(self._rename(path, key, DELETE_SUFFIX), 0)
                 raise
             try:
                 self.fs.remove_tree(path)

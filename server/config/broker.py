@@ -73,6 +73,15 @@ def is_listener_property(name: str) -> bool:
     return listener_base(name) in LISTENER_PROPERTIES
 
 
+def parse_listener_property(name: str, text: str) -> tuple[tuple[str, str], int]:
+    """Listener, property and value of a name that `is_listener_property`. Raises PropertyError."""
+    listener, base_name = name.removeprefix(LISTENER_PREFIX).split(".", 1)
+    limit: int = NetworkProperties.declared()[base_name].parse(text)
+    if limit < 1:
+        raise PropertyError(name, text, "must be at least 1")
+    return (listener.upper(), base_name), limit
+
+
 class BrokerConfig(
     NetworkProperties,
     StorageProperties,
@@ -105,13 +114,7 @@ class BrokerConfig(
     def __init__(self, values: Mapping[str, str] | None = None, *, base: Self | None = None) -> None:
         texts = dict(values or {})
         of_listeners = {name: texts.pop(name) for name in list(texts) if is_listener_property(name)}
-        self.listener_limits = {}
-        for name, text in of_listeners.items():
-            listener, base_name = name.removeprefix(LISTENER_PREFIX).split(".", 1)
-            limit: int = self.declared()[base_name].parse(text)
-            if limit < 1:
-                raise PropertyError(name, text, "must be at least 1")
-            self.listener_limits[listener.upper(), base_name] = limit
+        self.listener_limits = dict(parse_listener_property(name, text) for name, text in of_listeners.items())
         super().__init__(texts, base=base)
         self.explicit = {**self.explicit, **of_listeners}
 
@@ -191,14 +194,16 @@ class BrokerConfig(
 
     def contradictions(self) -> Iterator[PropertyError]:
         """Everything in which properties, each allowed, contradict one another or what this version serves."""
-        for validate in (self._validate_identity, self._validate_listeners, self._validate_log):
+        for validate in (
+            self._validate_identity,
+            self._validate_listeners,
+            self._validate_connections,
+            self._validate_log,
+        ):
             try:
                 validate()
             except PropertyError as error:
                 yield error
-        if self.max_connections_per_ip == 0 and not self.connections_of_hosts:
-            allowed = "needs max.connections.per.ip.overrides for those who may connect"
-            yield PropertyError("max.connections.per.ip", "0", allowed)
         for larger, smaller in _ORDERED:
             if self.value(larger) < self.value(smaller):
                 allowed = f"must be at least {smaller} ({self.text(smaller)})"
@@ -264,6 +269,11 @@ class BrokerConfig(
         if given is not None:
             raise PropertyError(name, given, choices)
         raise PropertyError(name, None, f"{choices}, because no listener is named {self.inter_broker_name}")
+
+    def _validate_connections(self) -> None:
+        if self.max_connections_per_ip == 0 and not self.connections_of_hosts:
+            name = "max.connections.per.ip"
+            raise PropertyError(name, "0", "needs max.connections.per.ip.overrides for those who may connect")
 
     def _validate_log(self) -> None:
         for name, minimum in (("log.roll.ms", 1), ("log.roll.jitter.ms", 0)):

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from odradek.properties import PropertyError, nearest
-from odradek.server.config.broker import BrokerConfig, is_listener_property
+from odradek.server.config.broker import BrokerConfig, is_listener_property, parse_listener_property
 from odradek.server.config.properties_file import read_properties
 
 # Kafka's properties of things this broker does not have: taken, so that a file written for Kafka can be used as it
@@ -103,8 +103,9 @@ def _checked(values: Mapping[str, str]) -> BrokerConfig:
     valid: dict[str, str] = {}
     for name, text in values.items():
         try:
-            # Those of one listener are parsed by the configuration itself.
-            if name in declared:
+            if is_listener_property(name):
+                parse_listener_property(name, text)
+            else:
                 declared[name].parse(text)
         except PropertyError as error:
             errors.append(error)
