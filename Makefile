@@ -9,7 +9,7 @@ PYTEST = $(BIN)/python -m pytest --numprocesses $(TEST_WORKERS) --dist loadgroup
 .PHONY: start demo test parity check bench simulate install install-test jars clean
 
 start: install
-	$(BIN)/odradek start --override listeners=PLAINTEXT://127.0.0.1:9092 --override log.dirs=data
+	$(BIN)/odradek start
 
 demo: $(VENV)/installed-demo
 	@$(BIN)/python -m demo

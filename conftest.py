@@ -25,7 +25,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--backend", help="brokers that tests run against: odradek, kafka or both with a comma")
 
 
+MOST_ITERATION_MS = 1000
+"""CPU time of a broker's reactor iteration above which the test that used the broker fails."""
+
+
 def pytest_configure(config: pytest.Config) -> None:
+    os.environ.setdefault("ODRADEK_MOST_ITERATION_MS", str(MOST_ITERATION_MS))
     _backends(config)  # a wrong name is said once, and not of each file
     config.addinivalue_line("markers", "side_by_side: has to hold for Apache Kafka too, to prove the test itself")
 

@@ -1,5 +1,7 @@
-"""connections.max.idle.ms: when a connection counts as idle."""
+"""When a connection ends: connections.max.idle.ms, and clients that have closed their side."""
 
+import socket
+import struct
 import time
 from collections.abc import Callable
 from typing import Any
@@ -7,7 +9,7 @@ from typing import Any
 import pytest
 from kafka.protocol.consumer import FetchRequest
 
-from compat_tests.bad_frames import Connection
+from compat_tests.bad_frames import ClosedError, Connection
 from compat_tests.clients import load
 
 pytestmark = pytest.mark.side_by_side
@@ -49,3 +51,27 @@ def test_a_connection_whose_fetch_waits_for_longer_than_the_idle_time_is_closed(
         long.send(long.frame(fetch_request(max_wait_ms=600_000), 12))
         assert long.is_closed()
         assert IDLE_S <= time.monotonic() - started_s < 2 * IDLE_S
+
+
+def received(connection: Connection) -> list[int]:
+    """The correlation ids of all responses up to the end of the connection."""
+    found: list[int] = []
+    while True:
+        try:
+            found += struct.unpack_from(">i", connection.receive())
+        except ClosedError:
+            return found
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_half_closed_client_gets_the_responses_to_fetches_that_wait(
+    start_broker: Callable[..., Any], count: int
+) -> None:
+    broker = start_broker()
+    with load("kafka_python").Admin(broker.bootstrap_servers) as admin:
+        admin.create_topic(TOPIC, 1)
+    with Connection(broker.port) as connection:
+        for _ in range(count):
+            connection.send(connection.frame(fetch_request(max_wait_ms=300), 12))
+        connection.socket.shutdown(socket.SHUT_WR)
+        assert received(connection) == list(range(1, count + 1))

@@ -23,7 +23,7 @@ from odradek.protocol.messages.list_groups import ListGroupsResponseListedGroup
 logger = logging.getLogger(__name__)
 
 GROUP_NOT_FOUND_SINCE = 6
-GROUP_TYPE = "Classic"
+GROUP_TYPE = "classic"
 
 
 def describe_groups(
@@ -77,7 +77,7 @@ def list_groups(
     Each group is listed as it is when its step comes; those that are deleted before are left out.
     """
     states = {text.lower().strip() for text in states_filter}
-    if types_filter and GROUP_TYPE.lower() not in {text.lower() for text in types_filter}:
+    if types_filter and GROUP_TYPE not in {text.lower() for text in types_filter}:
         return []
     listed: list[ListGroupsResponseListedGroup] = []
     for groups in pieces(state.groups.values()):

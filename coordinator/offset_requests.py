@@ -191,7 +191,7 @@ def merge_fetch(
     if response.error_code:
         return response
     if asked.topics is not None:
-        response.topics.extend(refused)
+        response.topics = [*response.topics, *refused]
         return response
     visible = [topic for topic in response.topics if may_describe(topic.name)]
     if api_version >= TOPIC_IDS_SINCE:

@@ -6,8 +6,11 @@ the server gives Twisted's thread pool, tests and tools run it at once.
 """
 
 import heapq
+import logging
 from collections.abc import Callable, Iterator, Sequence
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
+
+logger = logging.getLogger(__name__)
 
 Done = Callable[[Exception | None], None]
 RunInThread = Callable[[Callable[[], None], Done], None]
@@ -17,6 +20,10 @@ RunAll = Callable[[Sequence[Callable[[], None]], int], None]
 """Do all of them, in up to so many threads, and return when all is done (`parallel.run_all`)."""
 
 Item = TypeVar("Item")
+T = TypeVar("T")
+
+STEP_S: Final = 0.002
+"""From this on a step is long enough: the rest is done when others had their turn."""
 
 _LEAST_INTERVAL_MS = 10
 """Some properties may set an interval of 0, with which a job would take all of the reactor's time."""
@@ -30,6 +37,13 @@ def run_inline(work: Callable[[], None], done: Done) -> None:
         done(error)
     else:
         done(None)
+
+
+def drain(items: list[Item]) -> Iterator[Item]:
+    """The items in their order, each of which is let go when the next one is taken: a log may be deleted meanwhile."""
+    items.reverse()
+    while items:
+        yield items.pop()
 
 
 class Job:
@@ -47,36 +61,54 @@ class Job:
 
 
 class Sweep(Generic[Item]):
-    """A step that visits all items of a changing collection, a few at a time."""
+    """A step that visits all items of a changing collection, a few at a time.
 
-    __slots__ = ("_items", "_remaining", "_visit", "_visits")
+    A step ends after `visits_per_step`, or when it has lasted STEP_S by the clock `monotonic`. A visit that throws is
+    logged, and the others go on.
+    """
+
+    __slots__ = ("_items", "_monotonic", "_remaining", "_visit", "_visits")
 
     def __init__(
-        self, items: Callable[[], list[Item]], visit: Callable[[Item, int], None], visits_per_step: int
+        self,
+        items: Callable[[], list[Item]],
+        visit: Callable[[Item, int], None],
+        visits_per_step: int,
+        monotonic: Callable[[], float] = lambda: 0.0,
     ) -> None:
         self._items = items
         self._visit = visit
         self._visits = visits_per_step
+        self._monotonic = monotonic
         self._remaining: Iterator[Item] | None = None
 
     def __call__(self, now_ms: int) -> bool:
         if self._remaining is None:
-            self._remaining = iter(self._items())
+            self._remaining = drain(self._items())
+        end_s = self._monotonic() + STEP_S
         for _ in range(self._visits):
             try:
                 item = next(self._remaining)
             except StopIteration:
                 self._remaining = None
                 return False
-            self._visit(item, now_ms)
+            try:
+                self._visit(item, now_ms)
+            except Exception:
+                logger.exception("background work failed and will be tried again; please report it item=%r", item)
+            if self._monotonic() > end_s:
+                break
         return True
 
 
 class Schedule:
-    """Jobs, and actions that are done once at their time. A step of the wall clock neither delays nor hastens them."""
+    """Jobs, and actions that are done once at their time, by the monotonic clock in seconds.
 
-    def __init__(self, monotonic_ms: Callable[[], int]) -> None:
-        self._monotonic_ms = monotonic_ms
+    A step of the wall clock neither delays nor hastens them.
+    """
+
+    def __init__(self, monotonic: Callable[[], float]) -> None:
+        self._monotonic = monotonic
         self.jobs: list[Job] = []
         self._once: list[tuple[int, int, Callable[[], None]]] = []
         self._added = 0
@@ -91,16 +123,41 @@ class Schedule:
         heapq.heappush(self._once, (self._monotonic_ms() + delay_ms, self._added, action))
 
     def run_due(self, now_ms: int) -> int:
-        """Do what is due; in how many ms to come again. A job that throws is left for its next time."""
+        """Do what is due, what has waited longest first, for STEP_S and a step; in how many ms to come again.
+
+        What throws is logged; a job is left for its next time then.
+        """
         monotonic_ms = self._monotonic_ms()
-        for job in self.jobs:
-            if job.due_ms <= monotonic_ms:
-                job.due_ms = monotonic_ms + max(job.interval_ms, _LEAST_INTERVAL_MS)
-                if job.step(now_ms):
-                    job.due_ms = monotonic_ms
-        while self._once and self._once[0][0] <= monotonic_ms:
-            heapq.heappop(self._once)[2]()
+        end_s = self._monotonic() + STEP_S
+        for job in sorted((job for job in self.jobs if job.due_ms <= monotonic_ms), key=lambda job: job.due_ms):
+            if not self._run_once_until(job.due_ms, end_s) or self._monotonic() > end_s:
+                return 0
+            job.due_ms = monotonic_ms + max(job.interval_ms, _LEAST_INTERVAL_MS)
+            if _done(job.step, now_ms):
+                job.due_ms = self._monotonic_ms()
+        if not self._run_once_until(monotonic_ms, end_s):
+            return 0
         dues = [job.due_ms for job in self.jobs]
         if self._once:
             dues.append(self._once[0][0])
         return max(0, min(dues, default=monotonic_ms) - self._monotonic_ms())
+
+    def _monotonic_ms(self) -> int:
+        return round(self._monotonic() * 1000)
+
+    def _run_once_until(self, due_ms: int, end_s: float) -> bool:
+        """Do the actions that are due; return whether there was time for all of them."""
+        while self._once and self._once[0][0] <= due_ms:
+            if self._monotonic() > end_s:
+                return False
+            _done(heapq.heappop(self._once)[2])
+        return True
+
+
+def _done(action: Callable[..., T], *arguments: int) -> T | None:
+    """What an action returns; None if it throws."""
+    try:
+        return action(*arguments)
+    except Exception:
+        logger.exception("background work failed and will be tried again; please report it")
+        return None

@@ -16,7 +16,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from typing import Protocol
 
-from odradek.log.background import RunInThread
+from odradek.log.background import STEP_S, RunInThread, drain
 from odradek.log.cleanable import Target, find_target, first_dirty_offset, group_segments
 from odradek.log.compaction_run import (
     Cancelled,
@@ -231,10 +231,13 @@ class Cleaner:
     def _sweep_on(self, now_ms: int) -> bool:
         """Look at some of the logs: delete what may go, note what is due. Whether all were looked at."""
         if self._sweep is None:
-            self._sweep = iter(self._host.all_logs())
+            self._sweep = drain(self._host.all_logs())
             self._found = []
             self._swept_s = self._monotonic()
+        end_s = self._monotonic() + STEP_S
         for _ in range(_VISITS_PER_STEP):
+            if self._monotonic() > end_s:
+                break
             log = next(self._sweep, None)
             if log is None:
                 self._sweep = None
@@ -400,6 +403,9 @@ class Cleaner:
     ) -> None:
         """A few files at a time, since the main thread waits for each. Goes on even if nobody wants the rest."""
         log = compaction.log
+        if self._is_closed:
+            # The directory may be another broker's by now; its start finishes the replacement.
+            return
         if log.failure is not None or log.directory != compaction.directory:
             compaction.is_cancelled = True
             self._give_up(compaction, None)

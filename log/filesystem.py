@@ -17,6 +17,7 @@ from contextlib import suppress
 from random import Random
 from typing import ClassVar, NamedTuple, Protocol
 
+from odradek.log.syncfs import sync_file_system_of
 from odradek.protocol.errors import ErrorCode, KafkaError
 
 Piece = bytes | bytearray | memoryview
@@ -114,6 +115,14 @@ class FileRegion(NamedTuple):
 class FileLock(Protocol):
     def release(self) -> None: ...
 
+    def sync_file_system(self) -> bool:
+        """Make everything durable that was written below the lock's directory, at once; return whether that is done.
+
+        False where the system cannot do it, or has failed to write anything since the lock was taken: then each file
+        has to be synced by itself, which tells the files that are concerned. Blocks; for any thread.
+        """
+        ...
+
 
 class FileSystem(Protocol):
     """Names and files. Paths are absolute strings with `/`; errors are OSError, as the operating system gives them."""
@@ -185,14 +194,14 @@ def write_atomically(fs: FileSystem, path: str, data: bytes, *, sync: bool = Tru
         fs.sync_directory(path.rpartition("/")[0])
 
 
-def write_whole(fs: FileSystem, path: str, data: bytes | bytearray, *, sync: bool) -> None:
+def write_whole(fs: FileSystem, path: str, *pieces: Piece, sync: bool) -> None:
     """Make a file of this content, or give it to one that is there. If it raises, something of it may be there."""
     file = fs.open(path, create=True)
     try:
         # A file that was cut to nothing is written to the disk when it is closed (ext4), which takes its time.
         if file.size_bytes():
             file.truncate(0)
-        file.write_pieces(0, [data], len(data))
+        file.write_pieces(0, pieces, sum(map(len, pieces)))
         if sync:
             file.sync()
     finally:
@@ -377,6 +386,13 @@ class _OsLock:
             os.close(self._fd)
             raise
         self._held.add(self._path)
+        self._has_failed = False
+
+    def sync_file_system(self) -> bool:
+        # The descriptor has been open since the start, so that the system reports every failure since then. It does so
+        # once: after that no success means anything.
+        self._has_failed = self._has_failed or not sync_file_system_of(self._fd)
+        return not self._has_failed
 
     def release(self) -> None:
         if self._path in self._held:
@@ -508,11 +524,18 @@ class MemoryFile:
 
 
 class _MemoryLock:
-    def __init__(self, held: set[str], path: str) -> None:
+    def __init__(self, fs: "MemoryFileSystem", held: set[str], path: str) -> None:
         if path in held:
             raise LockedError(path)
         held.add(path)
-        self._held, self._path = held, path
+        self._fs, self._held, self._path = fs, held, path
+
+    def sync_file_system(self) -> bool:
+        try:
+            self._fs.sync_below(self._path.rpartition("/")[0])
+        except OSError:
+            return False
+        return True
 
     def release(self) -> None:
         self._held.discard(self._path)
@@ -699,7 +722,18 @@ class MemoryFileSystem:
 
     def lock(self, path: str) -> FileLock:
         self.open(path, create=True)
-        return _MemoryLock(self._held, path)
+        return _MemoryLock(self, self._held, path)
+
+    def sync_below(self, directory: str) -> None:
+        """Sync all files and names in a directory and in those below it: one operation, a "sync"."""
+        self.before("sync", directory)
+        prefix, names = directory + "/", self._durable_names
+        for path in [path for path in names if path.startswith(prefix) and path not in self._nodes]:
+            del names[path]
+        for path, node in self._nodes.items():
+            if path.startswith(prefix):
+                node.sync()
+                names[path] = node
 
     def _node(self, path: str) -> _Node:
         try:

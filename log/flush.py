@@ -1,8 +1,10 @@
 """Making a log durable, in three steps: decide and take note in the log's thread, sync between them in any."""
 
+from collections.abc import Sequence
 from threading import Lock
 
 from odradek.log.filesystem import File, FileSystem, LogDirFailure
+from odradek.log.producer_snapshots import SnapshotWrite
 from odradek.log.segment import Segment
 
 
@@ -24,12 +26,12 @@ class FlushTask:
 
     `files` are held open and written to, `paths` go by name, so the log may go on appending, rolling and deleting
     meanwhile; `directories` are those with new names in them. `sealed_segments` are those that take no more appends and
-    whose indexes are synced with it.
+    whose indexes are synced with it. `snapshots` are written first.
     """
 
     __slots__ = (
         "_directories", "_files", "_fs", "_gate", "_log_directory", "_paths",
-        "sealed_segments", "target_offset",
+        "sealed_segments", "snapshots", "target_offset",
     )  # fmt: skip
 
     def __init__(
@@ -43,6 +45,7 @@ class FlushTask:
         directories: list[str],
         sealed_segments: list[Segment],
         gate: SyncGate,
+        snapshots: Sequence[SnapshotWrite] = (),
     ) -> None:
         self._fs = fs
         self._log_directory = log_directory
@@ -52,6 +55,7 @@ class FlushTask:
         self._directories = directories
         self.sealed_segments = sealed_segments
         self._gate = gate
+        self.snapshots = snapshots
 
     def run(self) -> None:
         """Sync. Blocks; raises LogDirFailure."""
@@ -65,7 +69,15 @@ class FlushTask:
                 gate.failure = LogDirFailure(self._log_directory, f"flush failed: {error}")
                 raise gate.failure from error
 
+    def raise_if_failed(self) -> None:
+        """Wait for a sync of the log that is under way. Raises the LogDirFailure of the first that failed."""
+        with self._gate.lock:
+            if self._gate.failure is not None:
+                raise self._gate.failure
+
     def _sync(self) -> None:
+        for snapshot in self.snapshots:
+            snapshot.run(self._fs, sync=True)
         for file in self._files:
             file.sync()
         for path in self._paths:

@@ -12,19 +12,23 @@ from odradek.log.producer_replay import Marker, parse_marker
 from odradek.log.segment import Segment
 from odradek.log.validation import (
     FEW_RECORDS,
+    MOST_RECORDS_AT_ONCE,
     CheckedBatch,
+    CheckedRecords,
+    LongValidation,
     Origin,
     check_batch,
-    check_record,
     check_shallow,
     is_sound_first,
     produced_batches,
     split_batches,
+    stamp,
 )
 from odradek.protocol.crc import crc32c
 from odradek.protocol.errors import ErrorCode, KafkaError
-from odradek.protocol.record_batch import HEADER, NO_TIMESTAMP, BatchHeader, InvalidRecordError
+from odradek.protocol.record_batch import HEADER, NO_TIMESTAMP, BatchHeader, InvalidRecordError, read_header
 from odradek.protocol.record_chain import check_record_chain
+from odradek.protocol.record_shape import TakesLongError, check_record
 
 LATEST_PRODUCE_VERSION = 13
 NO_OFFSET = -1
@@ -98,12 +102,15 @@ class LogAppend(LogState):
         produce_version: int = LATEST_PRODUCE_VERSION,
         is_verified: bool = True,
         transaction_version: int = 0,
+        checked: CheckedRecords | None = None,
     ) -> AppendInfo:
         """Validate, give offsets and append: one batch from a client, any number from a coordinator.
 
         `is_verified` says that the transaction coordinator knows the transaction of a transactional batch;
         `transaction_version` is that of the transaction a marker ends. Raises KafkaError (Kafka's order of checks);
-        then nothing was appended, though a new segment may have been begun.
+        then nothing was appended, though a new segment may have been begun. Raises LongValidation if the records of a
+        client's batch have to be checked in steps first; `checked` is the result of that, and counts for as long as
+        the topic's properties stay the same.
         """
         if origin == 0 and self._is_plain and len(records) > 61:
             size_bytes = len(records)
@@ -128,7 +135,7 @@ class LogAppend(LogState):
                 and magic == 2
                 and not attributes & 0x2F
                 and count == last_delta + 1
-                and count > 0
+                and 0 < count <= MOST_RECORDS_AT_ONCE
                 and base_offset == 0
                 and max_timestamp - now_ms <= self._after_max_ms
                 and (sequence >= 0 if producer_id >= 0 else not attributes & 0x10)
@@ -197,9 +204,19 @@ class LogAppend(LogState):
                     end_offset - self.flushed_offset >= self._flush_messages,
                 )
         self._raise_if_failed()
-        batches = produced_batches(records, origin, produce_version)
-        checked = [check_batch(batch, self.config, origin, now_ms) for batch in batches]
-        return self._append_checked(checked, leader_epoch, now_ms, origin, is_verified, transaction_version)
+        if checked is not None and checked.config is self.config:
+            batches = [stamp(checked, now_ms)]
+        else:
+            found = produced_batches(records, origin, produce_version)
+            try:
+                batches = [check_batch(batch, self.config, origin, now_ms) for batch in found]
+            except LongValidation as long:
+                # A client that repeats a request because the check took long needs no second one.
+                duplicate = self._find_duplicate(read_header(long.batch))
+                if duplicate is None:
+                    raise
+                return duplicate
+        return self._append_checked(batches, leader_epoch, now_ms, origin, is_verified, transaction_version)
 
     def _append_checked(
         self,
@@ -299,15 +316,8 @@ class LogAppend(LogState):
         """The answer to a batch that was appended before; None for one that may be appended. Raises KafkaError."""
         state = self.producer_state
         producer_id, epoch = header.producer_id, header.producer_epoch
-        if origin == Origin.CLIENT:
-            mark = state.find_duplicate(producer_id, epoch, header.base_sequence, header.last_sequence)
-            if mark is not None:
-                start, flushed_offset = self.log_start_offset, self.flushed_offset
-                is_due = self.log_end_offset - flushed_offset >= self._flush_messages
-                flush_due = is_due and mark.last_offset >= flushed_offset
-                return AppendInfo(
-                    mark.first_offset, mark.last_offset, mark.timestamp, mark.timestamp, start, 0, True, flush_due
-                )
+        if origin == Origin.CLIENT and (duplicate := self._find_duplicate(header)) is not None:
+            return duplicate
         if header.is_transactional and not is_verified:
             state.check_in_transaction(producer_id, epoch)
         state.check_data(
@@ -318,6 +328,20 @@ class LogAppend(LogState):
             is_client=origin == Origin.CLIENT,
         )
         return None
+
+    def _find_duplicate(self, header: BatchHeader) -> AppendInfo | None:
+        """The answer to a batch that was appended before."""
+        mark = self.producer_state.find_duplicate(
+            header.producer_id, header.producer_epoch, header.base_sequence, header.last_sequence
+        )
+        if mark is None:
+            return None
+        start, flushed_offset = self.log_start_offset, self.flushed_offset
+        is_due = self.log_end_offset - flushed_offset >= self._flush_messages
+        flush_due = is_due and mark.last_offset >= flushed_offset
+        return AppendInfo(
+            mark.first_offset, mark.last_offset, mark.timestamp, mark.timestamp, start, 0, True, flush_due
+        )
 
     def _segment_for(self, headers: list[BatchHeader], now_ms: int) -> Segment:
         """The active segment, or a new one if these batches call for it. Raises KafkaError E18."""
@@ -356,6 +380,6 @@ def _records_are_sound(records: memoryview, count: int, base_timestamp: int, max
             return False
         if not is_sound_first(records) and check_record(records[61:], 0)[1]:
             return False
-    except (InvalidRecordError, KafkaError):
+    except (InvalidRecordError, TakesLongError):
         return False
     return True

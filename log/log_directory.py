@@ -130,6 +130,10 @@ class LogDirectory:
             self._lock.release()
             self._lock = None
 
+    def sync_file_system(self) -> bool:
+        """Make everything in the directory durable at once, if the system can (`FileLock.sync_file_system`). Blocks."""
+        return self._lock is not None and self._lock.sync_file_system()
+
     def read_meta(self) -> MetaProperties | None:
         try:
             return checkpoints.read_meta_properties(self.fs, self.path)
@@ -249,16 +253,24 @@ def rename_or_remove(fs: FileSystem, directory: str, target: str) -> None:
     On a full disk the files of the partition go, in the order of their names, until the rename succeeds: most often
     after the first. Raises OSError.
     """
-    for name in ["", *fs.list_names(directory)]:
-        if name:
-            remove_if_exists(fs, f"{directory}/{name}")
-        try:
-            fs.rename(directory, target)
+    if _has_renamed(fs, directory, target):
+        return
+    for name in fs.list_names(directory):
+        remove_if_exists(fs, f"{directory}/{name}")
+        if _has_renamed(fs, directory, target):
             return
-        except OSError as error:
-            if not is_disk_full(error):
-                raise
     fs.remove_tree(directory)
+
+
+def _has_renamed(fs: FileSystem, directory: str, target: str) -> bool:
+    """Rename a directory if there is room for its new name."""
+    try:
+        fs.rename(directory, target)
+    except OSError as error:
+        if not is_disk_full(error):
+            raise
+        return False
+    return True
 
 
 def random_cluster_id(random_uuid: Callable[[], bytes]) -> str:

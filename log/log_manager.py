@@ -7,6 +7,7 @@ Sources: Kafka documentation ("Log", "Compaction", "Hardware and OS: application
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Final, NamedTuple
 
 from odradek.log import checkpoints, parallel
@@ -19,6 +20,7 @@ from odradek.log.checkpoints import (
     RECOVERY_POINTS_FILE,
     MalformedFileError,
 )
+from odradek.log.closing import close_logs
 from odradek.log.compaction_run import Worker
 from odradek.log.config import LogConfig
 from odradek.log.filesystem import DiskFullError, FileSystem, LogDirFailure, is_disk_full
@@ -37,6 +39,7 @@ from odradek.log.log_directory import (
     rename_or_remove,
 )
 from odradek.log.log_upkeep import DirectoryDescription, Key, LogManagerSettings, LogSize, LogUpkeep
+from odradek.log.name_sync import NameSync
 from odradek.log.partition_log import PartitionLog
 from odradek.log.recovery import DamagedLogError, RecoveryReport, open_partition_log
 from odradek.log.segment import DeletedSegment
@@ -55,6 +58,10 @@ _ANYWHERE: Final = 2**63 - 1
 """An offset beyond every log."""
 
 logger = logging.getLogger(__name__)
+
+
+_TIDY_INTERVAL_MS = 1_000
+"""While a topic of many partitions is deleted, its log directory is tidied so often."""
 
 
 class AllLogDirsFailed(Exception):  # noqa: N818 - a state, named as in Kafka's documentation
@@ -130,7 +137,10 @@ class LogManager(LogUpkeep):
         self._random_bytes = random_bytes
         self._choose_jitter_ms = choose_jitter_ms
         self._topic_ids: dict[Key, bytes] = {}
+        self._log_counts = dict.fromkeys(self.directories, 0)
+        self._name_syncs = {path: self._name_sync(directory) for path, directory in self.directories.items()}
         self._untidy: set[str] = set()
+        self._tidied_ms: dict[str, int] = {}
         self.has_found_strays = False
         """True if `open` found partitions that the cluster does not have."""
 
@@ -150,7 +160,7 @@ class LogManager(LogUpkeep):
                 self._guarded(directory, directory.lock)
             self._check_identity()
             self._load(now_ms, known or KnownPartitions())
-            self._raise_if_none_left()
+            self.raise_if_none_is_online()
         except BaseException:
             for directory in self.directories.values():
                 directory.unlock()
@@ -164,7 +174,7 @@ class LogManager(LogUpkeep):
                 metas[directory.path] = directory.read_meta()
             except LogDirFailure as failure:
                 self.fail_directory(directory.path, failure)
-        self._raise_if_none_left()
+        self.raise_if_none_is_online()
         known = sorted({meta.cluster_id for meta in metas.values() if meta is not None and meta.cluster_id})
         if self.cluster_id is None:
             if len(known) > 1:
@@ -188,7 +198,8 @@ class LogManager(LogUpkeep):
         except LogDirFailure as failure:
             self.fail_directory(directory.path, failure)
 
-    def _raise_if_none_left(self) -> None:
+    def raise_if_none_is_online(self) -> None:
+        """Raises AllLogDirsFailed if no log directory is left to work with."""
         if not self._online():
             reasons = "; ".join(str(directory.failure) for directory in self.directories.values())
             raise AllLogDirsFailed(f"no log directory can be used: {reasons}")
@@ -329,12 +340,13 @@ class LogManager(LogUpkeep):
         if loaded.log is None or directory.failure is not None:
             self._offline[loaded.key] = loaded.path
             return
-        other = self._logs.setdefault(loaded.key, loaded.log)
-        if other is not loaded.log:
+        other = self._logs.get(loaded.key)
+        if other is not None:
             raise DuplicateLogError(
                 f"partition {partition_name(*loaded.key)} is in {other.directory} and in {loaded.log.directory}; "
                 "remove the one that is out of date"
             )
+        self._add_log(loaded.key, loaded.log)
         if loaded.cleaned_to is not None:
             self.cleaner.offsets[loaded.key] = loaded.cleaned_to
 
@@ -390,10 +402,7 @@ class LogManager(LogUpkeep):
     def _create(self, topic: str, partition: int, now_ms: int) -> PartitionLog:
         full: DiskFullError | None = None
         key = (topic, partition)
-        counts = dict.fromkeys(self.directories, 0)
-        for log in self._logs.values():
-            counts[log.log_directory] += 1
-        for directory in sorted(self._online(), key=lambda directory: counts[directory.path]):
+        for directory in sorted(self._online(), key=lambda directory: self._log_counts[directory.path]):
             try:
                 log = self._create_in(directory, key, now_ms)
             except (LogDirFailure, DamagedLogError, DiskFullError) as error:
@@ -402,12 +411,16 @@ class LogManager(LogUpkeep):
                     break
                 full = error if isinstance(error, DiskFullError) else full
                 continue
-            self._logs[key] = log
+            self._add_log(key, log)
             self._sync_names(log)
             return log
         if full is not None and key not in self._offline:
             raise full
         raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"no log directory can take {topic}-{partition}")
+
+    def _add_log(self, key: Key, log: PartitionLog) -> None:
+        self._logs[key] = log
+        self._log_counts[log.log_directory] += 1
 
     def _create_in(self, directory: LogDirectory, key: Key, now_ms: int) -> PartitionLog:
         """Raises LogDirFailure, DamagedLogError, DiskFullError.
@@ -464,14 +477,11 @@ class LogManager(LogUpkeep):
 
     def _sync_names(self, log: PartitionLog) -> None:
         """Make a new directory and its topic id survive a crash of the machine, without waiting for it."""
-        path, parent = log.directory, log.log_directory
+        self._name_syncs[log.log_directory].add(log.directory)
 
-        def sync() -> None:
-            self.fs.sync_path(f"{path}/{checkpoints.PARTITION_METADATA_FILE}")
-            self.fs.sync_directory(path)
-            self.fs.sync_directory(parent)
-
-        self._run(parent, sync)
+    def _name_sync(self, directory: LogDirectory) -> NameSync:
+        path = directory.path
+        return NameSync(self.fs, directory, self._run_in_thread, lambda error: self._background_failed(path, error))
 
     def delete_log(self, topic: str, partition: int) -> None:
         """Take the log out; its renamed directory goes after file.delete.delay.ms. Raises LogDirFailure.
@@ -502,6 +512,7 @@ class LogManager(LogUpkeep):
                 renamed.append(self._rename(log.directory, key, suffix))
                 log.move(renamed[0])
                 del self._logs[key]
+                self._log_counts[log.log_directory] -= 1
             if refused is not None and self.directories[refused.rpartition("/")[0]].failure is None:
                 renamed.append(self._rename(refused, key, suffix))
         except LogDirFailure:
@@ -545,18 +556,21 @@ class LogManager(LogUpkeep):
         return target
 
     def _tidy_later(self, directory: LogDirectory) -> None:
-        """Sync a directory that logs were taken out of, and drop them from its checkpoints: once for all of them."""
+        """Sync a directory that logs were taken out of, and drop them from its checkpoints: once for many of them."""
         if directory.path in self._untidy:
             return
         self._untidy.add(directory.path)
+        since_ms = self._monotonic_ms() - self._tidied_ms.get(directory.path, -_TIDY_INTERVAL_MS)
+        delay_ms = max(0, _TIDY_INTERVAL_MS - since_ms)
 
-        def tidy() -> None:
+        def sync() -> None:
             self._untidy.discard(directory.path)
+            self._tidied_ms[directory.path] = self._monotonic_ms()
             self._run(directory.path, lambda: self.fs.sync_directory(directory.path))
-            for file_name in ALL_CHECKPOINTS:
-                self._checkpoint(directory, file_name)
 
-        self.schedule.once(0, tidy)
+        self.schedule.once(delay_ms, sync)
+        for file_name in ALL_CHECKPOINTS:
+            self.schedule.once(delay_ms, partial(self._checkpoint, directory, file_name))
 
     def truncate_to(self, topic: str, partition: int, offset: int, now_ms: int) -> None:
         """Cut the log, and its checkpoints with it, before anything new is appended. Blocks; raises LogDirFailure."""
@@ -605,9 +619,8 @@ class LogManager(LogUpkeep):
     def close(self, monotonic_ms: int, broker_epoch: int = -1) -> None:
         """Make everything durable and note a clean stop. Blocks."""
         self.cleaner.close()
-        failures: list[tuple[str, LogDirFailure | DiskFullError]] = []
-        closings = [_closing(log, monotonic_ms, failures) for log in self._logs.values()]
-        self._run_all(closings, self.settings.num_recovery_threads_per_data_dir * len(self.directories))
+        threads = self.settings.num_recovery_threads_per_data_dir * len(self.directories)
+        failures = close_logs(self._online(), list(self._logs.values()), monotonic_ms, self._run_all, threads)
         for path, failure in failures:
             self.fail_directory(path, failure)
         unclean = {path for path, _ in failures}
@@ -625,15 +638,3 @@ class LogManager(LogUpkeep):
                 logger.error("no room to note a clean stop: the next start will recover error=%s", error)
         for directory in self.directories.values():
             directory.unlock()
-
-
-def _closing(
-    log: PartitionLog, monotonic_ms: int, failures: list[tuple[str, LogDirFailure | DiskFullError]]
-) -> Callable[[], None]:
-    def close() -> None:
-        try:
-            log.close(monotonic_ms)
-        except (LogDirFailure, DiskFullError) as failure:
-            failures.append((log.log_directory, failure))
-
-    return close

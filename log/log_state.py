@@ -13,6 +13,7 @@ from odradek.log.config import LogConfig
 from odradek.log.filesystem import DiskFullError, FileSystem, LogDirFailure, is_disk_full
 from odradek.log.flush import FlushTask, SyncGate
 from odradek.log.leader_epochs import LeaderEpochs
+from odradek.log.producer_snapshots import SnapshotWrite
 from odradek.log.producer_state import ProducerState
 from odradek.log.segment import Segment, remove_segment_files
 from odradek.properties import INT64_MAX
@@ -74,11 +75,15 @@ class LogState:
         self._unsynced_paths: set[str] = set()
         # Those that take no more appends, in order, whose indexes are still to be synced.
         self._unsynced_segments = [segment for segment in state.rebuilt if segment is not self._active]
+        # Snapshots that the next flush writes, in its thread.
+        self._unwritten_snapshots: list[SnapshotWrite] = []
         self._flush_tasks: list[FlushTask] = []
         # Whether the name of this log's own directory, or the topic id in it, may not have reached the disk yet.
         self._is_new = state.log_end_offset == state.segments[0].base_offset
         self._known_damage: set[str] = set()
         self._is_closed = False
+        # The end of the log and the size of its last segment, as they are on the disk; None if they may not be.
+        self._untouched_end: tuple[int, int] | None = None
         self.doubtful_segment: Segment | None = None
         self._unwritten_epoch_at: int | None = None
         self.update_config(config)
@@ -173,6 +178,7 @@ class LogState:
         else:
             self._active.seal()
         remove_segment_files(self.fs, self.directory, base_offset)
+        self._untouched_end = None
         segment = self._new_segment(base_offset, now_ms)
         # From here on there is no way back; before, a roll that found no room can be tried again.
         self._unsynced_segments.append(self._active)
@@ -181,7 +187,9 @@ class LogState:
         self._active = segment
         state = self.producer_state
         state.end_offset = base_offset
-        if self._unless_full(lambda: state.take_snapshot(sync=False)) is not None:
+        if state.is_large:
+            self._unwritten_snapshots.append(state.copy_snapshot())
+        elif self._unless_full(lambda: state.take_snapshot(sync=False)) is not None:
             self._unsynced_paths.add(state.snapshot_path(base_offset))
         logger.debug("rolled segment directory=%s base_offset=%d", self.directory, base_offset)
         return segment

@@ -4,7 +4,7 @@ Small steps at their times, with whatever blocks given to a thread; a directory 
 """
 
 import logging
-from collections.abc import Callable, Container, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -23,6 +23,7 @@ from odradek.log.filesystem import DiskFullError, FileSystem, LogDirFailure, is_
 from odradek.log.log_directory import LogDirectory
 from odradek.log.partition_log import PartitionLog
 from odradek.log.producer_expiry import ProducerExpiry
+from odradek.log.removals import Removals
 from odradek.log.segment import DeletedSegment
 from odradek.log.segment_age import AgeVerifier
 from odradek.log.shared_write import SharedWrite
@@ -112,7 +113,7 @@ class LogUpkeep:
         self.default_config = default_config
         self.settings = settings
         self._monotonic = monotonic
-        self.schedule = Schedule(self._monotonic_ms)
+        self.schedule = Schedule(monotonic)
         self.cleaner = Cleaner(
             fs,
             self,
@@ -132,8 +133,7 @@ class LogUpkeep:
         self._flushing: dict[PartitionLog, list[Done]] = {}
         self._moved: set[str] = set()
         self._cleaning: Job | None = None
-        # Removals for which there was no room, with the log directory each is in.
-        self._refused_removals: list[tuple[str, Callable[[], None]]] = []
+        self._removals = Removals(run_in_thread, self._removal_failed)
 
     def _monotonic_ms(self) -> int:
         return round(self._monotonic() * 1000)
@@ -188,9 +188,7 @@ class LogUpkeep:
         )
 
     def _look_for_room(self, now_ms: int) -> bool:
-        refused, self._refused_removals = self._refused_removals, []
-        for path, remove in refused:
-            self._remove(path, remove)
+        self._removals.retry()
         for directory in self._online():
             if not directory.is_full:
                 continue
@@ -203,12 +201,18 @@ class LogUpkeep:
         return False
 
     def describe_directories(
-        self, partitions: Container[Key] | None = None
+        self, partitions: Iterable[Key] | None = None
     ) -> Generator[None, None, list[DirectoryDescription]]:
         """Describe every directory, with the sizes of its logs or of those asked for; a generator of steps."""
+        wanted: set[Key] = set()
+        for number, key in enumerate(partitions or (), 1):
+            if key in self._logs:
+                wanted.add(key)
+            if number % _VISITS_PER_STEP == 0:
+                yield
         sizes: dict[str, list[LogSize]] = {path: [] for path in self.directories}
         for number, (key, log) in enumerate(list(self._logs.items()), 1):
-            if (partitions is None or key in partitions) and self._logs.get(key) is log:
+            if (partitions is None or key in wanted) and self._logs.get(key) is log:
                 sizes[log.log_directory].append(LogSize(log.topic, log.partition, log.size_bytes))
             if number % _VISITS_PER_STEP == 0:
                 yield
@@ -238,7 +242,7 @@ class LogUpkeep:
                 if self.serves(log):
                     visit(log, now_ms)
 
-            return Sweep(self.all_logs, visit_served, _VISITS_PER_STEP)
+            return Sweep(self.all_logs, visit_served, _VISITS_PER_STEP, self._monotonic)
 
         add(sweep(self._apply_retention), settings.log_retention_check_interval_ms, start_ms)
         flush_ms = min(_FLUSH_SWEEP_MS, settings.log_flush_scheduler_interval_ms)
@@ -270,15 +274,13 @@ class LogUpkeep:
 
     def _remove(self, path: str, remove: Callable[[], None]) -> None:
         """Let a thread remove something in a log directory; where that takes room that there is not, later again."""
-
-        def finish(error: Exception | None) -> None:
-            if error is not None:
-                self._background_failed(path, error)
-                if is_disk_full(error):
-                    self._refused_removals.append((path, remove))
-
         if self.directories[path].failure is None:
-            self._run_in_thread(remove, finish)
+            self._removals.add(path, remove)
+
+    def _removal_failed(self, path: str, error: Exception) -> bool:
+        """Return whether to try again when there may be room."""
+        self._background_failed(path, error)
+        return is_disk_full(error)
 
     def _background_failed(self, path: str, error: Exception) -> None:
         if isinstance(error, OSError | LogDirFailure | DiskFullError):

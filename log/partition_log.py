@@ -5,19 +5,19 @@ Sources: Kafka documentation ("Log"), KIP-101 (leader epochs), KIP-107 (DeleteRe
 
 import logging
 from bisect import bisect_right
+from collections.abc import Generator, Iterable
 
 from odradek.log import checkpoints, producer_replay, retention, timestamps
 from odradek.log.filesystem import DiskFullError, FileRegion, LogDirFailure, is_disk_full, remove_if_exists
 from odradek.log.flush import FlushTask
 from odradek.log.log_append import AppendInfo, LogAppend, UnexpectedOffsetError
 from odradek.log.log_state import LoadedState
+from odradek.log.producer_snapshots import SnapshotWrite
 from odradek.log.segment import (
     DELETED_SUFFIX,
-    INDEX_SUFFIX,
     LOG_SUFFIX,
     SEGMENT_SUFFIXES,
     SWAP_SUFFIX,
-    TIME_INDEX_SUFFIX,
     CorruptSegmentError,
     DeletedSegment,
     Segment,
@@ -29,6 +29,7 @@ from odradek.log.validation import Origin
 from odradek.protocol.compression import CompressionError
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.record_batch import InvalidRecordError
+from odradek.protocol.streaming import Step
 
 logger = logging.getLogger(__name__)
 
@@ -61,12 +62,15 @@ class PartitionLog(LogAppend):
         try:
             if offset >= upper_offset:
                 if offset == end_offset:
-                    # A consumer that waits here asks for this offset again when something was appended.
-                    self._active.add_hint(offset, self._active.size_bytes)
+                    self.add_end_hint()
                 return None
             return self._read(offset, max_bytes, min(upper_offset, end_offset), at_least_one)
         except OSError as error:
             raise self._unreadable(error) from error
+
+    def add_end_hint(self) -> None:
+        """A consumer waits at the log's end: it asks for this offset again when something was appended."""
+        self._active.add_hint(self.log_end_offset, self._active.size_bytes)
 
     def _read(self, offset: int, max_bytes: int, upper_offset: int, at_least_one: bool) -> FileRegion | None:
         index = len(self._bases) - 1
@@ -122,17 +126,24 @@ class PartitionLog(LogAppend):
         """The leader epoch that wrote `offset`; -1 if unknown."""
         return self.leader_epochs.epoch_for(offset)
 
-    def offset_for_timestamp(self, timestamp: int) -> TimestampOffset | None:
-        """The first record, in offset order, with this timestamp or a later one. The caller bounds it by HW or LSO."""
+    def offset_for_timestamp(self, timestamp: int) -> Generator[Step, None, TimestampOffset | None]:
+        """Find the first record, in offset order, with this timestamp or a later one, in steps.
+
+        The caller bounds it by HW or LSO.
+        """
         try:
-            return timestamps.offset_for_timestamp(self.segments, timestamp, self.log_start_offset)
+            while True:
+                start_offset = self.log_start_offset
+                found = yield from timestamps.offset_for_timestamp(self.segments, timestamp, start_offset)
+                if found is None or found.offset >= self.log_start_offset:
+                    return found
         except (OSError, InvalidRecordError, CompressionError) as error:
             raise self._unreadable(error) from error
 
-    def offset_of_max_timestamp(self) -> TimestampOffset | None:
-        """The first record that bears the largest timestamp of the log (KIP-734)."""
+    def offset_of_max_timestamp(self) -> Generator[Step, None, TimestampOffset | None]:
+        """Find the first record that bears the largest timestamp of the log, in steps (KIP-734)."""
         try:
-            return timestamps.offset_of_max_timestamp(self.segments)
+            return (yield from timestamps.offset_of_max_timestamp(self.segments))
         except (OSError, InvalidRecordError, CompressionError) as error:
             raise self._unreadable(error) from error
 
@@ -210,6 +221,7 @@ class PartitionLog(LogAppend):
     def truncate_to(self, offset: int, now_ms: int) -> list[DeletedSegment]:
         """Drop all batches that reach `offset`. The files of whole segments wait for `remove_deleted`."""
         self._raise_if_failed()
+        self._forget_truncated()
         try:
             if offset >= self.log_end_offset:
                 self.leader_epochs.truncate_from_end(self.log_end_offset)
@@ -242,6 +254,7 @@ class PartitionLog(LogAppend):
             raise self._fail("truncate", error) from error
 
     def _start_over(self, offset: int, now_ms: int) -> list[DeletedSegment]:
+        self._forget_truncated()
         deleted = [segment.mark_deleted() for segment in reversed(self.segments)]
         self._unsynced_segments.clear()
         self._active = self._new_segment(offset, now_ms)
@@ -253,6 +266,14 @@ class PartitionLog(LogAppend):
         self.log_start_offset = offset
         self._set_end(offset)
         return deleted
+
+    def _forget_truncated(self) -> None:
+        """The log is being cut: its files change, and snapshots not written yet may be of what goes."""
+        self._untouched_end = None
+        self._unwritten_snapshots.clear()
+        for task in self._flush_tasks:
+            for snapshot in task.snapshots:
+                snapshot.is_cancelled = True
 
     def _set_end(self, offset: int) -> None:
         self.log_end_offset = offset
@@ -308,6 +329,7 @@ class PartitionLog(LogAppend):
                 count -= rolled is None
             if count == 0:
                 return []
+            self._untouched_end = None
             self.advance_log_start(self._bases[count])
             deleted: list[DeletedSegment] = []
             for segment in self.segments[:count]:
@@ -328,6 +350,7 @@ class PartitionLog(LogAppend):
         finishes or undoes it. Raises LogDirFailure; DiskFullError, in which case the log is as before.
         """
         self._raise_if_failed()
+        self._untouched_end = None
         try:
             first = self._bases.index(replaced[0].base_offset)
             replacement.rename(SWAP_SUFFIX)
@@ -396,7 +419,9 @@ class PartitionLog(LogAppend):
         if target <= self.flushed_offset and not sealed and not self._unsynced_paths:
             return None
         paths = sorted(self._unsynced_paths)
-        has_new_names = bool(paths or sealed)
+        snapshots = [snapshot for snapshot in self._unwritten_snapshots if snapshot.offset in self._bases]
+        self._unwritten_snapshots.clear()
+        has_new_names = bool(paths or sealed or snapshots)
         self._unsynced_paths.clear()
         files = []
         for segment in self.segments[max(0, bisect_right(self._bases, self.flushed_offset) - 1) :]:
@@ -419,6 +444,7 @@ class PartitionLog(LogAppend):
             directories=directories,
             sealed_segments=sealed,
             gate=self._gate,
+            snapshots=snapshots,
         )
         self._flush_tasks.append(task)
         return task
@@ -428,10 +454,21 @@ class PartitionLog(LogAppend):
         self._flush_tasks.remove(task)
         if self.failure is not None:
             return
+        self._add_snapshots(task.snapshots)
         self.flushed_offset = max(self.flushed_offset, task.target_offset)
         self._is_new = False
         self._unsynced_segments = [s for s in self._unsynced_segments if s not in task.sealed_segments]
         self.last_flush_ms = monotonic_ms
+
+    def _add_snapshots(self, snapshots: Iterable[SnapshotWrite]) -> None:
+        """Count on snapshots that were written, unless their segments were deleted meanwhile."""
+        for snapshot in snapshots:
+            if not snapshot.is_written:
+                continue
+            if snapshot.offset in self._bases and not snapshot.is_cancelled:
+                self.producer_state.add_snapshot(snapshot.offset)
+            elif not self.producer_state.has_snapshot(snapshot.offset):
+                snapshot.remove(self.fs)
 
     def flush(self, monotonic_ms: int, target_offset: int | None = None) -> None:
         """All three steps of a flush at once; blocks. Raises LogDirFailure."""
@@ -445,28 +482,82 @@ class PartitionLog(LogAppend):
             self.finish_flush(task, monotonic_ms)
 
     def close(self, monotonic_ms: int) -> None:
-        """Make everything durable, so that the next start need not recover. Blocks.
+        """Make everything durable, so that the next start need not recover. Blocks. Raises as `prepare_close`."""
+        task = self.prepare_close()
+        if task is not None:
+            task.run()
+            self.fs.sync_directory(self.log_directory)
+            self.finish_close(task, monotonic_ms)
 
-        Raises LogDirFailure; DiskFullError if there is no room for all that a start relies on: the next one recovers.
+    def prepare_close(self) -> FlushTask | None:
+        """Write all that a start relies on, unsynced; None if nothing was changed since the last clean stop.
+
+        What the task syncs, and the names in the log directory, have to be durable before `finish_close`. Blocks.
+        Raises LogDirFailure; DiskFullError if there is no room: the next start recovers then.
         """
         if self.failure is not None:
-            return
+            return None
+        if self._is_untouched:
+            self._is_closed = True
+            return None
         try:
             self._write_epochs()
             self._active.seal()
             self._unsynced_segments.append(self._active)
-            self.flush(monotonic_ms, self.log_end_offset)
-            if self._unsynced_segments:
-                # An empty active segment lies behind every flush, and has files all the same.
-                for kind in (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX):
-                    self.fs.sync_path(self._active.path(kind))
-            if self._is_new:
-                self.fs.sync_path(self._topic_id_path)
-            self.producer_state.take_snapshot(sync=True)
-            self.fs.sync_directory(self.directory)
-            self._is_closed = True
+            written = [snapshot for snapshot in self._unwritten_snapshots if snapshot.offset in self._bases]
+            for snapshot in written:
+                snapshot.run(self.fs, sync=False)
+            self._add_snapshots(written)
+            self.producer_state.take_snapshot(sync=False)
         except OSError as error:
             raise self._refuse_or_fail("close", error) from error
+        files = self.segments[max(0, bisect_right(self._bases, self.flushed_offset) - 1) :]
+        # An empty active segment lies behind every flush, and has files all the same.
+        paths = {segment.path(kind) for segment in self._unsynced_segments for kind in SEGMENT_SUFFIXES}
+        paths |= self._unsynced_paths | self.producer_state.unsynced_paths
+        paths |= {self.producer_state.snapshot_path(snapshot.offset) for snapshot in written}
+        if self._is_new:
+            paths.add(self._topic_id_path)
+        task = FlushTask(
+            self.fs,
+            self.log_directory,
+            self.log_end_offset,
+            files=[segment.file for segment in files],
+            paths=sorted(paths - {segment.path(LOG_SUFFIX) for segment in files}),
+            directories=[self.directory],
+            sealed_segments=list(self._unsynced_segments),
+            gate=self._gate,
+        )
+        self._flush_tasks.append(task)
+        return task
+
+    def finish_close(self, task: FlushTask, monotonic_ms: int) -> None:
+        """What the task syncs is durable. Raises LogDirFailure if a sync of this log has failed, now or before."""
+        try:
+            task.raise_if_failed()
+        except LogDirFailure as failure:
+            self.failure = failure
+            raise
+        self.finish_flush(task, monotonic_ms)
+        self._is_closed = True
+
+    def mark_untouched(self) -> None:
+        """All of the log is on the disk as it is: it was loaded after a clean stop."""
+        self._is_new = False
+        self._untouched_end = self.log_end_offset, self._active.size_bytes
+
+    @property
+    def _is_untouched(self) -> bool:
+        """Return whether a start after this life would find the files that this life found."""
+        return (
+            self._untouched_end == (self.log_end_offset, self._active.size_bytes)
+            and not self._is_new
+            and not self.leader_epochs.dirty
+            and not self._unsynced_paths
+            and not self._unsynced_segments
+            and not self._active.is_repaired
+            and self.producer_state.is_saved
+        )
 
     @property
     def _topic_id_path(self) -> str:

@@ -1,9 +1,13 @@
 """Producers that wrote nothing for producer.id.expiration.ms are forgotten, a bounded number of them at a time."""
 
+import logging
 from collections.abc import Callable, Iterator
 from typing import Final
 
+from odradek.log.background import drain
 from odradek.log.partition_log import PartitionLog
+
+logger = logging.getLogger(__name__)
 
 _PRODUCERS_PER_STEP: Final = 5000
 """About 2 ms of the reactor."""
@@ -25,7 +29,7 @@ class ProducerExpiry:
 
     def __call__(self, now_ms: int) -> bool:
         if self._remaining is None:
-            self._remaining = iter(self._logs())
+            self._remaining = drain(self._logs())
         budget = _PRODUCERS_PER_STEP
         for _ in range(_LOGS_PER_STEP):
             if self._log is None and not self._begin_next():
@@ -33,7 +37,12 @@ class ProducerExpiry:
             assert self._log is not None
             state = self._log.producer_state
             end = min(self._end, len(state.producers))
-            self._end = state.remove_expired(now_ms, end, budget)
+            # If it throws, the log is left for the next time, and the others have theirs.
+            self._end = 0
+            try:
+                self._end = state.remove_expired(now_ms, end, budget)
+            except Exception:
+                logger.exception("producers cannot be forgotten; please report it log=%s", self._log)
             budget -= end - self._end
             if self._end == 0:
                 self._log = None

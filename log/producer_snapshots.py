@@ -1,8 +1,10 @@
 """The content of .snapshot files: the producers of a partition up to the offset that the file is named by (KIP-98)."""
 
+from contextlib import suppress
 from struct import Struct
 from typing import Final
 
+from odradek.log.filesystem import FileSystem, is_disk_full, write_whole
 from odradek.log.producer_table import RECORD
 from odradek.protocol.crc import crc32c
 
@@ -15,15 +17,15 @@ class CorruptSnapshotError(Exception):
     """A .snapshot file has another version, a bad checksum or a wrong size."""
 
 
-def encode_snapshot(records: bytes | bytearray) -> bytearray:
-    """The content of a .snapshot file: version, CRC-32C of what follows it, count, then a RECORD for each producer."""
-    data = bytearray(_HEAD.size)
-    data += records
-    _HEAD.pack_into(data, 0, _VERSION, 0, len(records) // RECORD.size)
-    with memoryview(data) as view, view[_CRC_END:] as checked:
-        crc = crc32c(checked)
-    _HEAD.pack_into(data, 0, _VERSION, crc, len(records) // RECORD.size)
-    return data
+def encode_head(records: bytes | bytearray) -> bytes:
+    """What comes before the records in a .snapshot file: version, CRC-32C of what follows it, count."""
+    count = len(records) // RECORD.size
+    return _HEAD.pack(_VERSION, crc32c(records, crc32c(_HEAD.pack(_VERSION, 0, count)[_CRC_END:])), count)
+
+
+def encode_snapshot(records: bytes | bytearray) -> bytes:
+    """The content of a .snapshot file: the head, then a RECORD for each producer."""
+    return encode_head(records) + records
 
 
 def decode_snapshot(data: bytes) -> memoryview:
@@ -41,3 +43,41 @@ def decode_snapshot(data: bytes) -> memoryview:
     if len({fields[0] for fields in RECORD.iter_unpack(records)}) != count:
         raise CorruptSnapshotError("a producer is there twice")
     return records
+
+
+class SnapshotWrite:
+    """A snapshot that a thread is to write: a large one would take tens of ms of the reactor.
+
+    offset: the offset it is named by
+    is_written: whether the file is complete
+    is_cancelled: whether the log was cut since, and may go on with other producers
+    """
+
+    __slots__ = ("_path", "_records", "is_cancelled", "is_written", "offset")
+
+    def __init__(self, path: str, offset: int, records: bytes) -> None:
+        self._path = path
+        self._records = records
+        self.offset = offset
+        self.is_written = False
+        self.is_cancelled = False
+
+    def run(self, fs: FileSystem, *, sync: bool) -> None:
+        """Write the file, unless there is no room, or no directory any more. Blocks. Raises OSError.
+
+        A recovery does without a snapshot, and rejects one that was written in part.
+        """
+        try:
+            write_whole(fs, self._path, encode_head(self._records), self._records, sync=sync)
+        except OSError as error:
+            with suppress(OSError):
+                fs.remove(self._path)
+            if not isinstance(error, FileNotFoundError) and not is_disk_full(error):
+                raise
+        else:
+            self.is_written = True
+
+    def remove(self, fs: FileSystem) -> None:
+        """Take the file away: its segment is gone by now. If it cannot be removed, the next start does it."""
+        with suppress(OSError):
+            fs.remove(self._path)

@@ -4,13 +4,14 @@ From the open transactions follows the first unstable offset, which bounds the l
 """
 
 import logging
+from bisect import insort
 from contextlib import suppress
 from heapq import heappop, heappush
 from typing import NamedTuple
 
 from odradek.log.filesystem import FileSystem, is_disk_full, remove_if_exists, write_whole
 from odradek.log.producer_entry import NO_EPOCH, NO_OFFSET, BatchMark, ProducerEntry
-from odradek.log.producer_snapshots import CorruptSnapshotError, decode_snapshot, encode_snapshot
+from odradek.log.producer_snapshots import CorruptSnapshotError, SnapshotWrite, decode_snapshot, encode_snapshot
 from odradek.log.producer_table import RECORD, ProducerTable
 from odradek.log.segment import SNAPSHOT_SUFFIX, file_name
 from odradek.protocol.errors import ErrorCode, KafkaError
@@ -19,6 +20,8 @@ logger = logging.getLogger(__name__)
 
 _MAX_SEQUENCE = 0x7FFFFFFF
 _MAX_EPOCH = 0x7FFF
+_FEW_PRODUCERS = 2_000
+"""Their snapshot has 92 KB."""
 
 
 class Verification:
@@ -291,6 +294,16 @@ class ProducerState:
     def snapshot_path(self, offset: int) -> str:
         return f"{self.directory}/{file_name(offset, SNAPSHOT_SUFFIX)}"
 
+    @property
+    def is_saved(self) -> bool:
+        """Return whether the newest snapshot is of `end_offset`, and on the disk."""
+        return self.end_offset <= self.last_snapshot_offset and self._unsynced_snapshot == NO_OFFSET
+
+    @property
+    def unsynced_paths(self) -> set[str]:
+        """The file of the newest snapshot, if it may not be on the disk."""
+        return set() if self._unsynced_snapshot == NO_OFFSET else {self.snapshot_path(self._unsynced_snapshot)}
+
     def take_snapshot(self, *, sync: bool) -> int | None:
         """Write the state at `end_offset` unless a snapshot is as new; the offset it is named by."""
         if self.end_offset <= self.last_snapshot_offset:
@@ -312,7 +325,27 @@ class ProducerState:
         self._unsynced_snapshot = NO_OFFSET if sync else self.end_offset
         return self.end_offset
 
-    def _write_snapshot(self, path: str, data: bytearray, *, sync: bool) -> None:
+    @property
+    def is_large(self) -> bool:
+        """Return whether a snapshot takes so long to write that a thread should."""
+        return len(self.producers) > _FEW_PRODUCERS
+
+    def copy_snapshot(self) -> SnapshotWrite:
+        """Take the state at `end_offset`, to be written in a thread. `add_snapshot` is called once that is done."""
+        self.last_snapshot_offset = self.end_offset
+        path = self.snapshot_path(self.end_offset)
+        return SnapshotWrite(path, self.end_offset, bytes(self.producers.records))
+
+    def has_snapshot(self, offset: int) -> bool:
+        """Return whether there is a snapshot of `offset`."""
+        return offset in self._snapshots
+
+    def add_snapshot(self, offset: int) -> None:
+        """The snapshot of `offset` was written."""
+        if offset not in self._snapshots:
+            insort(self._snapshots, offset)
+
+    def _write_snapshot(self, path: str, data: bytes, *, sync: bool) -> None:
         try:
             write_whole(self._fs, path, data, sync=sync)
         except OSError:

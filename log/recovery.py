@@ -98,6 +98,8 @@ def open_partition_log(
         log = PartitionLog(
             fs, directory, topic, partition, config, state, monotonic_ms=monotonic_ms, choose_jitter_ms=choose_jitter_ms
         )
+        if is_clean and loader.has_found_segments and not state.rebuilt:
+            log.mark_untouched()
         log._unless_full(log._write_epochs)
         return log
     except OSError as error:
@@ -127,6 +129,7 @@ class _Loader:
         self.segments: list[Segment] = []
         self.rebuilt: set[Segment] = set()
         self.epochs = LeaderEpochs()
+        self.has_found_segments = False
 
     def load(self, is_clean: bool, log_start_offset: int, recovery_point: int) -> LoadedState:
         self._finish_replacements()
@@ -170,6 +173,8 @@ class _Loader:
         if end_offset is None:
             end_offset = log_start_offset
             self.segments = [self._segment(log_start_offset, fresh=True)]
+        else:
+            self.has_found_segments = True
         new_point = end_offset if is_clean else min(recovery_point, end_offset)
         start_offset = max(log_start_offset, self.segments[0].base_offset)
         self.epochs.truncate_from_end(end_offset)

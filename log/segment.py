@@ -79,6 +79,8 @@ class Segment:
     `roll_timestamp` is `first_timestamp` for a quick comparison: far in the future while the segment is empty, far in
     the past where its age has to be told in another way.
 
+    `is_repaired`: an index was found damaged, and built anew.
+
     `has_checked_batches`: every batch was appended by this process as leader, so the largest timestamp in its header is
     that of its records.
 
@@ -92,7 +94,6 @@ class Segment:
         "_fs",
         "_index_interval_bytes",
         "_is_extended",
-        "_is_repaired",
         "_log_path",
         "_max_timestamp",
         "_offset_of_max_timestamp",
@@ -106,6 +107,7 @@ class Segment:
         "has_checked_batches",
         "hints",
         "indexes_full",
+        "is_repaired",
         "is_torn",
         "offset_index",
         "roll_jitter_ms",
@@ -147,7 +149,7 @@ class Segment:
         self.transaction_index = TransactionIndex(fs, self.path(TRANSACTION_INDEX_SUFFIX))
         self.indexes_full = False
         self.is_torn = False
-        self._is_repaired = False
+        self.is_repaired = False
         self.has_checked_batches = fresh
         # The largest timestamp of the records in so many bytes.
         self._read_timestamp: tuple[int, int] | None = None
@@ -299,9 +301,9 @@ class Segment:
 
     def _repair_once(self, why: str) -> None:
         """Build offset and time index anew from the headers of the batches; what they lead to is found all the same."""
-        if self._is_repaired:
+        if self.is_repaired:
             return
-        self._is_repaired = True
+        self.is_repaired = True
         logger.warning("index is damaged, building it anew file=%s why=%s", self.offset_index.path, why)
         self.offset_index.reset()
         self.time_index.reset()

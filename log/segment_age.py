@@ -105,14 +105,18 @@ class AgeVerifier:
 
         def finish(error: Exception | None) -> None:
             del self._waiting[segment]
-            if error is not None:
-                # The segment may be gone by now. If not, the next check of retention tries again.
-                logger.warning("segment cannot be read to verify its age segment=%s error=%s", segment, error)
-            else:
-                segment.timestamps_read(found[0], size_bytes)
-                # If it has grown since, the next check of retention decides.
-                if segment.size_bytes == size_bytes and segment in log.segments and log.failure is None:
-                    self._retry(log, now_ms)
-            self._read_next()
+            try:
+                if error is not None:
+                    # The segment may be gone by now. If not, the next check of retention tries again.
+                    logger.warning("segment cannot be read to verify its age segment=%s error=%s", segment, error)
+                else:
+                    segment.timestamps_read(found[0], size_bytes)
+                    # If it has grown since, the next check of retention decides.
+                    if segment.size_bytes == size_bytes and segment in log.segments and log.failure is None:
+                        self._retry(log, now_ms)
+            except Exception:
+                logger.exception("retention failed after a segment was read; please report it log=%s", log)
+            finally:
+                self._read_next()
 
         self._run_in_thread(read, finish)

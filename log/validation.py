@@ -12,6 +12,7 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from odradek.log.config import LogConfig
+from odradek.log.record_check import RecordCheck
 from odradek.properties import INT64_MAX
 from odradek.protocol.compression import Codec, CompressionError, DecompressedTooLargeError, decompress
 from odradek.protocol.crc import crc32c
@@ -27,10 +28,10 @@ from odradek.protocol.record_batch import (
     BatchHeader,
     InvalidRecordError,
     read_header,
-    wrap_int64,
 )
-from odradek.protocol.record_chain import MAX_DECOMPRESSED_BYTES, check_records
-from odradek.protocol.records import build_batch, iter_records, recompress
+from odradek.protocol.record_chain import check_records
+from odradek.protocol.record_shape import TakesLongError, check_record
+from odradek.protocol.streaming import run_steps
 
 _MAGIC_AT = 16
 _MIN_DECLARED_LENGTH = 14
@@ -38,6 +39,18 @@ _ZSTD_SINCE_VERSION = 7
 # Up to this many records, each is taken apart: it costs less than following the lengths saves.
 FEW_RECORDS = 4
 _KEY_AND_VALUE = (0, 1)
+
+# What is checked at once takes about two milliseconds at most; more is checked in steps (`long_validation`).
+MOST_RECORDS_AT_ONCE = 16384
+"""Lengths that are followed at once."""
+MOST_OPENED_AT_ONCE = 1024
+"""Records that are taken apart, or numbered, at once."""
+MOST_BYTES_AT_ONCE = 1 << 20
+"""Bytes that are decompressed at once."""
+MOST_PARTS_AT_ONCE = 256
+"""Members, frames and blocks that are decompressed at once."""
+MOST_BYTES_REWRITTEN_AT_ONCE = 16 * 1024
+"""Bytes that are compressed at once: as many as a producer gathers by default (batch.size)."""
 
 TARGET_CODECS = {
     "uncompressed": Codec.NONE,
@@ -56,12 +69,29 @@ class Origin(IntEnum):
     REPLICATION = 2
 
 
-class RejectedRecordsError(KafkaError):
-    """Single records break a rule; `record_errors` has (index in the batch, what is wrong) for each (KIP-467)."""
+class LongValidation(Exception):  # noqa: N818 - not an error but an instruction
+    """The records of a batch take long to check: run `long_validation.check_in_steps`, and append with its result.
 
-    def __init__(self, code: ErrorCode, message: str, record_errors: list[tuple[int, str]]) -> None:
-        super().__init__(code, message)
-        self.record_errors = record_errors
+    The header of `batch` has been checked, by `config`.
+    """
+
+    def __init__(self, batch: memoryview, config: LogConfig) -> None:
+        super().__init__()
+        self.batch = batch
+        self.config = config
+
+
+class CheckedRecords(NamedTuple):
+    """A batch whose records satisfy `config`, maybe rewritten for that, and the largest timestamp of its records."""
+
+    config: LogConfig
+    header: BatchHeader
+    batch: memoryview
+    max_timestamp: int
+
+
+class NotOneBatchError(KafkaError):
+    """What was sent for a partition is not one batch that its version of Produce allows; the log was not looked at."""
 
 
 class CheckedBatch(NamedTuple):
@@ -75,7 +105,7 @@ class CheckedBatch(NamedTuple):
     rest: bytes | memoryview
 
 
-def _invalid(message: str) -> KafkaError:
+def invalid_record(message: str) -> KafkaError:
     return KafkaError(ErrorCode.INVALID_RECORD, message)
 
 
@@ -106,15 +136,19 @@ def produced_batches(records: memoryview, origin: Origin, produce_version: int) 
     """`split_batches` and what holds for them together: at least one, of magic 2; from a client exactly one."""
     batches = split_batches(records)
     if not batches:
-        raise _invalid("there is no complete record batch")
+        raise NotOneBatchError(ErrorCode.INVALID_RECORD, "there is no complete record batch")
     if any(batch[_MAGIC_AT] != 2 for batch in batches):
-        raise _invalid("only record batches of magic 2 are accepted")
+        raise NotOneBatchError(ErrorCode.INVALID_RECORD, "only record batches of magic 2 are accepted")
     if origin == Origin.CLIENT:
         if len(batches) > 1:
-            raise _invalid("there is more than one record batch for the partition")
+            raise NotOneBatchError(
+                ErrorCode.INVALID_RECORD, "there is more than one record batch for the partition"
+            )
         zstd = len(batches[0]) > 22 and batches[0][22] & CODEC_MASK == Codec.ZSTD
         if zstd and produce_version < _ZSTD_SINCE_VERSION:
-            raise KafkaError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "zstd needs Produce version 7 or later")
+            raise NotOneBatchError(
+                ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "zstd needs Produce version 7 or later"
+            )
     return batches
 
 
@@ -124,7 +158,7 @@ def check_shallow(batch: memoryview, config: LogConfig, origin: Origin) -> Batch
         raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"a batch of {len(batch)} bytes has no whole header")
     header = read_header(batch)
     if origin == Origin.CLIENT and header.base_offset != 0:
-        raise _invalid(f"the base offset of a produced batch must be 0, not {header.base_offset}")
+        raise invalid_record(f"the base offset of a produced batch must be 0, not {header.base_offset}")
     if origin != Origin.REPLICATION and len(batch) > config.max_message_bytes:
         raise too_large(len(batch), config)
     if crc32c(batch[ATTRIBUTES_POSITION:]) != header.crc:
@@ -143,7 +177,8 @@ def check_batch(batch: memoryview, config: LogConfig, origin: Origin, now_ms: in
     """All checks of one batch that a leader appends, but those of its producer's state. Raises KafkaError.
 
     The result differs from the input where the topic has another codec or LogAppendTime, the header states a wrong
-    largest timestamp, or the offset deltas are not 0, 1, 2...
+    largest timestamp, or the offset deltas are not 0, 1, 2... Raises LongValidation for a client's batch that takes
+    more than about two milliseconds; the checks of the header are done then.
     """
     header = check_shallow(batch, config, origin)
     codec = header.attributes & CODEC_MASK
@@ -151,40 +186,61 @@ def check_batch(batch: memoryview, config: LogConfig, origin: Origin, now_ms: in
         raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"unknown compression codec {codec}")
     if origin == Origin.CLIENT:
         _check_client_header(header)
-    target = TARGET_CODECS.get(config.compression_type, Codec(codec))
-    if header.is_control and codec == Codec.NONE:
-        target = Codec.NONE
-    if origin == Origin.COORDINATOR and codec == target == Codec.NONE:
+    if origin == Origin.COORDINATOR and codec == target_codec(header, config) == Codec.NONE:
         # Made by this broker a moment ago.
-        return _stamped(batch, header, header.max_timestamp, config, now_ms)
-    max_timestamp, is_numbered = check_batch_records(header, batch, codec, config, now_ms)
-    if not is_numbered or target != codec:
-        batch = _rewritten(batch, header, target, config, must_renumber=not is_numbered)
-        header = read_header(batch)
-    return _stamped(batch, header, max_timestamp, config, now_ms)
+        return stamp(CheckedRecords(config, header, batch, header.max_timestamp), now_ms)
+    try:
+        max_timestamp, is_numbered, size_bytes = check_batch_records(header, batch, codec, config, now_ms)
+        checked = CheckedRecords(config, header, batch, max_timestamp)
+        if not is_numbered or target_codec(header, config) != codec:
+            checked = _rewritten(checked, size_bytes, is_numbered)
+    except TakesLongError:
+        if origin == Origin.CLIENT:
+            raise LongValidation(batch, config) from None
+        from odradek.log.long_validation import check_in_steps
+
+        checked = run_steps(check_in_steps(batch, config, now_ms))
+    return stamp(checked, now_ms)
+
+
+def _rewritten(checked: CheckedRecords, size_bytes: int, is_numbered: bool) -> CheckedRecords:
+    """The batch in the codec it is stored in, with offset deltas 0, 1, 2... Raises KafkaError, TakesLongError."""
+    from odradek.log.long_validation import rewrite_in_steps
+
+    if size_bytes > MOST_BYTES_REWRITTEN_AT_ONCE or checked.header.record_count > MOST_OPENED_AT_ONCE:
+        raise TakesLongError
+    return run_steps(rewrite_in_steps(checked, size_bytes, is_numbered))
+
+
+def target_codec(header: BatchHeader, config: LogConfig) -> Codec:
+    """The codec in which a batch is stored."""
+    codec = Codec(header.attributes & CODEC_MASK)
+    if header.is_control and codec == Codec.NONE:
+        return Codec.NONE
+    return TARGET_CODECS.get(config.compression_type, codec)
 
 
 def _check_client_header(header: BatchHeader) -> None:
     if header.last_offset_delta < 0 or header.record_count <= 0:
-        raise _invalid(f"{header.record_count} records with last offset delta {header.last_offset_delta}")
+        raise invalid_record(f"{header.record_count} records with last offset delta {header.last_offset_delta}")
     if header.record_count != header.last_offset_delta + 1:
-        raise _invalid(f"{header.record_count} records do not fit last offset delta {header.last_offset_delta}")
+        raise invalid_record(f"{header.record_count} records do not fit last offset delta {header.last_offset_delta}")
     if header.is_control:
-        raise _invalid("clients must not write control records")
+        raise invalid_record("clients must not write control records")
     if header.producer_id >= 0 and header.base_sequence < 0:
-        raise _invalid(f"sequence {header.base_sequence} of producer {header.producer_id} is negative")
+        raise invalid_record(f"sequence {header.base_sequence} of producer {header.producer_id} is negative")
 
 
-def _decompressed(codec: int, payload: memoryview) -> memoryview:
+def _decompressed(codec: int, payload: memoryview) -> bytes:
     try:
-        return memoryview(decompress(Codec(codec), payload, MAX_DECOMPRESSED_BYTES))
-    except DecompressedTooLargeError as error:
-        raise KafkaError(ErrorCode.MESSAGE_TOO_LARGE, f"the batch is too large decompressed: {error}") from None
+        return decompress(Codec(codec), payload, MOST_BYTES_AT_ONCE, MOST_PARTS_AT_ONCE)
+    except DecompressedTooLargeError:
+        raise TakesLongError from None
     except CompressionError as error:
         raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"the batch cannot be decompressed: {error}") from None
 
 
-def _level(codec: Codec, config: LogConfig) -> int | None:
+def compression_level(codec: Codec, config: LogConfig) -> int | None:
     if codec == Codec.GZIP:
         return config.compression_gzip_level
     if codec == Codec.LZ4:
@@ -192,45 +248,9 @@ def _level(codec: Codec, config: LogConfig) -> int | None:
     return config.compression_zstd_level if codec == Codec.ZSTD else None
 
 
-def _rewritten(
-    batch: memoryview, header: BatchHeader, target: Codec, config: LogConfig, *, must_renumber: bool
-) -> memoryview:
-    """The batch in the codec it is stored in, with offset deltas 0, 1, 2... if it has others.
-
-    Old clients write others in compressed batches. In plain ones too they would make consumers skip records, and
-    compaction keep a value whose tombstone it drops; Apache Kafka stores those as they are. Raises KafkaError
-    MESSAGE_TOO_LARGE for a batch above max.message.bytes, and for records that have become too large to be decompressed
-    again.
-    """
-    try:
-        if must_renumber:
-            source = bytearray(batch)
-            # The timestamps that were checked, also if the client states that there is one for all records.
-            source[ATTRIBUTES_POSITION + 1] &= ~LOG_APPEND_TIME_FLAG
-            rewritten = build_batch(
-                ((record.timestamp, record.key, record.value, record.headers) for record in iter_records(source)),
-                codec=target,
-                level=_level(target, config),
-                producer_id=header.producer_id,
-                producer_epoch=header.producer_epoch,
-                base_sequence=header.base_sequence,
-                transactional=header.is_transactional,
-            )
-        else:
-            rewritten = recompress(batch, target, _level(target, config))
-    except DecompressedTooLargeError as error:
-        raise KafkaError(ErrorCode.MESSAGE_TOO_LARGE, f"the batch cannot be stored: {error}") from None
-    except InvalidRecordError as error:
-        raise _invalid(str(error)) from None
-    if len(rewritten) > config.max_message_bytes:
-        raise too_large(len(rewritten), config)
-    return memoryview(rewritten)
-
-
-def _stamped(
-    batch: memoryview, header: BatchHeader, max_timestamp: int, config: LogConfig, now_ms: int
-) -> CheckedBatch:
+def stamp(checked: CheckedRecords, now_ms: int) -> CheckedBatch:
     """Give the header the timestamp type and largest timestamp it must have, and a checksum to match."""
+    config, header, batch, max_timestamp = checked
     attributes = header.attributes & ~LOG_APPEND_TIME_FLAG
     if config.message_timestamp_type == "LogAppendTime":
         attributes |= LOG_APPEND_TIME_FLAG
@@ -246,78 +266,66 @@ def _stamped(
 
 def check_batch_records(
     header: BatchHeader, batch: memoryview, codec: int, config: LogConfig, now_ms: int
-) -> tuple[int, bool]:
-    """Check the records in a batch. Raises KafkaError INVALID_RECORD, INVALID_TIMESTAMP or MESSAGE_TOO_LARGE.
+) -> tuple[int, bool, int]:
+    """Check the records in a batch. Raises KafkaError INVALID_RECORD, INVALID_TIMESTAMP; TakesLongError.
 
-    Returns the largest timestamp, and whether the records have offset deltas 0, 1, 2..., as far as they were opened.
+    Returns the largest timestamp, whether the records have offset deltas 0, 1, 2... as far as they were opened, and the
+    decompressed size.
     """
-    records = batch[RECORD_BATCH_OVERHEAD:]
-    if codec != Codec.NONE:
-        records = _decompressed(codec, records)
-    client_set_type = bool(header.attributes & LOG_APPEND_TIME_FLAG)
-    if header.record_count > FEW_RECORDS and not (client_set_type or config.compacts):
-        last, largest_delta = _follow_records(header, records)
-        offset_deltas = check_record(records, 0)[1], check_record(records, last)[1]
-        is_numbered = offset_deltas == (0, header.last_offset_delta)
-        if config.message_timestamp_type == "LogAppendTime":
-            return header.max_timestamp, is_numbered
-        # Otherwise some may lie below the lower bound, or be a sum that leaves the 64 bits.
-        if largest_delta is not None and header.base_timestamp >= NO_TIMESTAMP:
-            max_timestamp = header.base_timestamp + largest_delta
-            if (
-                max_timestamp <= min(now_ms + config.message_timestamp_after_max_ms, INT64_MAX)
-                and config.message_timestamp_before_max_ms == INT64_MAX
-            ):
-                return max_timestamp, is_numbered
-    return _check_each_record(header, records, config, now_ms, client_set_type)
-
-
-def _follow_records(header: BatchHeader, records: memoryview) -> tuple[int, int | None]:
-    """The position of the last record, and the largest timestamp delta if it can be told without opening each."""
+    each = needs_each_record(header, config)
+    if header.record_count > (MOST_OPENED_AT_ONCE if each else MOST_RECORDS_AT_ONCE):
+        raise TakesLongError
+    payload = batch[RECORD_BATCH_OVERHEAD:]
+    records = _decompressed(codec, payload) if codec else payload
     try:
-        last, largest_delta = check_records(
-            records, header.record_count, max(0, header.max_timestamp - header.base_timestamp)
-        )
-        if largest_delta is None:
-            # The header states a later timestamp than any record has.
-            last, largest_delta = check_records(records, header.record_count)
+        if not each:
+            last, largest_delta = _follow_records(header, records)
+            offset_deltas = check_record(records, 0)[1], check_record(records, last)[1]
+            is_numbered = offset_deltas == (0, header.last_offset_delta)
+            if config.message_timestamp_type == "LogAppendTime":
+                return header.max_timestamp, is_numbered, len(records)
+            max_timestamp = accepted_timestamp(header, largest_delta, config, now_ms)
+            if max_timestamp is not None:
+                return max_timestamp, is_numbered, len(records)
+            if header.record_count > MOST_OPENED_AT_ONCE:
+                raise TakesLongError
+        check = RecordCheck(header, config, now_ms)
+        end = check.check_all(records, 0, header.record_count)
+        if end != len(records):
+            raise invalid_record(f"{len(records) - end} bytes are left behind the last record")
     except InvalidRecordError as error:
-        raise _invalid(str(error)) from None
+        raise invalid_record(str(error)) from None
+    check.raise_errors()
+    return check.max_timestamp, check.is_numbered, len(records)
+
+
+def needs_each_record(header: BatchHeader, config: LogConfig) -> bool:
+    """Whether each record of a batch is taken apart, and not the first and the last only."""
+    client_set_type = header.attributes & LOG_APPEND_TIME_FLAG
+    return header.record_count <= FEW_RECORDS or config.compacts or bool(client_set_type)
+
+
+def accepted_timestamp(
+    header: BatchHeader, largest_delta: int | None, config: LogConfig, now_ms: int
+) -> int | None:
+    """The largest timestamp, if it shows that all are accepted."""
+    # Otherwise some may lie below the lower bound, or be a sum that leaves the 64 bits.
+    if largest_delta is None or header.base_timestamp < NO_TIMESTAMP:
+        return None
+    max_timestamp = header.base_timestamp + largest_delta
+    latest = min(now_ms + config.message_timestamp_after_max_ms, INT64_MAX)
+    return max_timestamp if max_timestamp <= latest and config.message_timestamp_before_max_ms == INT64_MAX else None
+
+
+def _follow_records(header: BatchHeader, records: bytes | memoryview) -> tuple[int, int | None]:
+    """The position of the last record, and the largest timestamp delta if it can be told without opening each."""
+    last, largest_delta = check_records(
+        records, header.record_count, max(0, header.max_timestamp - header.base_timestamp)
+    )
+    if largest_delta is None:
+        # The header states a later timestamp than any record has.
+        last, largest_delta = check_records(records, header.record_count)
     return last, largest_delta
-
-
-def _check_each_record(
-    header: BatchHeader, records: memoryview, config: LogConfig, now_ms: int, client_set_type: bool
-) -> tuple[int, bool]:
-    create_time = config.message_timestamp_type == "CreateTime"
-    earliest = now_ms - config.message_timestamp_before_max_ms
-    latest = now_ms + config.message_timestamp_after_max_ms
-    needs_key = config.compacts and not header.is_control
-    errors: list[tuple[int, str]] = []
-    code = ErrorCode.INVALID_RECORD
-    max_timestamp, position, is_numbered = NO_TIMESTAMP, 0, True
-    for index in range(header.record_count):
-        timestamp_delta, offset_delta, has_key = check_record(records, position)
-        length, start = read_varint(records, position)
-        timestamp = wrap_int64(header.base_timestamp + timestamp_delta)
-        position = start + length
-        is_numbered = is_numbered and offset_delta == index
-        max_timestamp = max(max_timestamp, timestamp)
-        if needs_key and not has_key:
-            errors.append((index, "a compacted topic takes no record without a key"))
-        elif create_time and timestamp != NO_TIMESTAMP:
-            if not earliest <= timestamp <= latest:
-                code = ErrorCode.INVALID_TIMESTAMP
-                errors.append((index, f"timestamp {timestamp} is outside of {earliest} to {latest}"))
-        elif client_set_type:
-            code = ErrorCode.INVALID_TIMESTAMP
-            errors.append((index, "producers must not set the timestamp type LogAppendTime"))
-    if position != len(records):
-        raise _invalid(f"{len(records) - position} bytes are left behind the last record")
-    if errors:
-        what = "an invalid timestamp" if code == ErrorCode.INVALID_TIMESTAMP else f"{len(errors)} record errors"
-        raise RejectedRecordsError(code, f"the batch was rejected because of {what}: {errors[0][1]}", errors)
-    return max_timestamp, is_numbered
 
 
 def is_sound_first(batch: memoryview) -> bool:
@@ -354,52 +362,3 @@ def is_sound_first(batch: memoryview) -> bool:
         return not batch[at] and at + 1 == end
     except IndexError:
         return False
-
-
-def check_record(records: memoryview, position: int) -> tuple[int, int, bool]:
-    """Take one record apart without keeping it: (timestamp delta, offset delta, whether it has a key).
-
-    Raises KafkaError INVALID_RECORD unless its parts fill its length exactly.
-    """
-    try:
-        length, start = read_varint(records, position)
-        end = start + length
-        if length < 0 or end > len(records):
-            raise _invalid("a record is longer than its batch")
-        timestamp_delta, at = read_varint(records, start + 1)
-        offset_delta, at = read_varint(records, at)
-        key_bytes, at = read_varint(records, at)
-        at += max(0, key_bytes)
-        value_bytes, at = read_varint(records, at)
-        at += max(0, value_bytes)
-        headers, at = read_varint(records, at)
-        if headers < 0 or headers > end - at:
-            raise _invalid(f"a record announces {headers} headers")
-        for _ in range(headers):
-            name_bytes, at = read_varint(records, at)
-            if name_bytes < 0:
-                raise _invalid("a header has no name")
-            header_bytes, at = read_varint(records, at + name_bytes)
-            at += max(0, header_bytes)
-    except IndexError:
-        raise _invalid("a record is incomplete") from None
-    if at != end:
-        raise _invalid(f"a record of {length} bytes has {at - start} bytes of content")
-    return timestamp_delta, offset_delta, key_bytes >= 0
-
-
-def read_varint(buffer: memoryview, position: int) -> tuple[int, int]:
-    """A zigzag varint of up to 64 bits and the position behind it. IndexError if it is cut off."""
-    byte = buffer[position]
-    if byte < 0x80:
-        return (byte >> 1) ^ -(byte & 1), position + 1
-    value, shift = byte & 0x7F, 7
-    while True:
-        position += 1
-        byte = buffer[position]
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return (value >> 1) ^ -(value & 1), position + 1
-        shift += 7
-        if shift > 63:
-            raise _invalid("a varint is longer than 10 bytes")

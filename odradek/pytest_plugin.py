@@ -7,8 +7,9 @@
     def test_another(odradek_broker): ...
 
 `odradek_broker` is fresh for each test, `odradek_session_broker` one for the whole run, with the properties that the
-fixture `odradek_session_properties` returns; override that one in a conftest.py. Both are `odradek.testing`'s
-OdradekBroker. The log of the broker is shown with a test that fails.
+fixture `odradek_session_properties` returns; override that one in a conftest.py. The marker is an error on a test that
+uses the session's broker only. Both are `odradek.testing`'s OdradekBroker. The log of the broker is shown with a test
+that fails.
 """
 
 from collections.abc import Generator, Iterator, Mapping
@@ -28,6 +29,21 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers", "odradek(properties): properties, by Kafka's names, of the broker in odradek_broker"
     )
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Refuses a marker that would have no effect."""
+    fixtures = getattr(item, "fixturenames", ())
+    if (
+        "odradek_session_broker" in fixtures
+        and "odradek_broker" not in fixtures
+        and item.get_closest_marker("odradek") is not None
+    ):
+        pytest.fail(
+            "@pytest.mark.odradek has no effect on odradek_session_broker, which is started once for all tests; use "
+            "odradek_broker, or set the properties in the fixture odradek_session_properties",
+            pytrace=False,
+        )
 
 
 def _marker_properties(properties: Mapping[str, str]) -> Mapping[str, str]:

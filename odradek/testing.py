@@ -30,6 +30,8 @@ TEST_PROPERTIES: Mapping[str, str] = {
 }
 
 _STARTED = re.compile(r"odradek started address=(\S+)")
+_SLOW_ITERATION = re.compile(r"reactor iteration was slow.* cpu_ms=(\d+) ")
+_MOST_ITERATION_MS = "ODRADEK_MOST_ITERATION_MS"
 _PORT_ZERO = re.compile(r":0(?=\s*(?:,|$))")
 
 # The child asks the kernel to be killed when the thread that started it ends, which is how no broker outlives a test
@@ -57,6 +59,9 @@ class OdradekBroker:
     `properties` are the broker's, by Kafka's names, laid over TEST_PROPERTIES. `directory` keeps the data and the
     log; without it a temporary one is made, and removed at the end. Raises BrokerFailedError if the broker does not
     start within `start_timeout_s`.
+
+    The environment variable ODRADEK_MOST_ITERATION_MS is for the tests of Odradek itself: leaving the context raises
+    BrokerFailedError if the broker has logged a reactor iteration that used the CPU for longer.
     """
 
     def __init__(
@@ -152,6 +157,11 @@ class OdradekBroker:
                 self._last_log = self.log_text()
                 shutil.rmtree(self.directory, ignore_errors=True)
 
+    def _check_iterations(self, most_ms: int) -> None:
+        slow = [line for line in self.log_text().splitlines() if _slow_iteration_ms(line) > most_ms]
+        if slow:
+            raise BrokerFailedError(f"the broker held up all requests for more than {most_ms} ms:\n" + "\n".join(slow))
+
     def log_text(self) -> str:
         """What the broker has logged, over all its starts."""
         try:
@@ -170,6 +180,8 @@ class OdradekBroker:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+        if kind is None and (most_ms := os.environ.get(_MOST_ITERATION_MS)):
+            self._check_iterations(int(most_ms))
 
     @property
     def _log_path(self) -> Path:
@@ -209,6 +221,12 @@ class OdradekBroker:
     def _failure(self, what: str) -> BrokerFailedError:
         tail = "\n".join(f"    {line}" for line in self.log_text().splitlines()[-30:])
         return BrokerFailedError(f"the broker {what}; its log ends:\n{tail or '    (nothing)'}")
+
+
+def _slow_iteration_ms(line: str) -> int:
+    """Return the CPU time in a line of the broker's watchdog; 0 for any other line."""
+    match = _SLOW_ITERATION.search(line)
+    return int(match[1]) if match else 0
 
 
 class _Process:

@@ -252,15 +252,15 @@ def _encode(
         max_timestamp = max(max_timestamp, timestamp)
         count += 1
         body = bytearray(1)
-        _put_varint(body, wrap_int64(timestamp - base_timestamp))
-        _put_varint(body, offset_delta)
+        put_varint(body, wrap_int64(timestamp - base_timestamp))
+        put_varint(body, offset_delta)
         _put_bytes(body, key)
         _put_bytes(body, value)
-        _put_varint(body, len(headers))
+        put_varint(body, len(headers))
         for header_key, header_value in headers:
             _put_bytes(body, header_key.encode("utf-8", "surrogateescape"))
             _put_bytes(body, header_value)
-        _put_varint(output, len(body))
+        put_varint(output, len(body))
         output += body
     return bytes(output), count, NO_TIMESTAMP if base_timestamp is None else base_timestamp, max_timestamp
 
@@ -269,11 +269,11 @@ def _put_bytes(output: bytearray, data: bytes | None) -> None:
     if data is None:
         output += _NULL
     else:
-        _put_varint(output, len(data))
+        put_varint(output, len(data))
         output += data
 
 
-def _put_varint(output: bytearray, value: int) -> None:
+def put_varint(output: bytearray, value: int) -> None:
     """Append a zigzag varint or varlong; a value is written alike as either."""
     raw = (value << 1 ^ value >> 63) & 0xFFFFFFFFFFFFFFFF
     while raw > 127:
@@ -284,7 +284,7 @@ def _put_varint(output: bytearray, value: int) -> None:
 
 def _varint(value: int) -> bytes:
     output = bytearray()
-    _put_varint(output, value)
+    put_varint(output, value)
     return bytes(output)
 
 

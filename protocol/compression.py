@@ -15,6 +15,7 @@ Sources: KIP-110 (zstd), KIP-390 (levels), LZ4 frame format 1.6, RFC 8878 (zstd)
 
 from __future__ import annotations
 
+import sys
 import zlib
 from collections.abc import Callable, Iterator
 from enum import IntEnum
@@ -81,24 +82,29 @@ def compress(codec: int, data: Buffer, level: int | None = None) -> bytes:
     return compressor(data, level)
 
 
-def decompress(codec: int, data: Buffer, max_bytes: int) -> bytes:
-    """Decompress a batch's record bytes.
+def decompress(codec: int, data: Buffer, max_bytes: int, max_parts: int = sys.maxsize) -> bytes:
+    """Decompress a batch's record bytes. `streaming` does it in steps.
 
     Raises CompressionError if the data is corrupt or truncated or the codec is unknown, DecompressedTooLargeError if
     the output would be larger than `max_bytes`. lz4 and zstd frames need not state a size: damaged data that might
-    give more than `max_bytes` counts as too large.
+    give more than `max_bytes` counts as too large. So does data of more than `max_parts` members, frames and blocks,
+    each of which takes a step of Python.
     """
     if codec == Codec.NONE:
         if len(data) > max_bytes:
-            raise _too_large(max_bytes)
+            raise too_large(max_bytes)
         return bytes(data)
     decompressor = _DECOMPRESSORS.get(codec)
     if decompressor is None:
         raise CompressionError(f"unknown compression codec {codec}")
-    return decompressor(memoryview(data), max_bytes)
+    return decompressor(memoryview(data), max_bytes, max_parts)
 
 
-def _too_large(max_bytes: int) -> DecompressedTooLargeError:
+def too_many(max_parts: int) -> DecompressedTooLargeError:
+    return DecompressedTooLargeError(f"compressed records have more than {max_parts} parts")
+
+
+def too_large(max_bytes: int) -> DecompressedTooLargeError:
     return DecompressedTooLargeError(f"decompressed records exceed {max_bytes} bytes")
 
 
@@ -116,15 +122,21 @@ def _compress_gzip(data: Buffer, level: int) -> bytes:
     return compressor.compress(data) + compressor.flush()
 
 
-def _decompress_gzip(data: memoryview, max_bytes: int) -> bytes:
+def _decompress_gzip(data: memoryview, max_bytes: int, max_parts: int) -> bytes:
     pieces: list[bytes] = []
     position = 0
     allowed_bytes = max_bytes
-    while True:
+    for _ in range(max_parts):
         position, size_bytes = _inflate_member(data, position, allowed_bytes, pieces)
         allowed_bytes -= size_bytes
-        if len(data) - position <= _GZIP_HEADER_BYTES or data[position : position + 3] != _GZIP_MAGIC:
+        if not is_gzip_member(data, position):
             return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+    raise too_many(max_parts)
+
+
+def is_gzip_member(data: memoryview, position: int) -> bool:
+    """Return whether another member follows the one that ended at `position`."""
+    return len(data) - position > _GZIP_HEADER_BYTES and data[position : position + 3] == _GZIP_MAGIC
 
 
 def _inflate_member(data: memoryview, position: int, allowed_bytes: int, pieces: list[bytes]) -> tuple[int, int]:
@@ -147,7 +159,7 @@ def _inflate_member(data: memoryview, position: int, allowed_bytes: int, pieces:
             raise CompressionError(f"gzip: {error}") from error
         size_bytes += len(piece)
         if size_bytes > allowed_bytes:
-            raise _too_large(allowed_bytes)
+            raise too_large(allowed_bytes)
         pieces.append(piece)
         position += len(fed)
         feed_bytes *= 2
@@ -157,36 +169,42 @@ def _inflate_member(data: memoryview, position: int, allowed_bytes: int, pieces:
 # --- snappy
 
 _XERIAL_MAGIC = b"\x82SNAPPY\x00"
-_XERIAL_HEADER = _XERIAL_MAGIC + b"\x00\x00\x00\x01\x00\x00\x00\x01"
+XERIAL_HEADER = _XERIAL_MAGIC + b"\x00\x00\x00\x01\x00\x00\x00\x01"
 _XERIAL_HEADER_BYTES = 16
-_XERIAL_BLOCK_BYTES = 32 * 1024
+XERIAL_BLOCK_BYTES = 32 * 1024
 # The densest element of the format, a copy, makes 64 bytes of 3.
 _SNAPPY_MAX_RATIO = 22
 
 
 def _compress_snappy(data: Buffer, _level: int) -> bytes:
-    from cramjam import snappy
-
     view = memoryview(data)
-    pieces = [_XERIAL_HEADER]
-    for start in range(0, len(view), _XERIAL_BLOCK_BYTES):
-        block = bytes(snappy.compress_raw(view[start : start + _XERIAL_BLOCK_BYTES]))
-        pieces += (_BIG_INT32.pack(len(block)), block)
+    pieces = [XERIAL_HEADER]
+    for start in range(0, len(view), XERIAL_BLOCK_BYTES):
+        pieces.append(compress_xerial_block(view[start : start + XERIAL_BLOCK_BYTES]))
     return b"".join(pieces)
 
 
-def _decompress_snappy(data: memoryview, max_bytes: int) -> bytes:
+def compress_xerial_block(plain: memoryview) -> bytes:
+    """One block of an xerial stream."""
+    from cramjam import snappy
+
+    block = bytes(snappy.compress_raw(plain))
+    return _BIG_INT32.pack(len(block)) + block
+
+
+def _decompress_snappy(data: memoryview, max_bytes: int, max_parts: int) -> bytes:
     from cramjam import DecompressionError, snappy
 
-    framed = len(data) >= _XERIAL_HEADER_BYTES and data[:8] == _XERIAL_MAGIC
     try:
-        sized_blocks = [
-            (block, _snappy_size(block, snappy.decompress_raw_len(block)))
-            for block in (_xerial_blocks(data) if framed else [data])
-        ]
+        sized_blocks = []
+        for parts, block in enumerate(snappy_blocks(data)):
+            if parts >= max_parts:
+                raise too_many(max_parts)
+            if block is not None:
+                sized_blocks.append((block, snappy_size(block)))
         total_bytes = sum(size_bytes for _, size_bytes in sized_blocks)
         if total_bytes > max_bytes:
-            raise _too_large(max_bytes)
+            raise too_large(max_bytes)
         output = bytearray(total_bytes)
         position = 0
         with memoryview(output) as target:
@@ -198,40 +216,49 @@ def _decompress_snappy(data: memoryview, max_bytes: int) -> bytes:
     return bytes(output)
 
 
-def _snappy_size(block: memoryview, claimed_bytes: int) -> int:
+def snappy_size(block: memoryview) -> int:
+    """The decompressed size that a raw block states. Raises DecompressionError, CompressionError."""
+    from cramjam import snappy
+
+    claimed_bytes: int = snappy.decompress_raw_len(block)
     if claimed_bytes > len(block) * _SNAPPY_MAX_RATIO:
         raise CompressionError(f"snappy: {len(block)} bytes cannot hold the {claimed_bytes} they claim")
     return claimed_bytes
 
 
-def _xerial_blocks(data: memoryview) -> list[memoryview]:
-    """The raw blocks of an xerial stream; a tail too short for a length is ignored, as Java does."""
+def snappy_blocks(data: memoryview) -> Iterator[memoryview | None]:
+    """The raw blocks of an xerial stream, or `data` as the only one; None for the header of a further stream.
+
+    A tail of a stream that is too short for a length is ignored, as Java does.
+    """
+    if len(data) < _XERIAL_HEADER_BYTES or data[:8] != _XERIAL_MAGIC:
+        yield data
+        return
     if _BIG_INT32.unpack_from(data, 12)[0] < 1:
         raise CompressionError("snappy: unsupported stream version")
-    blocks: list[memoryview] = []
     position = _XERIAL_HEADER_BYTES
     end = len(data)
     while end - position >= 4:
         if data[position : position + 4] == _XERIAL_MAGIC[:4]:
             # Streams may follow each other, each with its header.
             position += _XERIAL_HEADER_BYTES
+            yield None
             continue
         size_bytes = _BIG_INT32.unpack_from(data, position)[0]
         position += 4
         if not 0 <= size_bytes <= end - position:
             raise CompressionError(f"snappy: block of {size_bytes} bytes where {end - position} remain")
-        blocks.append(data[position : position + size_bytes])
+        yield data[position : position + size_bytes]
         position += size_bytes
-    return blocks
 
 
 # --- lz4
 
 _LZ4_MAGIC = 0x184D2204
 # Version 1, independent blocks; 64 KiB blocks; second byte of the xxHash32 of those two.
-_LZ4_HEADER = b"\x04\x22\x4d\x18\x60\x40\x82"
-_LZ4_END_MARK = b"\x00\x00\x00\x00"
-_LZ4_BLOCK_BYTES = 64 * 1024
+LZ4_HEADER = b"\x04\x22\x4d\x18\x60\x40\x82"
+LZ4_END_MARK = b"\x00\x00\x00\x00"
+LZ4_BLOCK_BYTES = 64 * 1024
 _LZ4_STORED = 0x80000000
 _LZ4_FLAG_BLOCK_CHECKSUM = 0x10
 _LZ4_FLAG_CONTENT_SIZE = 0x08
@@ -242,24 +269,27 @@ _LZ4_FIXED_FLAGS = 0x60
 _LZ4_MAX_RATIO = 255
 # The library's levels that select the high compressor; below them it falls back to the fast one.
 _LZ4_HIGH_LEVELS = range(3, 13)
-# As _LZ4_HEADER, but with a checksum behind each block.
+# As LZ4_HEADER, but with a checksum behind each block.
 _LZ4_CHECKED_BLOCKS_HEADER = b"\x04\x22\x4d\x18\x70\x40"
 
 
 def _compress_lz4(data: Buffer, level: int) -> bytes:
     view = memoryview(data)
-    pieces = [_LZ4_HEADER]
-    # The default level is the fast compressor and every other one, level 1 included, the high compressor (KIP-390).
-    fast = level == LEVELS[Codec.LZ4].default
-    for start in range(0, len(view), _LZ4_BLOCK_BYTES):
-        plain = view[start : start + _LZ4_BLOCK_BYTES]
-        block = _fast_lz4_block(plain) if fast else _high_lz4_block(plain, level)
-        if len(block) < len(plain):
-            pieces += (_LITTLE_UINT32.pack(len(block)), block)
-        else:
-            pieces += (_LITTLE_UINT32.pack(len(plain) | _LZ4_STORED), bytes(plain))
-    pieces.append(_LZ4_END_MARK)
+    pieces = [LZ4_HEADER]
+    for start in range(0, len(view), LZ4_BLOCK_BYTES):
+        pieces.append(compress_lz4_block(view[start : start + LZ4_BLOCK_BYTES], level))
+    pieces.append(LZ4_END_MARK)
     return b"".join(pieces)
+
+
+def compress_lz4_block(plain: memoryview, level: int) -> bytes:
+    """One block of an LZ4 frame, with its size."""
+    # The default level is the fast compressor and every other one, level 1 included, the high compressor (KIP-390).
+    is_fast = level == LEVELS[Codec.LZ4].default
+    block = _fast_lz4_block(plain) if is_fast else _high_lz4_block(plain, level)
+    if len(block) < len(plain):
+        return _LITTLE_UINT32.pack(len(block)) + block
+    return _LITTLE_UINT32.pack(len(plain) | _LZ4_STORED) + bytes(plain)
 
 
 def _fast_lz4_block(plain: memoryview) -> bytes:
@@ -282,10 +312,10 @@ def _high_lz4_block(plain: memoryview, level: int) -> bytes:
     return frame[11 : 11 + size_bytes]
 
 
-def _decompress_lz4(data: memoryview, max_bytes: int) -> bytes:
+def _decompress_lz4(data: memoryview, max_bytes: int, max_parts: int) -> bytes:
     from cramjam import DecompressionError, lz4
 
-    end, bound_bytes = _walk_lz4_frame(data)
+    end, bound_bytes = _walk_lz4_frame(data, max_parts)
     output = bytearray(min(bound_bytes, max_bytes))
     try:
         size_bytes = lz4.decompress_into(data[:end], output)
@@ -296,8 +326,22 @@ def _decompress_lz4(data: memoryview, max_bytes: int) -> bytes:
         return bytes(view[:size_bytes])
 
 
-def _walk_lz4_frame(data: memoryview) -> tuple[int, int]:
+def _walk_lz4_frame(data: memoryview, max_parts: int) -> tuple[int, int]:
     """Where the first frame ends, and an upper bound of what it decompresses to."""
+    max_block_bytes, position = read_lz4_header(data)
+    bound_bytes = 0
+    end = position
+    for parts, (start, end) in enumerate(lz4_blocks(data, max_block_bytes, position)):  # noqa: B007
+        if parts >= max_parts:
+            raise too_many(max_parts)
+        word = _LITTLE_UINT32.unpack_from(data, start)[0]
+        size_bytes = word & ~_LZ4_STORED
+        bound_bytes += size_bytes if word & _LZ4_STORED else min(max_block_bytes, size_bytes * _LZ4_MAX_RATIO)
+    return end + (4 if data[4] & _LZ4_FLAG_CONTENT_CHECKSUM else 0), bound_bytes
+
+
+def read_lz4_header(data: memoryview) -> tuple[int, int]:
+    """The largest size of a block, and where the first begins."""
     if len(data) < 7 or _LITTLE_UINT32.unpack_from(data)[0] != _LZ4_MAGIC:
         raise CompressionError("lz4: not a frame")
     flags, block_descriptor = data[4], data[5]
@@ -305,21 +349,24 @@ def _walk_lz4_frame(data: memoryview) -> tuple[int, int]:
         raise CompressionError(f"lz4: unsupported frame flags {flags:#x}")
     if block_descriptor & 0x8F or block_descriptor < 0x40:
         raise CompressionError(f"lz4: unsupported block descriptor {block_descriptor:#x}")
-    max_block_bytes = 1 << (8 + 2 * (block_descriptor >> 4))
-    position = 15 if flags & _LZ4_FLAG_CONTENT_SIZE else 7
-    trailer_bytes = 4 if flags & _LZ4_FLAG_BLOCK_CHECKSUM else 0
-    bound_bytes = 0
+    return 1 << (8 + 2 * (block_descriptor >> 4)), 15 if flags & _LZ4_FLAG_CONTENT_SIZE else 7
+
+
+def lz4_blocks(data: memoryview, max_block_bytes: int, position: int) -> Iterator[tuple[int, int]]:
+    """Start and end of each block of the first frame, with its size and checksum, and of the end mark of 4 bytes."""
+    trailer_bytes = 4 if data[4] & _LZ4_FLAG_BLOCK_CHECKSUM else 0
     end = len(data)
     while end - position >= 4:
-        word = _LITTLE_UINT32.unpack_from(data, position)[0]
+        start = position
+        size_bytes = _LITTLE_UINT32.unpack_from(data, position)[0] & ~_LZ4_STORED
         position += 4
-        size_bytes = word & ~_LZ4_STORED
         if size_bytes == 0:
-            return position + (4 if flags & _LZ4_FLAG_CONTENT_CHECKSUM else 0), bound_bytes
+            yield start, position
+            return
         if size_bytes > max_block_bytes:
             raise CompressionError(f"lz4: block of {size_bytes} bytes exceeds {max_block_bytes}")
-        bound_bytes += size_bytes if word & _LZ4_STORED else min(max_block_bytes, size_bytes * _LZ4_MAX_RATIO)
         position += size_bytes + trailer_bytes
+        yield start, position
     raise CompressionError("lz4: truncated frame")
 
 
@@ -341,7 +388,7 @@ def _compress_zstd(data: Buffer, level: int) -> bytes:
     return zstandard.ZstdCompressor(level=level, write_content_size=False).compress(data)
 
 
-def _decompress_zstd(data: memoryview, max_bytes: int) -> bytes:
+def _decompress_zstd(data: memoryview, max_bytes: int, max_parts: int) -> bytes:
     import zstandard
 
     decompressor = zstandard.ZstdDecompressor()
@@ -349,11 +396,11 @@ def _decompress_zstd(data: memoryview, max_bytes: int) -> bytes:
     remaining_bytes = max_bytes
     may_exceed = False
     try:
-        for frame, bound_bytes in _zstd_frames(data, max_bytes):
+        for frame, bound_bytes in _zstd_frames(data, max_bytes, max_parts):
             # The library would allocate whatever size the frame states.
             stated = zstandard.get_frame_parameters(frame).content_size
             if stated != zstandard.CONTENTSIZE_UNKNOWN and stated > min(bound_bytes, remaining_bytes):
-                raise _too_large(max_bytes)
+                raise too_large(max_bytes)
             may_exceed = bound_bytes > remaining_bytes
             piece = decompressor.decompress(frame, max_output_size=max(1, min(bound_bytes, remaining_bytes)))
             remaining_bytes -= len(piece)
@@ -364,49 +411,64 @@ def _decompress_zstd(data: memoryview, max_bytes: int) -> bytes:
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
-def _zstd_frames(data: memoryview, max_bytes: int) -> Iterator[tuple[memoryview, int]]:
+def _zstd_frames(data: memoryview, max_bytes: int, max_parts: int) -> Iterator[tuple[memoryview, int]]:
     """The frames, skippable ones left out, each with an upper bound of what it decompresses to.
 
     Raises CompressionError where the blocks whose size is stated already exceed `max_bytes`, and for bytes that are no
     frame. Whether the frames are well-formed otherwise is left to the library.
     """
-    position = 0
-    end = len(data)
-    while position < end:
-        if end - position < 8:
-            raise CompressionError("zstd: truncated frame")
-        magic = _LITTLE_UINT32.unpack_from(data, position)[0]
-        if magic & _ZSTD_SKIPPABLE_MASK == _ZSTD_SKIPPABLE_MAGIC:
-            position += 8 + _LITTLE_UINT32.unpack_from(data, position + 4)[0]
+    position = parts = 0
+    while position < len(data):
+        parts += 1
+        if parts > max_parts:
+            raise too_many(max_parts)
+        skipped = skip_zstd_frame(data, position)
+        if skipped is not None:
+            position = skipped
             continue
-        if magic != _ZSTD_MAGIC:
-            raise CompressionError("zstd: not a frame")
         start = position
-        position, bound_bytes = _walk_zstd_frame(data, position, max_bytes)
+        bound_bytes = stated_bytes = 0
+        for position, block_bytes, is_stated in zstd_blocks(data, start):  # noqa: B007 - where the last block ends
+            parts += 1
+            if parts > max_parts:
+                raise too_many(max_parts)
+            bound_bytes += block_bytes
+            if is_stated:
+                stated_bytes += block_bytes
+                if stated_bytes > max_bytes:
+                    raise too_large(max_bytes)
         yield data[start:position], bound_bytes
 
 
-def _walk_zstd_frame(data: memoryview, position: int, max_bytes: int) -> tuple[int, int]:
+def skip_zstd_frame(data: memoryview, position: int) -> int | None:
+    """Where the skippable frame at `position` ends; None if it is one to decompress."""
+    if len(data) - position < 8:
+        raise CompressionError("zstd: truncated frame")
+    magic = _LITTLE_UINT32.unpack_from(data, position)[0]
+    if magic & _ZSTD_SKIPPABLE_MASK == _ZSTD_SKIPPABLE_MAGIC:
+        return position + 8 + int(_LITTLE_UINT32.unpack_from(data, position + 4)[0])
+    if magic != _ZSTD_MAGIC:
+        raise CompressionError("zstd: not a frame")
+    return None
+
+
+def zstd_blocks(data: memoryview, position: int) -> Iterator[tuple[int, int, bool]]:
+    """Of each block of the frame at `position`: where it ends, most bytes it gives, and whether it gives as many."""
     descriptor = data[position + 4]
     single_segment = descriptor >> 5 & 1
     content_size_bytes = _ZSTD_CONTENT_SIZE_BYTES[descriptor >> 6] or single_segment
     position += 5 + (not single_segment) + _ZSTD_DICTIONARY_ID_BYTES[descriptor & 3] + content_size_bytes
-    bound_bytes = stated_bytes = 0
     last = 0
     while not last:
         if len(data) - position < 3:
             raise CompressionError("zstd: truncated frame")
         header = data[position] | data[position + 1] << 8 | data[position + 2] << 16
         last, kind, size_bytes = header & 1, header >> 1 & 3, header >> 3
-        if kind == _ZSTD_COMPRESSED_BLOCK:
-            bound_bytes += _ZSTD_MAX_BLOCK_BYTES
-        else:
-            bound_bytes += size_bytes
-            stated_bytes += size_bytes
-            if stated_bytes > max_bytes:
-                raise _too_large(max_bytes)
         position += 3 + (1 if kind == _ZSTD_RLE_BLOCK else size_bytes)
-    return position + (4 if descriptor & 4 else 0), bound_bytes
+        if last and descriptor & 4:
+            position += 4
+        is_stated = kind != _ZSTD_COMPRESSED_BLOCK
+        yield position, size_bytes if is_stated else _ZSTD_MAX_BLOCK_BYTES, is_stated
 
 
 _COMPRESSORS: dict[int, Callable[[Buffer, int], bytes]] = {
@@ -415,7 +477,7 @@ _COMPRESSORS: dict[int, Callable[[Buffer, int], bytes]] = {
     Codec.LZ4: _compress_lz4,
     Codec.ZSTD: _compress_zstd,
 }
-_DECOMPRESSORS: dict[int, Callable[[memoryview, int], bytes]] = {
+_DECOMPRESSORS: dict[int, Callable[[memoryview, int, int], bytes]] = {
     Codec.GZIP: _decompress_gzip,
     Codec.SNAPPY: _decompress_snappy,
     Codec.LZ4: _decompress_lz4,

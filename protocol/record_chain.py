@@ -74,7 +74,16 @@ _CONTINUED = bytes(range(128, 256))
 _SIGNIFICANCE = range(8) if sys.byteorder == "little" else range(7, -1, -1)
 
 
-class _LargestDelta:
+class IncompleteRecordError(InvalidRecordError):
+    """The data ends before or within the record at `position`. `remaining` records were still to be followed."""
+
+    def __init__(self, message: str, position: int) -> None:
+        super().__init__(message)
+        self.position = position
+        self.remaining = 0
+
+
+class LargestDelta:
     """The largest timestamp delta of the records seen so far, or an expected one that none of them has reached.
 
     A record whose byte `ahead` of the first byte of its delta is below `threshold` has no larger delta.
@@ -108,7 +117,16 @@ class _LargestDelta:
             if shift == 7 * _MAX_DELTA_BYTES:
                 self.give_up()
                 return
-        zigzag |= byte << shift
+        self._take(zigzag | byte << shift)
+
+    def consider_value(self, delta: int) -> None:
+        """Take in a delta that has been read."""
+        if -_MAX_EXPECTED_DELTA <= delta <= _MAX_EXPECTED_DELTA:
+            self._take(delta << 1 ^ delta >> 63)
+        else:
+            self.give_up()
+
+    def _take(self, zigzag: int) -> None:
         if zigzag >= self.zigzag and not zigzag & 1 and not self.is_unknown:
             self.is_reached = True
             self.zigzag = zigzag
@@ -197,9 +215,9 @@ def check_record_chain(
     end = len(data)
     if 0 < count <= _FEW and _follow_few(data, RECORD_BATCH_OVERHEAD, count, expected_delta << 1) == end:
         return expected_delta
-    largest = _LargestDelta(expected_delta)
+    largest = LargestDelta(expected_delta)
     _check_count(count, end - RECORD_BATCH_OVERHEAD)
-    position = _follow(data, RECORD_BATCH_OVERHEAD, count, largest)
+    position = follow_records(data, RECORD_BATCH_OVERHEAD, count, largest)
     if position != end:
         raise InvalidRecordError(f"{end - position} bytes left after {count} records")
     return largest.value
@@ -210,9 +228,9 @@ def check_records(data: bytes | memoryview, count: int, expected_delta: int = 0)
 
     Returns the position of the last record and the largest timestamp delta.
     """
-    largest = _LargestDelta(expected_delta)
+    largest = LargestDelta(expected_delta)
     _check_count(count, len(data))
-    last = _follow(data, 0, max(0, count - 1), largest)
+    last = follow_records(data, 0, max(0, count - 1), largest)
     position = _hop_with_care(data, last, largest) if count else 0
     if position != len(data):
         raise InvalidRecordError(f"{len(data) - position} bytes left after {count} records")
@@ -249,15 +267,19 @@ def _follow_few(data: bytes | memoryview, position: int, count: int, expected: i
     return position if threshold > expected else -1
 
 
-def _follow(data: bytes | memoryview, position: int, count: int, largest: _LargestDelta) -> int:
-    """The position after `count` records."""
+def follow_records(data: bytes | memoryview, position: int, count: int, largest: LargestDelta) -> int:
+    """The position after `count` records. Raises InvalidRecordError; IncompleteRecordError where the data ends."""
     if count <= _FEW:
         # A run would not pay for being looked for.
         return _hop(data, position, count, (len(data) - position) // (count or 1), largest)
     hops = _HOPS_FIRST
     remaining = count
     while remaining:
-        run, stride_bytes = _follow_run(data, position, remaining, largest)
+        try:
+            run, stride_bytes = _follow_run(data, position, remaining, largest)
+        except IncompleteRecordError as error:
+            error.remaining = remaining
+            raise
         position += run * stride_bytes
         remaining -= run
         if run >= _RUN_FIRST:
@@ -266,13 +288,17 @@ def _follow(data: bytes | memoryview, position: int, count: int, largest: _Large
             continue
         hops = min(hops * 4, _HOPS_MOST)
         step = min(remaining, hops)
-        position = _hop(data, position, step, stride_bytes, largest)
         remaining -= step
+        try:
+            position = _hop(data, position, step, stride_bytes, largest)
+        except IncompleteRecordError as error:
+            error.remaining += remaining
+            raise
     return position
 
 
 def _follow_run(
-    data: bytes | memoryview, position: int, remaining: int, largest: _LargestDelta
+    data: bytes | memoryview, position: int, remaining: int, largest: LargestDelta
 ) -> tuple[int, int]:
     """Return the number of records from `position` on that have the length of the first, and its stride.
 
@@ -305,12 +331,12 @@ def _follow_run(
 
 
 def _hop(
-    data: bytes | memoryview, position: int, count: int, stride_bytes: int, largest: _LargestDelta
+    data: bytes | memoryview, position: int, count: int, stride_bytes: int, largest: LargestDelta
 ) -> int:
     """The position after `count` more records, found record by record. `stride_bytes` is a guess of the usual one."""
     if stride_bytes > _TABLES_MAX_STRIDE_BYTES:
-        for _ in repeat(None, count):
-            position = _hop_with_care(data, position, largest)
+        for remaining in range(count, 0, -1):
+            position = _hop_counted(data, position, remaining, largest)
         return position
     one_byte, low, high = _ONE_BYTE, _LOW, _HIGH
     window_bytes = _WINDOW_BYTES if stride_bytes <= _WINDOW_MAX_STRIDE_BYTES else len(data)
@@ -341,11 +367,19 @@ def _hop(
             return start + here
         except (IndexError, TypeError):
             count = steps.__length_hint__()
-            position = _hop_with_care(data, start + here, largest)
+            position = _hop_counted(data, start + here, count + 1, largest)
     return position
 
 
-def _hop_with_care(data: bytes | memoryview, position: int, largest: _LargestDelta) -> int:
+def _hop_counted(data: bytes | memoryview, position: int, remaining: int, largest: LargestDelta) -> int:
+    try:
+        return _hop_with_care(data, position, largest)
+    except IncompleteRecordError as error:
+        error.remaining = remaining
+        raise
+
+
+def _hop_with_care(data: bytes | memoryview, position: int, largest: LargestDelta) -> int:
     stride_bytes, length_bytes = _read_stride(data, position)
     try:
         largest.consider(data, position + length_bytes + 1)
@@ -365,8 +399,11 @@ def _read_stride(data: bytes | memoryview, position: int) -> tuple[int, int]:
             if raw & 1 or body_bytes < _MIN_BODY_BYTES:
                 raise InvalidRecordError(f"record at byte {position} has no valid length")
             if stride_bytes > len(data) - position:
-                raise InvalidRecordError(
-                    f"record at byte {position} states {body_bytes} bytes where {len(data) - position} remain"
+                raise IncompleteRecordError(
+                    f"record at byte {position} states {body_bytes} bytes where {len(data) - position} remain", position
                 )
             return stride_bytes, index + 1
-    raise InvalidRecordError(f"no record length at byte {position} of {len(data)}")
+    message = f"no record length at byte {position} of {len(data)}"
+    if len(data) - position < _MAX_LENGTH_BYTES:
+        raise IncompleteRecordError(message, position)
+    raise InvalidRecordError(message)

@@ -39,8 +39,12 @@ def assign_replicas(
         )
     if replication_factor <= 0:
         raise KafkaError(ErrorCode.INVALID_REPLICATION_FACTOR, "the replication factor must be positive")
+    indexes = range(first_partition, first_partition + partitions)
+    if replication_factor == 1:
+        alone = [(broker,) for broker in brokers]
+        return [alone[(index + start) % count] for index in indexes]
     assigned = []
-    for partition in range(first_partition, first_partition + partitions):
+    for partition in indexes:
         if partition > 0 and partition % count == 0:
             shift += 1
         first = (partition + start) % count

@@ -7,7 +7,7 @@ controller does. Configurations of groups, client metrics and loggers are not ke
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from enum import IntEnum
 from typing import Protocol, TypeVar
 
@@ -40,6 +40,7 @@ from odradek.replication.topic_names import check_topic_name
 logger = logging.getLogger(__name__)
 
 MAX_BROKER_ID = (1 << 31) - 1
+_REFUSALS_PER_STEP = 50
 
 
 class ResourceType(IntEnum):
@@ -82,10 +83,16 @@ Changed = Callable[[R, Mapping[str, str]], dict[str, str]]
 
 
 class ConfigAdmin:
-    """Configuration changes on the controller, for the broker that it runs on."""
+    """Configuration changes on the controller, for the broker that it runs on.
 
-    def __init__(self, controller: Controller, configs: BrokerConfigs) -> None:
+    pause: called between resources; what it returns ends when other requests have had their turn
+    """
+
+    def __init__(
+        self, controller: Controller, configs: BrokerConfigs, pause: Callable[[], Awaitable[None]] | None = None
+    ) -> None:
         self._controller = controller
+        self._pause = pause
         self._image = controller.image
         self._configs = configs
         self._broker_properties = type(configs.static).declared()
@@ -127,16 +134,21 @@ class ConfigAdmin:
         self._controller.check_active()
         counts = Counter((resource.resource_type, resource.resource_name) for resource in resources)
         errors: list[KafkaError | None] = []
-        for resource in resources:
+        for number, resource in enumerate(resources, 1):
             try:
                 if counts[resource.resource_type, resource.resource_name] > 1:
                     raise KafkaError(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
                 _check_entries(resource)
+                # Between the present configuration, on which the new one depends, and its write nobody else may write.
+                await self._controller.store.ready()
                 await self._alter_one(resource, changed, validate_only)
             except KafkaError as error:
                 errors.append(error)
             else:
                 errors.append(None)
+            # A change is a transaction of the store, a refusal is cheap.
+            if self._pause is not None and (errors[-1] is None or number % _REFUSALS_PER_STEP == 0):
+                await self._pause()
         return errors
 
     async def _alter_one(self, resource: R, changed: "Changed[R]", validate_only: bool) -> None:

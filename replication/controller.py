@@ -6,8 +6,8 @@ What the changes may be is decided by `topic_admin` and `config_admin`.
 """
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from typing import Final, NamedTuple
 
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.replication import znodes
@@ -33,11 +33,13 @@ from odradek.replication.metadata_store import (
     SetData,
     TransactionError,
 )
-from odradek.replication.topic_deletion import MAX_OPERATIONS, TopicDeletion, as_kafka_error
+from odradek.replication.topic_deletion import MAX_OPERATIONS, Pause, TopicDeletion, as_kafka_error
 
 logger = logging.getLogger(__name__)
 
 CONFIG_CHANGE_KEPT_MS = 15 * 60_000
+_PARTITIONS_PER_PAUSE: Final = 500
+"""To make their operations takes about 1 ms."""
 
 
 class StartError(Exception):
@@ -57,6 +59,7 @@ class Controller:
     image: the metadata image, loaded by `start` and kept by every change
     is_active, epoch: whether this broker is the controller, and in which epoch
     deletion: deletes topics and finishes what was begun
+    pause: awaited now and then in changes of many topics or partitions; the server has it give way to clients
     """
 
     def __init__(
@@ -67,6 +70,7 @@ class Controller:
         self.broker_id = broker_id
         self.is_active = False
         self.epoch = 0
+        self.pause: Pause = _no_pause
         self.deletion = TopicDeletion(self)
         self._epoch_version = 0
         self._now_ms = now_ms
@@ -240,7 +244,7 @@ class Controller:
     async def _create(self, batch: Sequence[NewTopic]) -> dict[str, KafkaError]:
         """Writes new topics, all in one transaction if the store takes it; returns the errors of those refused."""
         try:
-            await self.write([operation for new in batch for operation in _creation(new)])
+            await self.write([operation for new in batch for operation in await self._creation(new)])
         except TransactionError as error:
             if len(batch) == 1:
                 return {batch[0].topic.name: _creation_error(batch[0].topic.name, error)}
@@ -251,6 +255,25 @@ class Controller:
         except (KafkaError, MetadataStoreError) as error:
             return {new.topic.name: as_kafka_error(error) for new in batch}
         return {}
+
+    async def _creation(self, new: NewTopic) -> list[Operation]:
+        topic = new.topic
+        return [
+            Create(znodes.topic_config_path(topic.name), znodes.encode_config(dict(new.configs))),
+            Create(znodes.topic_path(topic.name), znodes.encode_topic(topic.topic_id, topic.partitions)),
+            Create(znodes.partitions_path(topic.name)),
+            *await self._partition_creations(topic, 0),
+        ]
+
+    async def _partition_creations(self, topic: TopicMetadata, first: int) -> list[Operation]:
+        operations: list[Operation] = []
+        for index in range(first, len(topic.partitions)):
+            if index % _PARTITIONS_PER_PAUSE == 0:
+                await self.pause()
+            state = znodes.encode_state(topic.partitions[index])
+            operations.append(Create(znodes.partition_path(topic.name, index)))
+            operations.append(Create(znodes.state_path(topic.name, index), state))
+        return operations
 
     async def _change(self, operations: Sequence[Operation]) -> None:
         """Carries out a client's change, all of it or nothing. Raises KafkaError, whatever the store refuses."""
@@ -264,11 +287,12 @@ class Controller:
         operations: list[Operation] = [
             SetData(znodes.topic_path(grown.name), znodes.encode_topic(grown.topic_id, grown.partitions))
         ]
-        for index in range(old_count, len(grown.partitions)):
-            operations += _partition_creation(grown, index)
+        operations += await self._partition_creations(grown, old_count)
         await self._change(operations)
         self._check_current(grown)
-        self.image.put_topic(grown)
+        # Those that were there may have other leaders by now.
+        partitions = self.image.topics[grown.name].partitions[:old_count] + grown.partitions[old_count:]
+        self.image.put_topic(grown._replace(partitions=partitions))
         self.image.publish()
 
     def _is_current(self, topic: TopicMetadata) -> bool:
@@ -295,29 +319,34 @@ class Controller:
 
     async def _put_partitions(self, topics: Iterable[TopicMetadata]) -> None:
         operations: list[Operation] = []
-        written: list[TopicMetadata] = []
+        written: list[tuple[TopicMetadata, dict[int, PartitionMetadata]]] = []
         for changed in topics:
             if not self._is_current(changed):
                 continue
             current = self.image.topics[changed.name].partitions
-            partitions = list(changed.partitions)
+            partitions: dict[int, PartitionMetadata] = {}
             for index, partition in enumerate(changed.partitions):
                 if partition != current[index]:
                     partitions[index] = partition._replace(partition_epoch=partition.partition_epoch + 1)
                     path = znodes.state_path(changed.name, index)
                     operations.append(SetData(path, znodes.encode_state(partition), partition.partition_epoch))
-            written.append(changed._replace(partitions=tuple(partitions)))
+            written.append((changed, partitions))
             if len(operations) >= MAX_OPERATIONS:
                 await self._write_topics(operations, written)
                 operations, written = [], []
         if operations:
             await self._write_topics(operations, written)
 
-    async def _write_topics(self, operations: list[Operation], written: list[TopicMetadata]) -> None:
+    async def _write_topics(
+        self, operations: list[Operation], written: list[tuple[TopicMetadata, dict[int, PartitionMetadata]]]
+    ) -> None:
+        """Write changed partitions of some topics; the image gets these and nothing else of what was known before."""
         await self.write(operations)
-        for topic in written:
+        for topic, changed in written:
             if self._is_current(topic):
-                self.image.put_topic(topic)
+                current = self.image.topics[topic.name]
+                partitions = tuple(changed.get(index, one) for index, one in enumerate(current.partitions))
+                self.image.put_topic(current._replace(partitions=partitions))
 
     async def take_offline(self, failed: Sequence[tuple[str, int]]) -> None:
         """This broker's replicas of these partitions (topic, index) lost their log directory (KIP-112).
@@ -421,32 +450,19 @@ class Controller:
             logger.warning("could not take back the registration broker=%d: %s", self.broker_id, error)
 
 
+async def _no_pause() -> None:
+    pass
+
+
 async def stored_cluster_id(store: MetadataStore) -> str:
     """The cluster's id in the store. Raises NoNodeError, StoreDamagedError."""
     return await read_node(store, znodes.CLUSTER_ID, lambda node: znodes.decode_cluster_id(node.data))
 
 
-def new_partition(replicas: tuple[int, ...], live: Iterable[int], controller_epoch: int) -> PartitionMetadata:
+def new_partition(replicas: tuple[int, ...], live: Container[int], controller_epoch: int) -> PartitionMetadata:
     """A partition's first state: its live replicas are in sync and the first of them leads (-1 without any)."""
-    isr = tuple(replica for replica in replicas if replica in set(live))
+    isr = tuple(replica for replica in replicas if replica in live)
     return PartitionMetadata(isr[0] if isr else -1, 0, replicas, isr, controller_epoch)
-
-
-def _creation(new: NewTopic) -> list[Operation]:
-    topic = new.topic
-    operations: list[Operation] = [
-        Create(znodes.topic_config_path(topic.name), znodes.encode_config(dict(new.configs))),
-        Create(znodes.topic_path(topic.name), znodes.encode_topic(topic.topic_id, topic.partitions)),
-        Create(znodes.partitions_path(topic.name)),
-    ]
-    for index in range(len(topic.partitions)):
-        operations += _partition_creation(topic, index)
-    return operations
-
-
-def _partition_creation(topic: TopicMetadata, index: int) -> tuple[Operation, Operation]:
-    state = znodes.encode_state(topic.partitions[index])
-    return Create(znodes.partition_path(topic.name, index)), Create(znodes.state_path(topic.name, index), state)
 
 
 def _creation_error(name: str, error: TransactionError) -> KafkaError:

@@ -4,15 +4,16 @@ A tree of nodes under absolute paths. Each node has data and a version that coun
 be made on condition that nobody else made one before. An ephemeral node lives as long as the session that created
 it. A watch tells once that a node, or the list of its children, has changed: a hint to read again.
 
-All methods are native coroutines. The embedded stores never suspend and can be driven with `run_now`; the one that
-speaks to a ZooKeeper ensemble does suspend, and is driven by the server's event loop. Source: ZooKeeper
+All methods are native coroutines. The embedded stores suspend only for large transactions, and only once they were
+given a `Pacing`; before, they can be driven with `run_now`. The one that speaks to a ZooKeeper ensemble does suspend,
+and is driven by the server's event loop. Source: ZooKeeper
 Programmer's Guide; the layout of the nodes is Kafka's and lives in `znodes`.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
 from enum import Enum
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from odradek.protocol.errors import ErrorCode, KafkaError
 
@@ -161,6 +162,28 @@ class SessionEvent(Enum):
     EXPIRED = "expired"
 
 
+class Waiter(Awaitable[None], Protocol):
+    """What a coroutine awaits until `callback` is called."""
+
+    def callback(self, result: None, /) -> None: ...
+
+
+class Pacing(Protocol):
+    """How a change that takes long shares its thread with other work."""
+
+    def run(self, steps: Generator[None, None, T], /) -> Awaitable[T]:
+        """Run short steps, with other work between them, to their result."""
+
+    def in_thread(self, work: Callable[[], None], /) -> Awaitable[None]:
+        """Do in another thread what blocks. Raises what it raises."""
+
+    def waiter(self) -> Waiter:
+        """Make something to wait for."""
+
+    def soon(self, action: Callable[[], None], /) -> None:
+        """Do something when whatever runs now has come to its end or waits."""
+
+
 Watcher = Callable[[WatchEvent], None]
 SessionListener = Callable[[SessionEvent], None]
 
@@ -207,6 +230,15 @@ class MetadataStore(ABC):
     async def transaction(self, operations: Sequence[Operation]) -> list[OperationResult]:
         """Carries out all operations in their order, or none. Raises TransactionError."""
 
+    def pace(self, pacing: Pacing) -> None:  # noqa: B027 - what most stores do
+        """Have large transactions give way to other work from here on. Without it, or in some stores, none does."""
+
+    async def ready(self) -> None:  # noqa: B027 - no transaction suspends in most stores
+        """Return when no transaction is under way.
+
+        What is decided then, and is written in a transaction of a few operations, is decided on what the store has.
+        """
+
     @abstractmethod
     def add_session_listener(self, listener: SessionListener) -> None:
         """Has `listener` told of what becomes of the session."""
@@ -232,7 +264,7 @@ class MetadataStore(ABC):
 
 
 def run_now(coroutine: Coroutine[Any, Any, T]) -> T:
-    """The result of a coroutine that must not suspend, as those of the embedded stores do not.
+    """The result of a coroutine that must not suspend, as those of the embedded stores do not without a pacing.
 
     Raises what the coroutine raises, RuntimeError if it suspends.
     """

@@ -3,11 +3,13 @@
 Sources: Kafka documentation (protocol, ListOffsets), KIP-79, KIP-207, KIP-405, KIP-734, KIP-1005, KIP-1023.
 """
 
+from collections.abc import Generator
 from typing import Final
 
 from odradek.log.partition_log import PartitionLog
 from odradek.log.timestamps import TimestampOffset
 from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.protocol.streaming import Step
 
 _NO_EPOCH: Final = -1
 
@@ -31,30 +33,43 @@ SPECIAL_TIMESTAMPS: Final = {
 NOT_FOUND: Final = TimestampOffset(-1, -1, -1)
 
 
+def begin_search(log: PartitionLog, timestamp: int) -> Generator[Step, None, TimestampOffset | None] | None:
+    """The search that a timestamp needs, in steps; None for special values that are answered without one.
+
+    Raises KafkaError UNSUPPORTED_VERSION for a negative timestamp without a meaning; the search LogDirFailure.
+    """
+    if timestamp == MAX_TIMESTAMP:
+        return log.offset_of_max_timestamp()
+    if timestamp < 0:
+        if timestamp not in SPECIAL_TIMESTAMPS:
+            raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"timestamp {timestamp} has no meaning")
+        return None
+    return log.offset_for_timestamp(timestamp)
+
+
 def find_offset(
-    log: PartitionLog, timestamp: int, upper_offset: int, leader_epoch: int, *, is_lagging: bool
+    log: PartitionLog,
+    timestamp: int,
+    searched: TimestampOffset | None,
+    upper_offset: int,
+    leader_epoch: int,
+    *,
+    is_lagging: bool,
 ) -> TimestampOffset:
     """The offset that belongs to a timestamp or special value, NOT_FOUND if there is none below `upper_offset`.
 
-    is_lagging: the high watermark of a new leader has not reached the start of its epoch (KIP-207). Raises KafkaError:
-    E78 where that decides the answer, E35 for a negative timestamp without a meaning; LogDirFailure.
+    searched: what the search of `begin_search` has found; is_lagging: the high watermark of a new leader has not
+    reached the start of its epoch (KIP-207). Raises KafkaError OFFSET_NOT_AVAILABLE where that decides the answer.
     """
     if timestamp == LATEST_TIMESTAMP:
-        found: TimestampOffset | None = None
         if not is_lagging:
             return TimestampOffset(upper_offset, -1, leader_epoch)
     elif timestamp in (EARLIEST_TIMESTAMP, EARLIEST_LOCAL_TIMESTAMP):
         return TimestampOffset(log.log_start_offset, -1, _earliest_epoch(log))
     elif timestamp in (LATEST_TIERED_TIMESTAMP, EARLIEST_PENDING_UPLOAD_TIMESTAMP):
         return NOT_FOUND
-    elif timestamp == MAX_TIMESTAMP:
-        found = log.offset_of_max_timestamp()
-    elif timestamp < 0:
-        raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"timestamp {timestamp} has no meaning")
-    else:
-        found = log.offset_for_timestamp(timestamp)
-    if found is not None and found.offset < upper_offset:
-        return found
+    if searched is not None and searched.offset < upper_offset:
+        return searched
     if is_lagging:
         raise KafkaError(
             ErrorCode.OFFSET_NOT_AVAILABLE,

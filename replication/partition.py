@@ -8,7 +8,7 @@ Sources: Kafka documentation ("Replication"), KIP-101, KIP-207, KIP-320.
 """
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from typing import Final, Protocol
 
@@ -18,10 +18,11 @@ from odradek.log.log_append import LATEST_PRODUCE_VERSION, AppendInfo
 from odradek.log.partition_log import PartitionLog
 from odradek.log.timestamps import TimestampOffset
 from odradek.log.transaction_index import AbortedTransaction
-from odradek.log.validation import Origin
+from odradek.log.validation import CheckedRecords, Origin
 from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.protocol.streaming import Step
 from odradek.replication.cluster_metadata import PartitionMetadata
-from odradek.replication.offset_lookup import find_offset
+from odradek.replication.offset_lookup import begin_search, find_offset
 from odradek.replication.topic_names import is_internal
 
 logger = logging.getLogger(__name__)
@@ -145,15 +146,24 @@ class Partition:
 
     def take_offline(self) -> None:
         """The log's directory failed: from now on everything is refused with KAFKA_STORAGE_ERROR."""
+        self.release_log()
+        self.wake_watchers()
+
+    def release_log(self) -> None:
+        """Use the log no longer; `wake_watchers` is to follow."""
         self.log = None
         self._leader_log = None
         self._follows_log_end = False
-        self.wake_watchers()
 
     def retire(self) -> None:
-        """The topic was deleted, or the replica went elsewhere."""
+        """The topic was deleted, or the replica went elsewhere.
+
+        Whoever keeps the partition, as a producer's connection does, keeps no file of its log open by that.
+        """
         self.is_leader = False
         self.leader = -1
+        self.replicas = self.isr = ()
+        self.log = None
         self._leader_log = None
         self._follows_log_end = False
         self.wake_watchers()
@@ -178,11 +188,12 @@ class Partition:
         produce_version: int = LATEST_PRODUCE_VERSION,
         is_verified: bool = True,
         transaction_version: int = 0,
+        checked: CheckedRecords | None = None,
     ) -> AppendInfo:
         """Appends a batch, advances the high watermark as far as it goes at once, and wakes who waits for that.
 
         Raises KafkaError: E6 if this broker does not lead, E19 for acks -1 with too few replicas in sync, E56 when
-        offline, and what PartitionLog.append_as_leader raises; then nothing was appended.
+        offline, and what PartitionLog.append_as_leader raises; then nothing was appended. Raises LongValidation.
         """
         log = self._leader_log
         if log is None:
@@ -200,6 +211,7 @@ class Partition:
                 produce_version=produce_version,
                 is_verified=is_verified,
                 transaction_version=transaction_version,
+                checked=checked,
             )
         except (LogDirFailure, DiskFullError) as failure:
             self._on_failure(failure)
@@ -340,20 +352,25 @@ class Partition:
         *,
         isolation_level: int | None = READ_UNCOMMITTED,
         current_leader_epoch: int = NO_EPOCH,
-    ) -> TimestampOffset:
-        """The offset that belongs to a timestamp or special value, NOT_FOUND if none does.
+    ) -> Generator[Step, None, TimestampOffset]:
+        """Find the offset that belongs to a timestamp or special value, NOT_FOUND if none does, in steps.
 
         isolation_level is None for a replica, which may see up to the log's end. Raises KafkaError: as `leading_log`,
-        E78 while a new leader's high watermark has not reached the start of its epoch (KIP-207), E35.
+        also if the leadership is lost between the steps; OFFSET_NOT_AVAILABLE while a new leader's high watermark has
+        not reached the start of its epoch (KIP-207), UNSUPPORTED_VERSION.
         """
         log = self.leading_log(current_leader_epoch)
+        with self._telling_failures():
+            search = begin_search(log, timestamp)
+            searched = None if search is None else (yield from search)
+        if self.leading_log(current_leader_epoch) is not log:
+            raise self._not_leading()
         if isolation_level is None:
             upper_offset = log.log_end_offset
         else:
             upper_offset = log.last_stable_offset if isolation_level else log.high_watermark
         is_lagging = isolation_level is not None and log.high_watermark < self._epoch_start_offset
-        with self._telling_failures():
-            return find_offset(log, timestamp, upper_offset, self.leader_epoch, is_lagging=is_lagging)
+        return find_offset(log, timestamp, searched, upper_offset, self.leader_epoch, is_lagging=is_lagging)
 
     def delete_records(self, offset: int) -> int:
         """Moves the log's start to `offset`, -1 meaning the high watermark; the low watermark that results (KIP-107).

@@ -1,21 +1,29 @@
-"""The replicas on this broker: found by topic name or id, created and retired as the metadata image says."""
+"""The replicas on this broker: found by topic name or id, created and retired as the metadata image says.
+
+A topic may have thousands of partitions, each with files to create or to rename, so the image is followed in steps. A
+partition that the image has and this broker has not come to yet is answered with NOT_LEADER_OR_FOLLOWER, which has
+clients ask again.
+"""
 
 import logging
-from collections.abc import Callable, Collection, Iterator
+from collections import deque
+from collections.abc import Awaitable, Callable, Collection, Generator, Iterator
 from typing import Protocol
 
 from odradek.log.background import Schedule
+from odradek.log.config import LogConfig
 from odradek.log.filesystem import DiskFullError, LogDirFailure
 from odradek.log.partition_log import PartitionLog
 from odradek.properties import PropertySet
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.replication.broker_configs import BrokerConfigs
-from odradek.replication.cluster_metadata import ClusterMetadata, MetadataDelta, TopicMetadata
+from odradek.replication.cluster_metadata import ClusterMetadata, MetadataDelta, PartitionMetadata, TopicMetadata
 from odradek.replication.partition import Partition
 
 logger = logging.getLogger(__name__)
 
 _NO_ROOM_RETRY_MS = 5_000
+_UNCHANGED_PER_STEP = 500
 
 
 class LogStore(Protocol):
@@ -35,6 +43,26 @@ class LogStore(Protocol):
     def schedule(self) -> Schedule: ...
 
 
+Steps = Generator[None, None, None]
+RunSteps = Callable[[Steps], Awaitable[None]]
+"""Begin to run steps, each of which takes a few tenths of a ms; what it returns tells when the last one is done."""
+
+
+class _Done:
+    """What is done already."""
+
+    def __await__(self) -> Steps:
+        return
+        yield
+
+
+def run_at_once(steps: Steps) -> Awaitable[None]:
+    """A RunSteps for a broker that nobody waits for: while it starts, and in tests."""
+    for _ in steps:
+        pass
+    return _Done()
+
+
 class ReplicaManager:
     """All replicas of this broker. It follows the image by itself.
 
@@ -43,11 +71,14 @@ class ReplicaManager:
     `request_sync` is for partitions with flush.before.acks, see `Partition`.
 
     partitions: by (topic name, index); partitions_by_id: by (topic id, index)
+    run_steps: how the image is followed; the server sets it when it lets clients in
+    listeners: called with a topic's name when all its replicas here have the roles that the image gives them
     """
 
     __slots__ = (
-        "_broker_id", "_configs", "_image", "_is_loaded", "_logs", "_now_ms", "_request_sync", "_without_room",
-        "partitions", "partitions_by_id",
+        "_applied", "_broker_id", "_configs", "_finished", "_image", "_is_loaded", "_is_working", "_logs", "_now_ms",
+        "_queued", "_request_sync", "_retired", "_tasks", "_without_room", "listeners", "partitions",
+        "partitions_by_id", "run_steps",
     )  # fmt: skip
 
     def __init__(
@@ -67,6 +98,14 @@ class ReplicaManager:
         self._request_sync = request_sync
         self._without_room: set[tuple[str, int]] = set()
         self._is_loaded = False
+        # What is to be done, in the order of the publications; deleted topics whose replicas are still to be retired.
+        self._tasks: deque[Steps] = deque()
+        self._retired: deque[TopicMetadata] = deque()
+        self._is_working = False
+        self._queued = self._finished = 0
+        self._applied: dict[str, tuple[TopicMetadata, LogConfig]] = {}
+        self.run_steps: RunSteps = run_at_once
+        self.listeners: list[Callable[[str], None]] = []
         self.partitions: dict[tuple[str, int], Partition] = {}
         self.partitions_by_id: dict[tuple[bytes, int], Partition] = {}
         image.listeners.append(self._on_metadata)
@@ -78,16 +117,21 @@ class ReplicaManager:
         Raises KafkaError: E3 if the cluster has no such partition, E6 if this broker has no replica of it.
         """
         partition = self.partitions.get((topic, index))
-        if partition is None:
+        if partition is None or (self._retired and self._is_deleted(partition)):
             raise self._missing(self._image.topics.get(topic), index, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         return partition
 
     def get_by_id(self, topic_id: bytes, index: int) -> Partition:
         """A replica by topic id. Raises KafkaError: E100 for an unknown id, else as `get`."""
         partition = self.partitions_by_id.get((topic_id, index))
-        if partition is None:
+        if partition is None or (self._retired and self._is_deleted(partition)):
             raise self._missing(self._image.topics_by_id.get(topic_id), index, ErrorCode.UNKNOWN_TOPIC_ID)
         return partition
+
+    def _is_deleted(self, partition: Partition) -> bool:
+        """Return whether the topic is deleted, although the replica is not retired yet."""
+        topic = self._image.topics.get(partition.topic)
+        return topic is None or topic.topic_id != partition.topic_id
 
     def _missing(self, topic: TopicMetadata | None, index: int, unknown: ErrorCode) -> KafkaError:
         if topic is None:
@@ -105,45 +149,130 @@ class ReplicaManager:
         waiting = self._without_room
         return [key for key, partition in self.partitions.items() if partition.log is None and key not in waiting]
 
+    def led(self, topic: str) -> list[Partition]:
+        """The partitions of a topic that this broker leads, and whose log is online."""
+        metadata = self._image.topics.get(topic)
+        count = 0 if metadata is None else len(metadata.partitions)
+        found = [partition for index in range(count) if (partition := self.partitions.get((topic, index))) is not None]
+        return [partition for partition in found if partition.is_leader and partition.log is not None]
+
     def topic_id(self, topic: str) -> bytes | None:
         """The id of a topic of which the cluster knows."""
         metadata = self._image.topics.get(topic)
         return None if metadata is None else metadata.topic_id
 
+    # Following the image
+
+    def stop(self) -> None:
+        """Follow the image no further: the logs are about to be closed."""
+        self.run_steps = lambda steps: _Done()
+
+    async def applied(self) -> None:
+        """Return when this broker has followed all that has been published so far."""
+        last = self._queued
+        if self._finished < last:
+            await self.run_steps(self._until_finished(last))
+
+    def _until_finished(self, last: int) -> Steps:
+        while self._finished < last:
+            yield
+
     def _on_metadata(self, delta: MetadataDelta) -> None:
         for topic in delta.deleted_topics:
-            self._retire(topic)
-        for name in delta.topics:
-            metadata = self._image.topics.get(name)
-            if metadata is not None:
-                self._apply(metadata)
-        for name in delta.topic_configs - delta.topics.keys():
-            metadata = self._image.topics.get(name)
-            if metadata is not None:
-                self._configure(metadata)
+            self._retired.append(topic)
+            self._tasks.append(self._delete_logs(topic))
+        topics = [self._image.topics[name] for name in delta.topics]
+        self._tasks += [self._apply(topic.name, topic.topic_id) for topic in topics]
+        self._tasks += [self._configure(name) for name in sorted(delta.topic_configs - delta.topics.keys())]
+        self._begin()
         self._is_loaded = True
 
-    def _apply(self, topic: TopicMetadata) -> None:
-        config = self._configs.topic(topic.name)
-        for index, metadata in enumerate(topic.partitions):
-            key = (topic.name, index)
-            partition = self.partitions.get(key)
-            if self._broker_id not in metadata.replicas:
-                if partition is not None:
-                    self._forget(partition)
-                    self._delete_log(topic.name, index)
-                continue
-            if partition is None:
-                partition = Partition(
-                    topic.name, topic.topic_id, index, self._broker_id, self._on_failure, self._request_sync
-                )
-                self.partitions[key] = partition
-                self.partitions_by_id[topic.topic_id, index] = partition
-                log = self._open_log(topic, index)
-            else:
-                log = partition.log
-            partition.apply(metadata, log)
-            partition.configure(config)
+    def _on_broker_configs(self, old: PropertySet, new: PropertySet) -> None:
+        self._tasks += [self._configure(name) for name in self._image.topics]
+        self._begin()
+
+    def _begin(self) -> None:
+        self._queued = self._finished + len(self._tasks)
+        if self._tasks and not self._is_working:
+            self._is_working = True
+            self.run_steps(self._work())
+
+    def _work(self) -> Steps:
+        """Do the tasks in their order. Deleted topics are retired first: nothing more is to be written to them."""
+        while self._tasks:
+            task = self._tasks[0]
+            is_over = False
+            while not is_over:
+                while self._retired:
+                    retirement = self._retire(self._retired[0])
+                    while not self._do_step(retirement):
+                        yield
+                    self._retired.popleft()
+                is_over = self._do_step(task)
+                yield
+            self._tasks.popleft()
+            self._finished += 1
+        self._is_working = False
+
+    def _do_step(self, task: Steps) -> bool:
+        """Do one step of a task; return whether it was the last one. One that fails ends its own task only."""
+        try:
+            next(task)
+        except StopIteration:
+            return True
+        except Exception:
+            logger.exception("a change of the metadata is not carried out here in full; please report it")
+            return True
+        return False
+
+    def _apply(self, name: str, topic_id: bytes) -> Steps:
+        """Take the roles that the image gives this broker in a topic, partition by partition."""
+        topic = self._image.topics.get(name)
+        if topic is None or topic.topic_id != topic_id:
+            # Another one of that name has its turn when the logs of this one are deleted.
+            return
+        config = self._configs.topic(name)
+        known, known_config = self._applied.pop(name, (None, None))
+        same = known.partitions if known is not None and known_config is config else ()
+        index = 0
+        while index < len(topic.partitions):
+            metadata = topic.partitions[index]
+            if index >= len(same) or same[index] is not metadata:
+                self._apply_one(topic, index, metadata, config)
+                yield
+            elif index % _UNCHANGED_PER_STEP == 0:
+                yield
+            index += 1
+            # It may have been changed, or deleted, since the last step.
+            topic = self._image.topics.get(name)
+            if topic is None or topic.topic_id != topic_id:
+                return
+        self._applied[name] = topic, config
+        self._tell(name)
+
+    def _apply_one(self, topic: TopicMetadata, index: int, metadata: PartitionMetadata, config: LogConfig) -> None:
+        key = (topic.name, index)
+        partition = self.partitions.get(key)
+        if self._broker_id not in metadata.replicas:
+            if partition is not None:
+                self._forget(partition)
+                self._delete_log(topic.name, index)
+            return
+        if partition is None:
+            log = self._open_log(topic, index)
+            partition = Partition(
+                topic.name, topic.topic_id, index, self._broker_id, self._on_failure, self._request_sync
+            )
+            self.partitions[key] = partition
+            self.partitions_by_id[topic.topic_id, index] = partition
+        else:
+            log = partition.log
+        partition.apply(metadata, log)
+        partition.configure(config)
+
+    def _tell(self, name: str) -> None:
+        for listener in self.listeners:
+            listener(name)
 
     def _open_log(self, topic: TopicMetadata, index: int) -> PartitionLog | None:
         """The partition's log, None if it is offline.
@@ -179,9 +308,7 @@ class ReplicaManager:
         log = self._open_log(current, index)
         if log is not None:
             partition.apply(current.partitions[index], log)
-            # Whoever follows what is led here hears of it as of a new topic.
-            self._image.put_topic(current)
-            self._image.publish()
+            self._tell(topic.name)
 
     def _delete_log(self, topic: str, index: int) -> None:
         try:
@@ -189,24 +316,32 @@ class ReplicaManager:
         except (LogDirFailure, DiskFullError) as failure:
             logger.error("log not deleted topic=%s partition=%d: %s", topic, index, failure)
 
-    def _configure(self, topic: TopicMetadata) -> None:
-        config = self._configs.topic(topic.name)
-        for index in range(len(topic.partitions)):
-            partition = self.partitions.get((topic.name, index))
+    def _configure(self, name: str) -> Steps:
+        """Have a topic's partitions take on its changed properties."""
+        topic, index = self._image.topics.get(name), 0
+        while topic is not None and index < len(topic.partitions):
+            partition = self.partitions.get((name, index))
             if partition is not None:
-                partition.configure(config)
+                partition.configure(self._configs.topic(name))
+                yield
+            index += 1
+            topic = self._image.topics.get(name)
 
-    def _on_broker_configs(self, old: PropertySet, new: PropertySet) -> None:
-        for topic in self._image.topics.values():
-            self._configure(topic)
-
-    def _retire(self, topic: TopicMetadata) -> None:
-        for index, metadata in enumerate(topic.partitions):
+    def _retire(self, topic: TopicMetadata) -> Steps:
+        """Have nobody read or write a deleted topic any more."""
+        self._applied.pop(topic.name, None)
+        for index in range(len(topic.partitions)):
             partition = self.partitions.get((topic.name, index))
             if partition is not None and partition.topic_id == topic.topic_id:
                 self._forget(partition)
+                yield
+        self._tell(topic.name)
+
+    def _delete_logs(self, topic: TopicMetadata) -> Steps:
+        for index, metadata in enumerate(topic.partitions):
             if self._broker_id in metadata.replicas:
                 self._delete_log(topic.name, index)
+                yield
 
     def _forget(self, partition: Partition) -> None:
         del self.partitions[partition.topic, partition.index]
@@ -219,9 +354,14 @@ class ReplicaManager:
             self.directory_failed(failure.directory)
 
     def directory_failed(self, directory: str, partitions: Collection[tuple[str, int]] = ()) -> None:
-        """A log directory failed: its partitions go offline, whichever of them noticed it."""
+        """A log directory failed: its partitions go offline, whichever of them noticed it.
+
+        All of them before any request that waits for one is woken: it would read another and find the failure again.
+        """
         failed = [p for p in self.partitions.values() if p.log is not None and p.log.log_directory == directory]
         for partition in failed:
-            partition.take_offline()
+            partition.release_log()
+        for partition in failed:
+            partition.wake_watchers()
         if failed:
             logger.error("log directory offline directory=%s partitions=%d", directory, len(failed))

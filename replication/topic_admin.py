@@ -6,7 +6,7 @@ KIP-464, KIP-516, KIP-525. Behaviour as of Apache Kafka 4.3's controller.
 
 import logging
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from odradek.log.config import LogConfig
@@ -34,7 +34,7 @@ from odradek.protocol.messages.delete_topics import (
 from odradek.protocol.types import ZERO_UUID
 from odradek.replication.assignment import RandomSource, assign_replicas
 from odradek.replication.broker_configs import BrokerConfigs
-from odradek.replication.cluster_metadata import TopicMetadata
+from odradek.replication.cluster_metadata import PartitionMetadata, TopicMetadata
 from odradek.replication.config_sources import topic_config_source
 from odradek.replication.controller import Controller, NewTopic, new_partition
 from odradek.replication.topic_ids import random_topic_id
@@ -75,10 +75,21 @@ def check_topic_configs(configs: Mapping[str, str], defaults: LogConfig) -> None
 
 
 class TopicAdmin:
-    """Topic lifecycle on the controller. `random` gives topic ids, starting brokers and the order of replies."""
+    """Topic lifecycle on the controller. `random` gives topic ids, starting brokers and the order of replies.
 
-    def __init__(self, controller: Controller, configs: BrokerConfigs, random: RandomSource) -> None:
+    `applied` is called after a change; what it returns ends when this broker's replicas are as the image has them. A
+    client hears of the change then: what it creates can be used at once, on this broker at least.
+    """
+
+    def __init__(
+        self,
+        controller: Controller,
+        configs: BrokerConfigs,
+        random: RandomSource,
+        applied: Callable[[], Awaitable[None]],
+    ) -> None:
         self._controller = controller
+        self._applied = applied
         self._image = controller.image
         self._configs = configs
         self._random = random
@@ -96,7 +107,10 @@ class TopicAdmin:
             topic for topic in request.topics if counts[topic.name] == 1 and topic.name != CLUSTER_METADATA_TOPIC
         ]
         outcomes = await self._create(single, request.validate_only)
-        results = [self._creation_result(topic, outcomes[topic.name]) for topic in single]
+        results = []
+        for topic in single:
+            await self._controller.pause()
+            results.append(self._creation_result(topic, outcomes[topic.name]))
         for name, count in counts.items():
             if count > 1:
                 results.append(_creation_error(name, ErrorCode.INVALID_REQUEST, "Duplicate topic name."))
@@ -151,6 +165,7 @@ class TopicAdmin:
             )
             return {topic.name: error for topic in topics}
         for topic in topics:
+            await self._controller.pause()
             try:
                 outcomes[topic.name] = self._plan(topic)
             except KafkaError as error:
@@ -159,6 +174,7 @@ class TopicAdmin:
             planned = [outcome for outcome in outcomes.values() if isinstance(outcome, NewTopic)]
             if planned:
                 outcomes.update(await self._controller.create_topics(planned))
+                await self._applied()
             for name, outcome in outcomes.items():
                 if isinstance(outcome, NewTopic):
                     logger.info("created topic=%s partitions=%d", name, len(outcome.topic.partitions))
@@ -189,9 +205,14 @@ class TopicAdmin:
         configs = _explicit_configs(topic.configs)
         check_topic_configs(configs, self._configs.topic_defaults)
         replicas = self._manual_replicas(topic) if topic.assignments else self._assigned_replicas(topic)
-        live, epoch = self._image.brokers, self._controller.epoch
-        partitions = tuple(new_partition(brokers, live, epoch) for brokers in replicas)
+        partitions = self._new_partitions(replicas)
         return NewTopic(TopicMetadata(name, self._new_topic_id(), partitions), configs)
+
+    def _new_partitions(self, replicas: Sequence[tuple[int, ...]]) -> tuple[PartitionMetadata, ...]:
+        """The first states of partitions; those with the same replicas share one object."""
+        live, epoch = self._image.brokers, self._controller.epoch
+        states = {brokers: new_partition(brokers, live, epoch) for brokers in set(replicas)}
+        return tuple([states[brokers] for brokers in replicas])
 
     def _new_topic_id(self) -> bytes:
         while True:
@@ -300,14 +321,29 @@ class TopicAdmin:
                 continue
             error = None
             try:
-                grown, old_count = self._plan_growth(topic)
-                if not request.validate_only:
-                    await self._controller.add_partitions(grown, old_count)
-                    logger.info("added partitions topic=%s partitions=%d", topic.name, len(grown.partitions))
+                await self._grow(topic, request.validate_only)
             except KafkaError as raised:
                 error = raised
             results.append(_growth_result(topic.name, error))
+        await self._applied()
         return CreatePartitionsResponse(results=results)
+
+    async def _grow(self, topic: CreatePartitionsRequestCreatePartitionsTopic, validate_only: bool) -> None:
+        while True:
+            await self._controller.store.ready()
+            grown, old_count = self._plan_growth(topic)
+            if validate_only:
+                return
+            try:
+                await self._controller.add_partitions(grown, old_count)
+            except KafkaError:
+                current = self._image.topics.get(topic.name)
+                if current is None or len(current.partitions) == old_count:
+                    raise
+                # Another request was faster: what this one wants may still be possible, or be refused for good.
+                continue
+            logger.info("added partitions topic=%s partitions=%d", topic.name, len(grown.partitions))
+            return
 
     def _plan_growth(self, topic: CreatePartitionsRequestCreatePartitionsTopic) -> tuple[TopicMetadata, int]:
         current = self._image.topics.get(topic.name)
@@ -343,8 +379,7 @@ class TopicAdmin:
                     f"a request may create {MAX_PARTITIONS_PER_REQUEST} partitions at most",
                 )
             replicas = self._further_replicas(current, added, factor)
-        live, epoch = self._image.brokers, self._controller.epoch
-        partitions = tuple(new_partition(brokers, live, epoch) for brokers in replicas)
+        partitions = self._new_partitions(replicas)
         return current._replace(partitions=current.partitions + partitions), old_count
 
     def _further_replicas(self, topic: TopicMetadata, added: int, factor: int) -> list[tuple[int, ...]]:
@@ -388,6 +423,7 @@ class TopicAdmin:
             else:
                 found[topic.topic_id] = topic
         errors = await self._controller.delete_topics([topic.name for topic in found.values()])
+        await self._applied()
         for topic in found.values():
             error = errors.get(topic.name)
             if error is None:

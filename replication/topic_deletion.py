@@ -34,6 +34,7 @@ FIRST_RETRY_MS: Final = 1_000
 LONGEST_RETRY_MS: Final = 60_000
 
 Task = Callable[[], Coroutine[Any, Any, None]]
+Pause = Callable[[], Coroutine[Any, Any, None]]
 RunLater = Callable[[int, Task], None]
 """Run a task after so many ms."""
 
@@ -44,6 +45,7 @@ class DeletionHost(Protocol):
     store: MetadataStore
     image: ClusterMetadata
     is_active: bool
+    pause: Pause
 
     async def write(self, operations: Sequence[Operation]) -> list[OperationResult]: ...
 
@@ -58,6 +60,7 @@ class TopicDeletion:
         self.run_later: RunLater = lambda delay_ms, task: None
         self._controller = controller
         self._unfinished: dict[str, KafkaError | MetadataStoreError | None] = {}
+        self._removing: set[str] = set()
         self._retry_ms = FIRST_RETRY_MS
         self._is_retry_scheduled = False
 
@@ -105,7 +108,12 @@ class TopicDeletion:
     async def finish(self, names: Iterable[str]) -> None:
         """Remove from the store what is left of deleted topics; what fails is tried again later."""
         for name in [name for name in names if name in self._unfinished]:
+            if name in self._removing or name not in self._unfinished:
+                # Somebody else finishes it, or has done so while this was waiting.
+                continue
+            self._removing.add(name)
             try:
+                await self._controller.pause()
                 await self._remove(name)
             except (KafkaError, MetadataStoreError) as error:
                 self._unfinished[name] = error
@@ -116,6 +124,8 @@ class TopicDeletion:
                 )
                 if isinstance(error, StoreUnavailableError):
                     break
+            finally:
+                self._removing.discard(name)
         if not self._controller.is_active:
             # The next controller finds the marks.
             self._unfinished.clear()
@@ -134,7 +144,7 @@ class TopicDeletion:
         """Return the error for a new topic whose deleted namesake is still in the store; None if there is none."""
         if name not in self._unfinished:
             return None
-        reason = self._unfinished[name] or "the metadata store cannot be written"
+        reason = self._unfinished[name] or "their removal is under way"
         return KafkaError(
             ErrorCode.KAFKA_STORAGE_ERROR,
             f"Topic '{name}' was deleted, but parts of it are still in the metadata store: {reason}. Try again; their "
@@ -151,10 +161,15 @@ class TopicDeletion:
         paths = []
         if await store.exists(znodes.partitions_path(name)) is not None:
             for index in await store.get_children(znodes.partitions_path(name)):
+                await self._controller.pause()
                 paths += [znodes.state_path(name, int(index)), znodes.partition_path(name, int(index))]
             paths.append(znodes.partitions_path(name))
         paths += [znodes.topic_path(name), znodes.topic_config_path(name), mark]
-        deletions = [Delete(path) for path in paths if await store.exists(path) is not None]
+        deletions = []
+        for path in paths:
+            await self._controller.pause()
+            if await store.exists(path) is not None:
+                deletions.append(Delete(path))
         for first in range(0, len(deletions), MAX_OPERATIONS):
             # Without the mark these nodes are those of a later topic of that name.
             await self._controller.write([Check(mark), *deletions[first : first + MAX_OPERATIONS]])

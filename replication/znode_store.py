@@ -5,7 +5,9 @@ durable. `ZnodeStore` is what they share: versions, sequences, ephemeral nodes, 
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Sequence
+from typing import Final
 
 from odradek.replication.metadata_store import (
     ANY_VERSION,
@@ -23,16 +25,21 @@ from odradek.replication.metadata_store import (
     NotEmptyError,
     Operation,
     OperationResult,
+    Pacing,
     SessionEvent,
     SessionExpiredError,
     SessionListener,
     SetData,
     StoreUnavailableError,
     TransactionError,
+    Waiter,
     Watcher,
     WatchEvent,
     WatchKind,
 )
+
+_OPERATIONS_AT_ONCE: Final = 100
+"""A larger transaction is carried out in steps, where the store has a pacing. So many take about 2 ms."""
 
 
 class Record:
@@ -121,6 +128,13 @@ class NodeTable(ABC):
     @abstractmethod
     def remove(self, path: str) -> None: ...
 
+    def prepare_commit(self) -> Generator[None, None, None]:
+        """Do in steps what `commit` would do otherwise, as far as it need not be done at once.
+
+        Raises StoreUnavailableError.
+        """
+        yield from ()
+
     @abstractmethod
     def commit(self) -> None: ...
 
@@ -160,7 +174,7 @@ class Watches:
                     del watches[path]
 
     def fire(self, events: Iterable[WatchEvent]) -> None:
-        for event in events:
+        for event in events if self._data_watches or self._child_watches else ():
             told: list[Watcher] = []
             if event.kind is not WatchKind.CHILDREN:
                 told += [watcher for _, watcher in self._data_watches.pop(event.path, ())]
@@ -262,7 +276,10 @@ class Change:
 
 
 class ZnodeStore(MetadataStore):
-    """A session over a table of nodes and the watches left on it. No method suspends.
+    """A session over a table of nodes and the watches left on it.
+
+    No method suspends, unless a store sets `_pacing`: then a large transaction does, while its operations are carried
+    out and while it is committed, and whatever is asked of the store meanwhile waits for its end.
 
     Watches are told after a change is durable and before the call that made it returns. `now_ms` is the clock.
     """
@@ -274,15 +291,28 @@ class ZnodeStore(MetadataStore):
         self._now_ms = now_ms
         self._session_listeners: list[SessionListener] = []
         self._is_over = False
+        self._pacing: Pacing | None = None
+        # Who waits for the end of the transaction under way; None while there is none.
+        self._waiting: deque[Waiter] | None = None
+
+    async def ready(self) -> None:
+        """Return when no transaction is under way. The caller must not suspend before it is done with the table."""
+        while self._waiting is not None:
+            assert self._pacing is not None
+            waiter = self._pacing.waiter()
+            self._waiting.append(waiter)
+            await waiter
 
     async def create(
         self, path: str, data: bytes | None = None, *, ephemeral: bool = False, sequential: bool = False
     ) -> str:
+        await self.ready()
         result = self._do(Create(path, data, ephemeral, sequential))
         assert isinstance(result, str)
         return result
 
     async def get(self, path: str, watch: Watcher | None = None) -> Node:
+        await self.ready()
         self._check_session()
         record = self._table.load(path)
         if record is None:
@@ -292,14 +322,17 @@ class ZnodeStore(MetadataStore):
         return Node(record.data, record.stat)
 
     async def set(self, path: str, data: bytes | None, version: int = ANY_VERSION) -> NodeStat:
+        await self.ready()
         result = self._do(SetData(path, data, version))
         assert isinstance(result, NodeStat)
         return result
 
     async def delete(self, path: str, version: int = ANY_VERSION) -> None:
+        await self.ready()
         self._do(Delete(path, version))
 
     async def exists(self, path: str, watch: Watcher | None = None) -> NodeStat | None:
+        await self.ready()
         self._check_session()
         record = self._table.load(path)
         if watch is not None:
@@ -307,6 +340,7 @@ class ZnodeStore(MetadataStore):
         return None if record is None else record.stat
 
     async def get_children(self, path: str, watch: Watcher | None = None) -> list[str]:
+        await self.ready()
         self._check_session()
         if self._table.load(path) is None:
             raise NoNodeError(path)
@@ -315,12 +349,22 @@ class ZnodeStore(MetadataStore):
         return self._table.children(path)
 
     async def transaction(self, operations: Sequence[Operation]) -> list[OperationResult]:
-        return self._carry_out(operations)
+        await self.ready()
+        if self._pacing is None or len(operations) <= _OPERATIONS_AT_ONCE:
+            return self._carry_out(operations)
+        self._waiting = deque()
+        try:
+            return await self._carry_out_paced(operations, self._pacing)
+        finally:
+            waiting, self._waiting = self._waiting, None
+            # Not now: what follows from this change comes before what follows from theirs.
+            self._pacing.soon(lambda: _wake(waiting))
 
     def add_session_listener(self, listener: SessionListener) -> None:
         self._session_listeners.append(listener)
 
     async def close(self) -> None:
+        await self.ready()
         if not self._is_over:
             self.end_session()
 
@@ -348,23 +392,52 @@ class ZnodeStore(MetadataStore):
             raise error.cause from None
 
     def _carry_out(self, operations: Sequence[Operation]) -> list[OperationResult]:
-        self._check_session()
-        change = Change(self._table, self._table.begin(), self.session_id, self._now_ms())
+        change = self._begin_change()
         results: list[OperationResult] = []
         try:
             for operation in operations:
                 results.append(change.carry_out(operation))
-        except MetadataStoreError as error:
-            self._table.roll_back()
-            if isinstance(error, StoreUnavailableError):
-                raise
-            raise TransactionError(len(results), error) from error
-        except BaseException:
-            self._table.roll_back()
+        except BaseException as error:
+            self._roll_back(error, len(results))
             raise
         self._table.commit()
         self._watches.fire(change.events)
         return results
+
+    async def _carry_out_paced(self, operations: Sequence[Operation], pacing: Pacing) -> list[OperationResult]:
+        """Carry out the operations in steps, and commit in a thread."""
+        change = self._begin_change()
+        results: list[OperationResult] = []
+
+        def steps() -> Generator[None, None, None]:
+            for operation in operations:
+                results.append(change.carry_out(operation))
+                yield
+            yield from self._table.prepare_commit()
+
+        try:
+            await pacing.run(steps())
+        except BaseException as error:
+            self._roll_back(error, len(results))
+            raise
+        await pacing.in_thread(self._table.commit)
+        self._watches.fire(change.events)
+        return results
+
+    def _begin_change(self) -> Change:
+        self._check_session()
+        return Change(self._table, self._table.begin(), self.session_id, self._now_ms())
+
+    def _roll_back(self, error: BaseException, index: int) -> None:
+        """Undo a transaction whose operation `index` failed. Raises TransactionError if the store refused it."""
+        self._table.roll_back()
+        if isinstance(error, MetadataStoreError) and not isinstance(error, StoreUnavailableError):
+            raise TransactionError(index, error) from error
+
+
+def _wake(waiting: Iterable[Waiter]) -> None:
+    for waiter in waiting:
+        waiter.callback(None)
 
 
 def delete_ephemerals(table: NodeTable, watches: Watches, session_id: int | None, now_ms: int) -> int:

@@ -6,6 +6,7 @@ as strings are strings here too. Decoders raise ValueError or KeyError for data 
 
 import json
 from base64 import urlsafe_b64decode, urlsafe_b64encode
+from functools import lru_cache
 from typing import Any, NamedTuple
 from urllib.parse import quote, unquote
 
@@ -189,15 +190,29 @@ def _by_partition(value: dict[str, list[int]]) -> dict[int, tuple[int, ...]]:
 
 
 def encode_state(partition: PartitionMetadata) -> bytes:
+    """The content of a partition's state. Most partitions of a topic have the same."""
+    return _encode_state(
+        partition.controller_epoch,
+        partition.leader,
+        partition.leader_epoch,
+        partition.isr,
+        partition.leader_recovery_state,
+    )
+
+
+@lru_cache(maxsize=1024)
+def _encode_state(
+    controller_epoch: int, leader: int, leader_epoch: int, isr: tuple[int, ...], leader_recovery_state: int
+) -> bytes:
     value: dict[str, Any] = {
-        "controller_epoch": partition.controller_epoch,
-        "leader": partition.leader,
+        "controller_epoch": controller_epoch,
+        "leader": leader,
         "version": 1,
-        "leader_epoch": partition.leader_epoch,
-        "isr": list(partition.isr),
+        "leader_epoch": leader_epoch,
+        "isr": list(isr),
     }
-    if partition.leader_recovery_state:
-        value["leader_recovery_state"] = partition.leader_recovery_state
+    if leader_recovery_state:
+        value["leader_recovery_state"] = leader_recovery_state
     return encode(value)
 
 

@@ -66,7 +66,7 @@ APIS: Final = {
         Api(19, "CreateTopics", 2, 7, "topics:create_topics", 100_000),
         Api(20, "DeleteTopics", 1, 6, "topics:delete_topics"),
         Api(21, "DeleteRecords", 0, 2, "delete_records:delete_records", MAX_ELEMENTS),
-        Api(22, "InitProducerId", 0, 6, "producers:init_producer_id"),
+        Api(22, "InitProducerId", 0, 5, "producers:init_producer_id"),
         Api(23, "OffsetForLeaderEpoch", 2, 4, "list_offsets:offset_for_leader_epoch", MAX_ELEMENTS),
         Api(24, "AddPartitionsToTxn", 0, 5, "transactions:add_partitions_to_txn"),
         Api(25, "AddOffsetsToTxn", 0, 4, "transactions:add_offsets_to_txn"),
@@ -89,7 +89,9 @@ APIS: Final = {
         Api(75, "DescribeTopicPartitions", 0, 0, "topic_partitions:describe_topic_partitions", MAX_ELEMENTS),
     )
 }
-"""Source of keys and versions: Apache Kafka 4.3.0's own ApiVersions answer, less what is not served yet."""
+"""Source of keys and versions: Apache Kafka 4.3.0's own ApiVersions answer, less what is not served yet.
+
+InitProducerId 6 (KIP-939) is unstable there, and served with `unstable.api.versions.enable` only."""
 
 
 def advertised_first_version(api: Api) -> int:

@@ -1,7 +1,8 @@
 """The command line: `odradek start`, `odradek config`, `odradek pipeline`, `odradek --version`.
 
-Exit codes: 0 after a clean stop, 2 for a wrong command line or configuration with one line on standard error saying
-what is wrong; what `start` returns otherwise is the broker's. `pipeline` is another program, which this one becomes.
+Exit codes: 0 after a clean stop, 2 for a wrong command line or configuration, with a line on standard error for each
+thing that is wrong; what `start` returns otherwise is the broker's. `pipeline` is another program, which this one
+becomes.
 """
 
 import argparse
@@ -34,7 +35,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"odradek {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
-    start = commands.add_parser("start", help="start a broker", description="Start a broker.")
+    start = commands.add_parser(
+        "start",
+        help="start a broker",
+        description="Start a broker. Unless the file or an override has listeners or log.dirs, it listens on "
+        "127.0.0.1:9092 and keeps its data in ./data.",
+    )
     start.add_argument("file", nargs="?", metavar="server.properties", help="configuration in Kafka's syntax")
     start.add_argument(
         "--override",
@@ -72,15 +78,18 @@ def _become_pipeline(arguments: list[str]) -> NoReturn:
 
 
 def _start(path: str | None, overrides: list[str], log_level: str) -> int:
-    from odradek.server.config import load_config
+    from odradek.server.config import InvalidConfigError, load_config
 
     try:
         config, warnings = load_config(path, overrides)
     except OSError as error:
         _fail(f"cannot read {path}: {error.strerror}")
+    except InvalidConfigError as error:
+        _fail(*map(str, error.errors))
     except ValueError as error:
         _fail(str(error))
     configure_logging(log_level, sys.stdout)
+    logger.info("starting listeners=%s log_dirs=%s", config.text("listeners"), ",".join(config.data_dirs))
     for warning in warnings:
         logger.warning(warning)
     from odradek.server.broker import run
@@ -109,6 +118,6 @@ def _print(text: str) -> int:
     return 0
 
 
-def _fail(line: str) -> NoReturn:
-    sys.stderr.write(f"odradek: {' '.join(line.split())}\n")
+def _fail(*lines: str) -> NoReturn:
+    sys.stderr.write("".join(f"odradek: {' '.join(line.split())}\n" for line in lines))
     raise SystemExit(EXIT_USAGE)

@@ -2,8 +2,10 @@
 
 from typing import Final
 
+from odradek.protocol.codec import MAX_TAGGED_FIELDS
 from odradek.protocol.messages import request_class
 from odradek.server.apis import APIS, advertised_first_version
+from odradek.server.large_messages import MAX_RESPONSE_BYTES
 
 CLIENTS: Final = (
     ("kafka-python", "3.0.12", "every codec, groups, idempotence, transactions, admin"),
@@ -28,8 +30,15 @@ Odradek presents itself as Apache Kafka 4.3. Every version listed is served whol
 
 ## APIs
 
-| key | API | versions | flexible from |
-|---|---|---|---|
+| key | API | versions | flexible from | most elements |
+|---|---|---|---|---|
+"""
+
+_LIMITS_NOTE: Final = f"""
+A request with more array elements than the last column allows, all its arrays together, closes the connection with a
+line in the log; so does one with more than {MAX_TAGGED_FIELDS:,} tagged fields in one place, and one whose response
+would exceed {MAX_RESPONSE_BYTES >> 20} MiB. Apache Kafka has no such limits, and runs out of memory. No client comes
+near them: a fetch of 200,000 partitions has at most 400,000 elements.
 """
 
 _PRODUCE_NOTE: Final = """
@@ -55,8 +64,8 @@ def markdown() -> str:
             versions += f" (advertised from {advertised_first_version(api)})"
         request = request_class(api.key)
         flexible = str(request.flexible_since) if request.flexible_since <= api.last_version else "none"
-        lines.append(f"| {api.key} | {api.name} | {versions} | {flexible} |\n")
-    lines.append(_PRODUCE_NOTE)
+        lines.append(f"| {api.key} | {api.name} | {versions} | {flexible} | {api.max_elements:,} |\n")
+    lines += [_LIMITS_NOTE, _PRODUCE_NOTE]
     lines += [f"| {name} | {version} | {what} |\n" for name, version, what in CLIENTS]
     return "".join(lines)
 

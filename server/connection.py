@@ -3,9 +3,12 @@
 As in Kafka, one request of a connection is in progress at a time, and the next is not begun before the socket has taken
 the response to the last. That gives the order that clients rely on and bounds the memory of a connection.
 
+A frame that arrives alone is begun at once if the scheduler allows it. All others go through the backlog: the
+connection waits in the scheduler's line, which calls `begin_next` once for each request.
+
 Whether the next request has to wait is never stored. It follows from what is pending: a request in progress, or a
-writer that is not idle. What ends either (the handler's Deferred, the writer's `on_drained`) only causes a look at the
-backlog, so that no order of events can leave a request behind.
+writer that is not idle. What ends either (the handler's Deferred, the writer's `on_drained`) only puts the connection
+in the line, so that no order of events can leave a request behind.
 """
 
 import logging
@@ -13,17 +16,26 @@ import struct
 from collections import deque
 from collections.abc import Generator, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
+from twisted.internet.task import SchedulerStopped
 from twisted.python.failure import Failure
 
-from odradek.protocol.codec import MALFORMED, SMALL_MESSAGE_BYTES, STEP_BYTES, LargeMessageError, Splice
+from odradek.protocol.codec import MALFORMED, SMALL_MESSAGE_BYTES, LargeMessageError, Splice
 from odradek.protocol.errors import ErrorCode, KafkaError
-from odradek.protocol.framing import SIZE_BYTES
+from odradek.protocol.framing import API_KEY_AT, NO_API_KEY, SIZE_BYTES
 from odradek.protocol.headers import PREFIX_BYTES, read_client_id, read_request_prefix
 from odradek.protocol.schema import Message
 from odradek.protocol.types import FileRegionLike
 from odradek.server.apis import PRODUCE_KEY, BoundApi, Dispatch
+from odradek.server.large_messages import (
+    EncodedResponse,
+    encode_in_steps,
+    refuse_malformed,
+    report_encoding_failure,
+    response_head,
+    run_first_steps,
+)
 from odradek.server.request import NO_RESPONSE, CloseConnection, EncodedBody, RequestContext
 
 if TYPE_CHECKING:
@@ -40,11 +52,10 @@ _pack_response_head: Final = struct.Struct(">ii").pack
 _pack_size_into: Final = struct.Struct(">i").pack_into
 _BACKLOG_LIMIT: Final = 16
 _BACKLOG_LIMIT_BYTES: Final = 1048576
-_CLIENT_ID_AT: Final = SIZE_BYTES + PREFIX_BYTES
-_FIRST_STEPS: Final = SMALL_MESSAGE_BYTES // STEP_BYTES
-MAX_RESPONSE_BYTES: Final = 1 << 28
-"""A larger response closes the connection: few clients would read it, and none can read 2 GiB."""
+_LARGE_FRAME_BYTES: Final = 122_880
+"""A request of this size takes a while: its response does not wait for those of other connections."""
 
+_CLIENT_ID_AT: Final = SIZE_BYTES + PREFIX_BYTES
 _NO_ID: Final = b"\0" * (2**15 + 1)
 """Longer than any client id, and so equal to none."""
 
@@ -73,10 +84,14 @@ class Connection:
     """The state of one connection, between the transport and the handlers.
 
     in_progress: the request that a handler has not answered yet
+    api_key, expected_s, is_in_line, level, sequence, is_cost_guessed: the scheduler's: API of the last request, and the
+        time that another is expected to take; whether `begin_next` is going to be called, the place in the line, and
+        whether that follows from costs on other connections
     """
 
     def __init__(self, transport: "KafkaTransport", dispatch: Dispatch, context: RequestContext) -> None:
         self._transport = transport
+        self._scheduler = transport.scheduler
         self._dispatch = dispatch
         self._bound = dispatch.bound
         self._services = dispatch.services
@@ -84,9 +99,15 @@ class Connection:
         self._produce_memo: ProduceMemo | None = None
         self.context = context
         self.in_progress: RequestInProgress | None = None
+        self.api_key = -1
+        self.expected_s = 0.0
+        self.is_in_line = False
+        self.is_cost_guessed = False
+        self.level = self.sequence = 0
         self._backlog: deque[bytes | memoryview] = deque()
         self._is_paused = False
         self._is_closed = False
+        self._has_input_ended = False
         self._refusal: str | None = None
 
     @property
@@ -94,39 +115,60 @@ class Connection:
         """The request that is begun next, if one has arrived."""
         return self._backlog[0] if self._backlog else None
 
-    def frame_received(self, frame: bytes) -> None:
-        """One frame that came alone, as most do; the backlog is for others."""
-        if self._backlog or self.in_progress is not None or not self._transport.writer.is_idle:
-            self.frames_received([frame])
-            return
-        try:
-            self._request(frame)
-        except Exception:
-            self._close_after_defect()
+    @property
+    def next_api_key(self) -> int:
+        """The API of the request that is begun next; -1 if there is none."""
+        if not self._backlog:
+            return -1
+        frame = self._backlog[0]
+        return frame[API_KEY_AT] if len(frame) > API_KEY_AT else NO_API_KEY
+
+    def frame_received(self, frame: bytes | memoryview) -> None:
+        """One frame that came alone, as most do."""
+        if (
+            self._scheduler.is_direct
+            and not self._backlog
+            and self.in_progress is None
+            and self._transport.writer.is_idle
+        ):
+            self._begin(frame)
+        else:
+            self.frames_received((frame,))
 
     def frames_received(self, frames: Sequence[bytes | memoryview]) -> None:
         """Frames in the order of arrival, each with its length prefix."""
         self._backlog.extend(frames)
-        self._begin_requests()
+        self._get_in_line()
         if not self._is_paused and self._has_enough_to_do():
             self._is_paused = True
             self._transport.pause_reading()
 
     def output_drained(self) -> None:
         """The socket has taken all responses."""
-        self._begin_requests()
+        self._get_in_line()
+
+    def input_ended(self) -> None:
+        """The client sends nothing more, but may read: close when everything is answered, as Kafka does."""
+        self._has_input_ended = True
+        self._get_in_line()
 
     def closing(self) -> None:
         """The connection is about to be closed: begin no further request. One in progress may still be answered."""
         self._backlog.clear()
         self._refusal = None
+        self._has_input_ended = False
 
     def connection_lost(self) -> None:
-        """The client is gone: drop its requests."""
+        """The client is gone: drop its requests, and all that would keep the transport and its buffers alive."""
         self._is_closed = True
         self._backlog.clear()
-        if self.in_progress is not None:
-            self.in_progress.deferred.cancel()
+        self._transport = _LOST
+        waiting, self.in_progress = self.in_progress, None
+        if waiting is not None:
+            try:
+                waiting.deferred.cancel()
+            except Exception:
+                logger.exception("a request could not be cancelled; please report it api=%s", waiting.api.name)
 
     def refuse(self, why: str) -> None:
         """Close because of what the client sent, with the one line an operator needs."""
@@ -138,7 +180,7 @@ class Connection:
     def refuse_in_turn(self, why: str) -> None:
         """Close because of what the client sent, once what it sent before is answered."""
         self._refusal = why
-        self._begin_requests()
+        self._get_in_line()
 
     def _close(self) -> None:
         self._is_closed = True
@@ -153,26 +195,58 @@ class Connection:
         )
         self._close()
 
-    def _has_to_wait(self) -> bool:
-        """Return whether the next request may not be begun yet."""
-        return self.in_progress is not None or not self._transport.writer.is_idle
+    def _get_in_line(self) -> None:
+        """Have the next request begun, or the connection closed, when its turn comes and nothing holds it back."""
+        if self._backlog or self._refusal is not None or self._has_input_ended:
+            self._scheduler.add(self)
 
-    def _begin_requests(self) -> None:
-        """Begin requests of the backlog until one of them makes the next wait. The only place that takes one."""
-        backlog = self._backlog
+    def begin_next(self) -> int:
+        """Begin the next request of the backlog, unless it has to wait. The only place that takes one.
+
+        Return the API of the one after it if that may be begun, else -1.
+        """
         try:
-            while backlog and not self._has_to_wait():
-                self._request(backlog.popleft())
+            if self.in_progress is not None or not self._transport.writer.is_idle or self._is_closed:
+                return -1
+            backlog = self._backlog
+            if backlog:
+                self._begin(backlog.popleft())
+                if self._is_closed:
+                    return -1
+                if self._is_paused and not self._has_enough_to_do():
+                    self._is_paused = False
+                    self._transport.resume_reading()
+                if self.in_progress is not None:
+                    return -1
+            if backlog:
+                frame = backlog[0]
+                return frame[API_KEY_AT] if len(frame) > API_KEY_AT else NO_API_KEY
+            self._end_if_asked()
         except Exception:
             self._close_after_defect()
-        if self._is_closed:
+        return -1
+
+    def _begin(self, frame: bytes | memoryview) -> None:
+        """Begin a request; whatever goes wrong ends here."""
+        try:
+            self._request(frame)
+            if len(frame) > _LARGE_FRAME_BYTES:
+                self._transport.writer.flush()
+        except Exception:
+            self._close_after_defect()
+        self._scheduler.account(self, frame)
+
+    def _end_if_asked(self) -> None:
+        """Nothing is left to begin: close if what the client sent asks for it."""
+        if not self._transport.writer.is_idle:
             return
         if self._refusal is not None:
-            if not self._has_to_wait():
-                self.refuse(self._refusal)
-        elif self._is_paused and not self._has_enough_to_do():
-            self._is_paused = False
-            self._transport.resume_reading()
+            self.refuse(self._refusal)
+        elif self._has_input_ended:
+            writer = self._transport.writer
+            writer.flush()
+            if writer.is_idle:
+                self._close()
 
     def _has_enough_to_do(self) -> bool:
         backlog = self._backlog
@@ -180,8 +254,6 @@ class Connection:
 
     def _request(self, frame: bytes | memoryview) -> None:
         """Decode one request, call its handler, and send the response if it is there already."""
-        if self._is_closed:
-            return
         unforeseen: Exception | None = None
         if self._produce_memo is not None:
             try:
@@ -211,7 +283,7 @@ class Connection:
                 request, position = api.decode(frame, position, end)
             else:
                 steps = api.decode_in_steps(frame, position)
-                decoded = _run_first(steps)
+                decoded = run_first_steps(steps)
                 if decoded is None:
                     self._decode_in_slices(api, correlation_id, frame, steps, unforeseen)
                     return
@@ -257,7 +329,7 @@ class Connection:
                 raise unforeseen
             return api.handle(self._services, self.context, waiting.request)
 
-        self._wait_for(waiting, decoding.addCallbacks(decoded, _refuse_malformed))
+        self._wait_for(waiting, decoding.addCallbacks(decoded, refuse_malformed))
 
     def _remember_produce(self, frame: bytes | memoryview, request: Any, response: Any) -> None:
         if self._produce_memo is None:
@@ -302,10 +374,10 @@ class Connection:
                 self._answer_failure(waiting.api, waiting.correlation_id, waiting.request, error)
             elif isinstance(outcome, bytearray):
                 self._transport.writer.send_one(outcome)
-            elif isinstance(outcome, _EncodedResponse):
+            elif isinstance(outcome, EncodedResponse):
                 self._send(*outcome)
             elif isinstance(outcome, EncodedBody):
-                out = _response_head(waiting.api, waiting.correlation_id)
+                out = response_head(waiting.api, waiting.correlation_id)
                 out += outcome.body
                 self._send(out, [])
             elif outcome is not NO_RESPONSE:
@@ -314,13 +386,16 @@ class Connection:
                     self._remember_produce(waiting.frame, waiting.request, outcome)
         except Exception:
             self._close_after_defect()
-        if self._backlog or self._refusal is not None:
-            # Not at once: the Deferred may have fired within another connection's append, which has to end first.
-            self._transport.next_turn(self._begin_requests)
+        # Not begun at once: the Deferred may have fired within another connection's append, which has to end first.
+        self._get_in_line()
 
     def _answer_failure(self, api: BoundApi, correlation_id: int, request: Any, error: BaseException) -> None:
         if isinstance(error, CloseConnection):
             self.refuse(str(error))
+            return
+        if isinstance(error, SchedulerStopped):
+            # The broker stops: nobody can tell how far the request came.
+            self._close()
             return
         if not isinstance(error, KafkaError):
             self._dispatch.count_unexpected(api.name)
@@ -336,17 +411,23 @@ class Connection:
             self._respond(api, correlation_id, response)
 
     def _respond(self, api: BoundApi, correlation_id: int, response: Message) -> None:
-        out = _response_head(api, correlation_id)
+        out = bytearray(_pack_response_head(0, correlation_id))
+        if api.flexible_response_header:
+            out.append(0)
         splices: list[Splice] = []
         try:
             api.encode(response, out, splices)
         except LargeMessageError:
-            encoding = self._services.slices.run(_encode_large(api, correlation_id, response))
+            encoding = self._services.slices.run(encode_in_steps(api, correlation_id, response))
             self._wait_for(RequestInProgress(api, correlation_id, None, encoding, None), encoding)
         except Exception:
-            self.refuse(_report_encoding_failure(api))
+            self.refuse(report_encoding_failure(api))
         else:
-            self._send(out, splices)
+            if splices:
+                self._send(out, splices)
+            else:
+                _pack_size_into(out, 0, len(out) - SIZE_BYTES)
+                self._transport.writer.send_one(out)
 
     def _send(self, out: bytearray, splices: list[Splice]) -> None:
         """Send an encoded response; its first bytes are overwritten with its size."""
@@ -370,51 +451,15 @@ class Connection:
         writer.send(pieces)
 
 
-def _run_first(steps: Generator[None, None, tuple[Any, int]]) -> tuple[Any, int] | None:
-    """Return what `steps` returns if it ends soon, as a request does that is large for the records in it."""
-    try:
-        for _ in range(_FIRST_STEPS):
-            next(steps)
-    except StopIteration as end:
-        decoded: tuple[Any, int] = end.value
-        return decoded
-    return None
+class _LostTransport:
+    """In place of the transport of a connection that is gone: takes nothing, and does nothing."""
+
+    def __init__(self) -> None:
+        self.writer = self
+        self.is_idle = False
+
+    def close(self) -> None:
+        """Nothing is left to close."""
 
 
-class _EncodedResponse(NamedTuple):
-    """A large response, as `Connection._send` takes it."""
-
-    out: bytearray
-    splices: list[Splice]
-
-
-def _response_head(api: BoundApi, correlation_id: int) -> bytearray:
-    out = bytearray(_pack_response_head(0, correlation_id))
-    if api.flexible_response_header:
-        out.append(0)
-    return out
-
-
-def _encode_large(api: BoundApi, correlation_id: int, response: Message) -> Generator[None, None, _EncodedResponse]:
-    encoded = _EncodedResponse(_response_head(api, correlation_id), [])
-    try:
-        for _ in api.encode_in_steps(response, *encoded):
-            if len(encoded.out) > MAX_RESPONSE_BYTES:
-                raise CloseConnection(f"the response to {api.name} is larger than {MAX_RESPONSE_BYTES} bytes")
-            yield
-    except CloseConnection:
-        raise
-    except Exception as error:
-        raise CloseConnection(_report_encoding_failure(api)) from error
-    return encoded
-
-
-def _report_encoding_failure(api: BoundApi) -> str:
-    logger.exception("a response could not be encoded; closing; please report it api=%s", api.name)
-    return "response could not be encoded"
-
-
-def _refuse_malformed(failure: Failure) -> Failure:
-    if not isinstance(failure.value, MALFORMED):
-        return failure
-    raise CloseConnection(f"malformed request: {failure.value}")
+_LOST: Final[Any] = _LostTransport()

@@ -48,13 +48,9 @@ class FetchPartition:
         self.high_watermark = -1
         self.log_start_offset = -1
 
-    def ask(self, other: "FetchPartition") -> None:
-        """Take over what a newer request asks."""
-        self.fetch_offset = other.fetch_offset
-        self.max_bytes = other.max_bytes
-        self.current_leader_epoch = other.current_leader_epoch
-        self.last_fetched_epoch = other.last_fetched_epoch
-        self.fetcher_log_start_offset = other.fetcher_log_start_offset
+    def is_news(self, high_watermark: int, log_start_offset: int) -> bool:
+        """Return whether the client was last told something else."""
+        return high_watermark != self.high_watermark or log_start_offset != self.log_start_offset
 
     def tell(self, high_watermark: int, log_start_offset: int, failed: bool) -> bool:
         """Note what the client is now told; whether any of it is news.
@@ -81,15 +77,19 @@ class FetchSession:
         self.partitions: OrderedDict[PartitionKey, FetchPartition] = OrderedDict()
 
     def update(self, asked: dict[PartitionKey, FetchPartition], forgotten: Iterable[PartitionKey]) -> None:
-        """Apply an incremental request."""
+        """Apply an incremental request.
+
+        What is asked anew is another object: a fetch of before, which may still wait, keeps what it asked for.
+        """
+        partitions = self.partitions
         for key, partition in asked.items():
-            known = self.partitions.get(key)
-            if known is None:
-                self.partitions[key] = partition
-            else:
-                known.ask(partition)
+            known = partitions.get(key)
+            if known is not None:
+                partition.high_watermark = known.high_watermark
+                partition.log_start_offset = known.log_start_offset
+            partitions[key] = partition
         for key in forgotten:
-            self.partitions.pop(key, None)
+            partitions.pop(key, None)
 
     def advance(self) -> None:
         """Expect the next epoch; after the last comes 1, as 0 means something else."""

@@ -8,6 +8,7 @@ comes to a partition while its sync is under way shares the next one (group comm
 the same time, one never twice at once. Nothing is held up on purpose.
 """
 
+import logging
 from typing import TYPE_CHECKING, Any
 
 from odradek.server.waits import Wait
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 
     from odradek.log.log_manager import LogManager
     from odradek.replication.partition import Partition
+
+logger = logging.getLogger(__name__)
 
 _Waiting = list["Deferred[bool]"]
 
@@ -59,17 +62,24 @@ class Flusher:
             self._answer(waiting, False)
             return
         self._under_way.add(partition)
-        self._logs.flush(log, lambda error: self._ended(partition, waiting, error is None))
+        try:
+            self._logs.flush(log, lambda error: self._ended(partition, waiting, error is None))
+        except Exception:
+            # Those of other partitions begin all the same, and this one's next.
+            logger.exception("a sync failed to begin; please report it partition=%r", partition)
+            self._ended(partition, waiting, False)
 
     def _ended(self, partition: "Partition", waiting: _Waiting, is_synced: bool) -> None:
         """Begin the next sync if others came meanwhile, then answer those who waited for this one."""
         self._under_way.discard(partition)
         if partition in self._next:
             self._begin(partition)
-        if is_synced:
-            partition.synced()
-        self._answer(waiting, is_synced)
+        try:
+            if is_synced:
+                partition.synced()
+        finally:
+            self._answer(waiting, is_synced)
 
     def _answer(self, waiting: _Waiting, is_synced: bool) -> None:
-        for deferred in waiting:
-            deferred.callback(is_synced)
+        while waiting:
+            waiting.pop(0).callback(is_synced)

@@ -7,13 +7,15 @@ id and three offsets are filled in. Whatever else happens (another shape, an err
 general way through `handlers/produce.py`, which is also what the tests compare with.
 
 A head holds for as long as its partition is led here: after that the append fails, and the general way finds out why.
-So it does with a transaction's first batch on a partition, which has to be verified.
+So it does with a transaction's first batch on a partition, which has to be verified. A head keeps its `Partition`,
+never the log: a retired partition has released it, so that the files of a deleted topic do not stay open.
 """
 
 import struct
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from odradek.log.validation import LongValidation
 from odradek.protocol.codec import MALFORMED, Buffer, encoder, read_varint_tail
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.framing import SIZE_BYTES
@@ -125,7 +127,8 @@ class ProduceMemo:
         if frame[_CODE] != self._code:
             return None
         for head_end in self._head_ends:
-            known = self._heads.get(bytes(frame[_HEAD_AT:head_end]))
+            head = bytes(frame[_HEAD_AT:head_end])
+            known = self._heads.get(head)
             if known is not None:
                 break
         else:
@@ -147,6 +150,10 @@ class ProduceMemo:
                 is_verified=False,
             )
         except KafkaError:
+            if not partition.is_leader:
+                del self._heads[head]
+            return None
+        except LongValidation:
             return None
         out = bytearray(known.response)
         out[_ANSWERED_ID] = frame[_CORRELATION_ID]
@@ -164,8 +171,8 @@ class ProduceMemo:
         )
         request = ProduceRequest(acks=acks, timeout_ms=known.timeout_ms, topic_data=[topic])
 
-        def failed(error: KafkaError) -> ProduceResponse | None:
-            return produce.produce_error(request, self._version, error)
+        def failed(error: KafkaError) -> ProduceResponse:
+            return produce.failed_after_append(known.topic, partition.index, info, error)
 
         def settled() -> bytearray | ProduceResponse | None:
             try:

@@ -1,89 +1,214 @@
-"""Requests that wait: for records to fetch, or for replicas to catch up. Each is completed exactly once.
+"""Purgatory: requests that wait for records, or for replicas to catch up. Each is completed exactly once.
 
-An operation is woken by the partitions it watches and by its timeout, whichever comes first. Waking asks it whether
-it can be completed now; the timeout does not ask.
+A `DelayedOperation` is retried when a partition that it watches has changed, and completed when its timeout expires.
+One append may wake a thousand operations: `CompletionQueue` retries some of them at once and the others in slices.
 """
 
-from collections.abc import Callable, Iterable
+import logging
+from collections import deque
+from collections.abc import Callable, Generator, Iterable
 from typing import TYPE_CHECKING, Any, Final
+
+from twisted.internet.defer import Deferred
+from twisted.internet.task import SchedulerStopped
+from twisted.python.failure import Failure
 
 from odradek.server.waits import Wait
 
 if TYPE_CHECKING:
-    from twisted.internet.defer import Deferred
-
     from odradek.replication.partition import Partition
+    from odradek.server.slices import Slices
+
+logger = logging.getLogger(__name__)
 
 _MOST_NAMED: Final = 3
+
+
+class PartitionWatch:
+    """A watcher of one partition, for an operation that may watch many."""
+
+    __slots__ = ("operation", "partition")
+
+    operation: "DelayedOperation"
+
+    def __init__(self, partition: "Partition") -> None:
+        self.partition = partition
+
+    def wake(self) -> None:
+        """The partition has changed: retry the operation."""
+        self.operation.changed[self] = None
+        self.operation.wake()
 
 
 class DelayedOperation:
     """One waiting request.
 
-    `try_complete` returns the response, or None to go on waiting. `on_timeout` returns the response that the time
-    running out forces. The answer comes through `deferred`; cancelling that (the client is gone) drops the operation.
+    `try_complete` returns the response, a Deferred of it where making it takes several slices, or None to go on
+    waiting. `on_timeout` returns one of the first two. The response comes through `deferred`; cancelling that (the
+    client is gone) drops the operation. With a `queue`, many operations that are woken together are retried in slices.
+
+    changed: the watches that were woken since the last `take_changed`
     """
 
-    __slots__ = ("_on_timeout", "_timer", "_try_complete", "_watching", "deferred")
+    __slots__ = (
+        "_completion", "_is_checking", "_is_expired", "_is_queued", "_is_woken", "_on_timeout", "_queue", "_timer",
+        "_try_complete", "_watching", "changed", "deferred",
+    )  # fmt: skip
 
-    def __init__(self, try_complete: Callable[[], Any | None], on_timeout: Callable[[], Any]) -> None:
+    def __init__(
+        self,
+        try_complete: Callable[[], Any | None],
+        on_timeout: Callable[[], Any],
+        queue: "CompletionQueue | None" = None,
+    ) -> None:
         self.deferred: Deferred[Any] = Wait(self._describe, self._cancelled)
+        self.changed: dict[PartitionWatch, None] = {}
         self._try_complete = try_complete
         self._on_timeout = on_timeout
-        self._watching: list[Partition] = []
+        self._queue = queue
+        self._watching: list[PartitionWatch] = []
         self._timer: Any = None
+        self._completion: Deferred[Any] | None = None
+        self._is_checking = self._is_expired = self._is_queued = self._is_woken = False
 
     def wait(self, clock: Any, timeout_ms: int, partitions: "Iterable[Partition]") -> "Deferred[Any]":
-        """Begin to wait, at most `timeout_ms`; what is not positive ends in the next reactor turn."""
+        """Watch `partitions` for at most `timeout_ms`. A timeout <= 0 expires in the next reactor iteration."""
         for partition in partitions:
-            partition.watchers[self] = None
-            self._watching.append(partition)
+            self.watch(PartitionWatch(partition))
+        return self.begin(clock, timeout_ms)
+
+    def watch(self, watch: PartitionWatch) -> None:
+        """Watch a partition."""
+        watch.operation = self
+        watch.partition.watchers[watch] = None
+        self._watching.append(watch)
+
+    def begin(self, clock: Any, timeout_ms: int) -> "Deferred[Any]":
+        """Wait for at most `timeout_ms`. What is watched already may have changed; `wake` to retry because of that."""
         self._timer = clock.callLater(max(0, timeout_ms) / 1000, self._timed_out)
         return self.deferred
 
+    def take_changed(self) -> Iterable[PartitionWatch]:
+        """Return `changed`, and begin anew."""
+        changed, self.changed = self.changed, {}
+        return changed
+
     def wake(self) -> None:
-        """Something changed; complete if that was what was missing."""
-        if self.deferred.called:
+        """Retry, because a watched partition changed."""
+        if self._timer is None and not self._is_expired:
+            # Not begun, or over.
             return
-        response, error = None, None
-        try:
-            response = self._try_complete()
-        except Exception as failure:
-            error = failure
-        # To look may be to find a disk broken, which wakes whoever watches it, this operation included.
-        if self.deferred.called or (response is None and error is None):
+        if self._queue is None:
+            self.check()
+        elif not self._is_queued:
+            self._is_queued = True
+            self._queue.add(self)
+
+    def check(self) -> None:
+        """Retry now, or complete if the timeout has expired.
+
+        `try_complete` may discover a disk failure, which wakes all watchers of the partition, including this operation:
+        it is retried afterwards, not within.
+        """
+        self._is_queued = False
+        self._is_woken = True
+        if self._is_checking:
             return
-        self._finish()
-        if error is None:
-            self.deferred.callback(response)
-        else:
+        self._is_checking = True
+        outcome, error = None, None
+        while self._is_woken and not self._is_over:
+            self._is_woken = False
+            outcome, error = None, None
+            try:
+                outcome = self._on_timeout() if self._is_expired else self._try_complete()
+            except Exception as failure:
+                error = failure
+            if isinstance(outcome, Deferred):
+                break
+        self._is_checking = False
+        if self._is_over or (outcome is None and error is None):
+            return
+        self.drop()
+        if error is not None:
             self.deferred.errback(error)
+        elif isinstance(outcome, Deferred):
+            self._completion = outcome
+            outcome.chainDeferred(self.deferred)
+        else:
+            self.deferred.callback(outcome)
+
+    @property
+    def _is_over(self) -> bool:
+        return self.deferred.called or self._completion is not None
 
     def _timed_out(self) -> None:
         self._timer = None
-        if self.deferred.called:
-            return
-        self._finish()
-        try:
-            response = self._on_timeout()
-        except Exception as error:
-            self.deferred.errback(error)
-            return
-        self.deferred.callback(response)
+        self._is_expired = True
+        self.wake()
 
     def _describe(self) -> str:
-        names = [f"{partition.topic}-{partition.index}" for partition in self._watching[:_MOST_NAMED]]
+        names = [f"{watch.partition.topic}-{watch.partition.index}" for watch in self._watching[:_MOST_NAMED]]
         more = len(self._watching) - len(names)
         return f"purgatory: {', '.join(names)}{f' and {more} more' if more else ''}"
 
     def _cancelled(self, deferred: "Deferred[Any]") -> None:
-        self._finish()
+        self.drop()
+        if self._completion is not None:
+            self._completion.cancel()
 
-    def _finish(self) -> None:
-        """Leave every list that could wake this again."""
-        for partition in self._watching:
-            partition.watchers.pop(self, None)
+    def drop(self) -> None:
+        """Leave every list that could wake this again, and everything that refers back to it."""
+        for watch in self._watching:
+            watch.partition.watchers.pop(watch, None)
         self._watching.clear()
+        self.changed.clear()
         if self._timer is not None and self._timer.active():
             self._timer.cancel()
         self._timer = None
+        self._is_expired = False
+        self._try_complete = self._on_timeout = _drop_nothing
+
+
+def _drop_nothing() -> None:
+    """In place of what is never called again."""
+
+
+def _expect_stop(failure: Failure) -> Failure | None:
+    return None if isinstance(failure.value, SchedulerStopped) else failure
+
+
+class CompletionQueue:
+    """Retries operations in the order in which they were woken: at once while there is time, else in slices."""
+
+    def __init__(self, slices: "Slices") -> None:
+        self._slices = slices
+        self._operations: deque[DelayedOperation] = deque()
+        self._is_running = False
+
+    def add(self, operation: DelayedOperation) -> None:
+        """Retry an operation. What it wakes in turn is retried after it, not within."""
+        self._operations.append(operation)
+        if self._is_running:
+            return
+        self._is_running = True
+        is_over = self._slices.begin()
+        while is_over is not None and self._operations:
+            self._retry_next()
+            if is_over():
+                break
+        if self._operations:
+            self._slices.run(self._steps()).addErrback(_expect_stop)
+        else:
+            self._is_running = False
+
+    def _steps(self) -> Generator[None, None, None]:
+        while self._operations:
+            self._retry_next()
+            yield
+        self._is_running = False
+
+    def _retry_next(self) -> None:
+        try:
+            self._operations.popleft().check()
+        except Exception:
+            logger.exception("a waiting request failed; please report it")

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from odradek.server.group_coordinators import GroupCoordinatorRuntime
     from odradek.server.image_cache import ImageCache
     from odradek.server.marker_sender import MarkerSender
+    from odradek.server.purgatory import CompletionQueue
+    from odradek.server.record_work import RecordWork
     from odradek.server.request import EncodedBody
     from odradek.server.slices import Slices
     from odradek.server.transaction_coordinators import TransactionCoordinatorRuntime
@@ -81,21 +83,29 @@ class Services:
         self.logs: LogManager
         self.metadata: ClusterMetadata
         self.producer_ids: ProducerIdManager
+        self.record_work: RecordWork
         self.replicas: ReplicaManager
+
+    @cached_property
+    def completions(self) -> "CompletionQueue":
+        """Retries requests that wait in the purgatory."""
+        from odradek.server.purgatory import CompletionQueue
+
+        return CompletionQueue(self.slices)
 
     @cached_property
     def topics(self) -> "TopicAdmin":
         """Creates, grows and deletes topics."""
         from odradek.replication.topic_admin import TopicAdmin
 
-        return TopicAdmin(self.controller, self.configs, self.random_source)
+        return TopicAdmin(self.controller, self.configs, self.random_source, self.replicas.applied)
 
     @cached_property
     def config_admin(self) -> "ConfigAdmin":
         """Changes configurations."""
         from odradek.replication.config_admin import ConfigAdmin
 
-        return ConfigAdmin(self.controller, self.configs)
+        return ConfigAdmin(self.controller, self.configs, self.pause)
 
     @cached_property
     def config_describer(self) -> "ConfigDescriber":
@@ -219,6 +229,12 @@ class Services:
         if broker is None or endpoint is None:
             return None
         return LeaderNode(broker.broker_id, partition.leader_epoch, endpoint.host, endpoint.port, broker.rack)
+
+    def pause(self) -> "Deferred[None]":
+        """Return a Deferred that fires in the next reactor iteration."""
+        from twisted.internet.task import deferLater
+
+        return deferLater(self.reactor, 0)
 
     def create_internal_topic(self, name: str) -> "Deferred[Any]":
         """Create a topic the broker needs for itself; one that is there, or cannot be made now, is no error here."""

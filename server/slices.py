@@ -11,6 +11,8 @@ from twisted.internet.task import Cooperator, TaskStopped
 from twisted.python.failure import Failure
 
 T = TypeVar("T")
+Work = Generator[Deferred[Any] | None, None, T]
+"""Long work. A step yields None, or a Deferred that the next step has to wait for."""
 
 SLICE_S: Final = 0.002
 """Length of a slice. A step of the work should take far less: a slice ends after the step that exceeds it."""
@@ -37,26 +39,38 @@ class Slices:
         self._renewal: Any = None
         self._cooperator = Cooperator(self._measure, lambda tick: clock.callLater(0, tick))
 
-    def run(self, work: Generator[None, None, T]) -> Deferred[T]:
+    def run(self, work: Work[T]) -> Deferred[T]:
         """Run `work` to its end, and return a Deferred of its return value.
 
-        It begins at once with what is left of the slice: short work costs no reactor iteration. Cancelling the Deferred
-        closes the generator. Work that is left at `stop` ends with `SchedulerStopped`.
+        It begins at once with what is left of the slice: short work costs no reactor iteration. A step that yields a
+        Deferred is followed by the next when that has fired. Cancelling the Deferred closes the generator. Work that is
+        left at `stop` ends with `SchedulerStopped`.
         """
-        if 0 < self._slice_s <= self._used_s:
-            return self._continue(work)
-        is_over = self._measure()
+        is_over = self.begin()
+        if is_over is None:
+            return self.run_later(work)
         try:
-            next(work)
-            while not is_over():
-                next(work)
+            while True:
+                waited_for = next(work)
+                is_used_up = is_over()
+                if waited_for is not None:
+                    return self.run_later(work, waited_for)
+                if is_used_up:
+                    break
         except StopIteration as end:
             is_over()
             return succeed(end.value)
         except Exception as error:
             is_over()
             return fail(error)
-        return self._continue(work)
+        return self.run_later(work)
+
+    def begin(self) -> Callable[[], bool] | None:
+        """Begin work at once; None if the slice is used up.
+
+        What is returned is to be called after each step: it counts the time, and returns whether the slice is over.
+        """
+        return None if 0 < self._slice_s <= self._used_s else self._measure()
 
     def stop(self) -> None:
         """Run no further step."""
@@ -65,10 +79,13 @@ class Slices:
             self._renewal.cancel()
             self._renewal = None
 
-    def _continue(self, work: Generator[None, None, T]) -> Deferred[T]:
+    def run_later(self, work: Work[T], waited_for: Deferred[Any] | None = None) -> Deferred[T]:
+        """As `run`, from the next reactor iteration on, or after `waited_for`."""
         returned: list[T] = []
 
-        def steps() -> Generator[None, None, None]:
+        def steps() -> Work[None]:
+            if waited_for is not None:
+                yield waited_for
             returned.append((yield from work))
 
         task = self._cooperator.cooperate(steps())

@@ -56,6 +56,9 @@ class StallWatch:
         """Report what has been pending for too long. `has_sent`: the socket took bytes since the last look."""
         request, writer = transport.connection.in_progress, transport.writer
         subject = request or (transport.connection.next_frame if writer.is_idle else writer)
+        if transport.connection.is_in_line:
+            # Others are served before it, which is no stall.
+            subject = None
         if subject is None or subject is not self._subject or (subject is writer and has_sent):
             self._subject, self._since_s, self._is_reported = subject, now_s, False
             return

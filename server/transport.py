@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
 
-from twisted.internet.interfaces import IAddress, IPullProducer
+from twisted.internet.interfaces import IAddress, IHalfCloseableProtocol, IPullProducer
 from twisted.internet.protocol import Factory, Protocol, connectionDone
 from twisted.python.failure import Failure
 from zope.interface import implementer
@@ -19,6 +19,7 @@ from odradek.log.filesystem import File
 from odradek.protocol.framing import FrameError, FrameSplitter
 from odradek.server.connection import Connection, Piece
 from odradek.server.connections import ConnectionRegistry
+from odradek.server.scheduler import RequestScheduler
 from odradek.server.turn import Turn
 
 logger = logging.getLogger(__name__)
@@ -46,9 +47,9 @@ first is sent; with it, the request behind the one whose response the socket doe
 class SocketWriter:
     """Sends pieces, bytes and file regions, in order.
 
-    Small responses wait for the end of the reactor iteration; without a `turn` they leave at once. While the socket
-    does not take everything the writer is registered as the transport's pull producer, so Twisted's own write buffer
-    stays empty and nothing but this object writes to the socket.
+    Small responses wait for the end of the reactor iteration (`turn`). While the socket does not take everything the
+    writer is registered as the transport's pull producer, so Twisted's own write buffer stays empty and nothing but
+    this object writes to the socket.
 
     Whether a connection has to wait is never signalled: it reads `is_idle`. `on_drained` only ends a wait. It is called
     for a write event of the reactor, when the queue has become empty, never from within `send_one`, `send` or `flush`.
@@ -56,7 +57,7 @@ class SocketWriter:
     has_progressed: set whenever the socket takes bytes; `ConnectionRegistry` resets it
     """
 
-    def __init__(self, transport: Any, turn: Turn | None, send_file: SendFile, on_drained: Callable[[], None]) -> None:
+    def __init__(self, transport: Any, turn: Turn, send_file: SendFile, on_drained: Callable[[], None]) -> None:
         self.has_progressed = False
         self._transport = transport
         self._turn = turn
@@ -95,10 +96,7 @@ class SocketWriter:
                 self.flush()
         else:
             self._pending = data
-            if self._turn is None:
-                self.flush()
-            else:
-                self._turn.add(self)
+            self._turn.add(self)
 
     def flush(self) -> None:
         """Send what waits for the end of the iteration."""
@@ -208,8 +206,12 @@ class SocketWriter:
         self.abort()
 
 
+@implementer(IHalfCloseableProtocol)
 class KafkaTransport(Protocol):
-    """One client connection on a plaintext listener."""
+    """One client connection on a plaintext listener.
+
+    scheduler: the reactor's
+    """
 
     def __init__(
         self,
@@ -223,16 +225,20 @@ class KafkaTransport(Protocol):
         self._splitter = FrameSplitter(max_frame_bytes)
         self._read_bytes = READ_BYTES
         self._closing = False
+        self._has_input_ended = False
         self._registry = registry
         self._has_received = True
 
     def connectionMade(self) -> None:
         transport: Any = self.transport
         transport.setTcpNoDelay(True)
+        transport.setTcpKeepAlive(True)
         transport.bufferSize = READ_BYTES
+        self.scheduler: RequestScheduler = transport.reactor.scheduler
         self.connection = self._make_connection(self)
-        turn = getattr(transport.reactor, "turn", None)
-        self.writer = SocketWriter(transport, turn, self._send_file, self.connection.output_drained)
+        self.writer = SocketWriter(
+            transport, transport.reactor.turn, self._send_file, self.connection.output_drained
+        )
         self._registry.add(self)
 
     def dataReceived(self, data: bytes) -> None:
@@ -252,15 +258,25 @@ class KafkaTransport(Protocol):
         read_bytes = LARGE_READ_BYTES if self._splitter.missing_bytes > _MUCH_BYTES else READ_BYTES
         if read_bytes != self._read_bytes:
             self._set_read_size(read_bytes)
-        if frames:
+        if len(frames) == 1:
+            self.connection.frame_received(frames[0])
+        elif frames:
             self.connection.frames_received(frames)
-            if len(frames[-1]) > READ_BYTES:
-                # One of this size takes a while; those before it should not wait for the next.
-                self.writer.flush()
+
+    def readConnectionLost(self) -> None:
+        """Twisted: the client has closed its side. Whether it still reads cannot be seen, and is assumed."""
+        self._has_input_ended = True
+        self._splitter.clear()
+        self.connection.input_ended()
+
+    def writeConnectionLost(self) -> None:
+        """Twisted: never called, as this side is never closed alone."""
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
+        """Drop everything: without references in a circle it is freed at once, buffers included."""
         self._closing = True
         self._registry.remove(self)
+        self._splitter.clear()
         self.writer.close()
         self.connection.connection_lost()
 
@@ -281,11 +297,6 @@ class KafkaTransport(Protocol):
         else:
             transport.abortConnection()
 
-    def next_turn(self, work: Callable[[], None]) -> None:
-        """Call `work` in the next reactor iteration."""
-        transport: Any = self.transport
-        transport.reactor.callLater(0, work)
-
     def pause_reading(self) -> None:
         """Read nothing until `resume_reading`."""
         transport: Any = self.transport
@@ -294,7 +305,7 @@ class KafkaTransport(Protocol):
     def resume_reading(self) -> None:
         """The opposite of `pause_reading`."""
         transport: Any = self.transport
-        if not self._closing and transport.connected:
+        if not self._closing and not self._has_input_ended and transport.connected:
             transport.startReading()
 
     def _set_read_size(self, size_bytes: int) -> None:

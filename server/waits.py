@@ -1,14 +1,21 @@
 """Deferreds that tell what they wait for, so that a request without a response can be explained."""
 
+import logging
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
-from twisted.internet.defer import Deferred, FirstError, gatherResults
+from twisted.internet.defer import CancelledError, Deferred, FirstError, gatherResults
+from twisted.internet.task import SchedulerStopped
 from twisted.python.failure import Failure
+
+from odradek.protocol.errors import KafkaError
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
 UNNAMED = "its handler"
+_EXPECTED = (KafkaError, CancelledError, SchedulerStopped)
 
 
 class Wait(Deferred[T]):
@@ -47,9 +54,19 @@ def carry_through(work: Coroutine[Any, Any, T]) -> Deferred[T]:
 
     A change that the metadata store has must reach the image too, although the client that asked for it is gone.
     """
-    begun = Deferred.fromCoroutine(work)
+    return shield(Deferred.fromCoroutine(work))
+
+
+def shield(begun: Deferred[T]) -> Deferred[T]:
+    """Return a Deferred of the result of work that has begun, the cancellation of which does not stop the work."""
     outcome: Wait[T] = Wait(lambda: describe_wait(begun))
-    begun.chainDeferred(outcome)
+
+    def report_unheard(failure: Failure) -> Failure:
+        if outcome.called and not isinstance(failure.value, _EXPECTED):
+            logger.error("the request of a client that is gone failed; please report it", exc_info=failure.value)
+        return failure
+
+    begun.addErrback(report_unheard).chainDeferred(outcome)
     return outcome
 
 

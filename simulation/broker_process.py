@@ -16,6 +16,7 @@ from odradek.log.filesystem import File, SimulatedCrash
 from odradek.replication.metadata_store import MetadataStore
 from odradek.server.broker import Broker, BrokerStartError
 from odradek.server.config import BrokerConfig
+from odradek.server.scheduler import RequestScheduler
 from odradek.server.surroundings import Surroundings
 from odradek.server.turn import Turn
 from odradek.simulation.clock import Call
@@ -33,11 +34,15 @@ class ProcessReactor:
     running = True
 
     def __init__(self, world: "World", process: "BrokerProcess", random: Random) -> None:
-        self.turn = Turn()
-        self.is_alive = True
         self._world = world
         self._process = process
         self._random = random
+        self.is_alive = True
+        self.turn = Turn()
+        # Every request has an iteration of its own, between which others act.
+        self.scheduler = RequestScheduler(
+            self.seconds, self.turn, wake=lambda: self.callLater(0, self.scheduler.serve), iteration_s=0.0
+        )
 
     def seconds(self) -> float:
         """IReactorTime."""
@@ -64,6 +69,8 @@ class ProcessReactor:
         world = self._world
         world.depth += 1
         try:
+            if world.depth == 1:
+                self.scheduler.begin_iteration(self.seconds())
             function(*args, **kwargs)
             if world.depth == 1 and self.is_alive:
                 self.turn.flush()

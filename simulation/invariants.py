@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from odradek.server.purgatory import DelayedOperation
+from odradek.server.purgatory import PartitionWatch
 
 if TYPE_CHECKING:
     from odradek.server.broker import Broker
@@ -13,7 +13,7 @@ def left_waiting(broker: "Broker") -> Iterator[str]:
     """Says which requests wait although all clients are gone, and longer than any may."""
     for partition in broker.services.replicas:
         for watcher in partition.watchers:
-            if isinstance(watcher, DelayedOperation):
+            if isinstance(watcher, PartitionWatch):
                 yield f"a request waits for {partition!r} and is never answered"
 
 

@@ -199,6 +199,9 @@ class BrokerTransport:
     def setTcpNoDelay(self, enabled: bool) -> None:  # noqa: N802
         pass
 
+    def setTcpKeepAlive(self, enabled: bool) -> None:  # noqa: N802
+        pass
+
     def loseConnection(self) -> None:  # noqa: N802
         self._is_closing = True
         self._finish_if_idle()
@@ -237,8 +240,15 @@ class BrokerTransport:
         if self.connected and not self._is_closing:
             self.protocol.dataReceived(data)
 
+    def input_ended(self, is_broken: bool) -> None:
+        """The end from the client, which closes its side or has lost the connection."""
+        if is_broken:
+            self.lost(True)
+        elif self.connected:
+            self.protocol.readConnectionLost()
+
     def lost(self, is_broken: bool) -> None:
-        """The end from the client, or what follows from an abort."""
+        """The end of the connection."""
         if not self.connected:
             return
         self.connected = False
@@ -404,7 +414,7 @@ class Network:
 
         def broker_side_ended(is_broken: bool) -> None:
             if link.broker_end is not None:
-                link.reactor.run(link.broker_end.lost, is_broken)
+                link.reactor.run(link.broker_end.input_ended, is_broken)
 
         link.to_broker = Pipe(self, to_broker, broker_side_ended)
         link.to_client = Pipe(self, stream.received, stream.ended)

@@ -206,9 +206,9 @@ def _failed_syncs_count(old: Any) -> Any:
 def _stated_timestamps_count(old: Any) -> Any:
     """The largest timestamp of a batch is the one that its header states."""
 
-    def check_batch_records(header: Any, *arguments: Any) -> tuple[int, bool]:
-        _, is_numbered = old(header, *arguments)
-        return header.max_timestamp, is_numbered
+    def check_batch_records(header: Any, *arguments: Any) -> tuple[int, bool, int]:
+        _, is_numbered, size_bytes = old(header, *arguments)
+        return header.max_timestamp, is_numbered, size_bytes
 
     return check_batch_records
 

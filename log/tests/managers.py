@@ -31,7 +31,7 @@ def make_manager(
 
 def set_monotonic(manager: LogManager, now_ms: int) -> None:
     """Let the manager's monotonic clock stand at `now_ms`."""
-    manager._monotonic = manager.cleaner._monotonic = lambda: now_ms / 1000
+    manager._monotonic = manager.cleaner._monotonic = manager.schedule._monotonic = lambda: now_ms / 1000
 
 
 def known(ids: dict[str, bytes], partition_count: int = 100, *, are_complete: bool = False) -> KnownPartitions:

@@ -2,9 +2,12 @@
 
 from odradek.log.config import LogConfig
 from odradek.log.filesystem import MemoryFileSystem
+from odradek.log.long_validation import check_in_steps
 from odradek.log.partition_log import PartitionLog
 from odradek.log.recovery import open_partition_log
+from odradek.log.validation import LongValidation
 from odradek.protocol.records import Codec, build_batch, iter_batches, iter_records, read_header, rebuild_batch
+from odradek.protocol.streaming import run_steps
 
 NOW_MS = 1_700_000_000_000
 LOG_DIRECTORY = "/data"
@@ -48,7 +51,11 @@ def open_log(fs=None, cfg=None, *, directory=DIRECTORY, is_clean=True, now_ms=NO
 def append(log, *args, leader_epoch=0, now_ms=NOW_MS, **keywords):
     """Append a batch as a leader and let the high watermark follow."""
     data = args[0] if args and isinstance(args[0], memoryview) else batch(*args, **keywords)
-    info = log.append_as_leader(data, leader_epoch=leader_epoch, now_ms=now_ms)
+    try:
+        info = log.append_as_leader(data, leader_epoch=leader_epoch, now_ms=now_ms)
+    except LongValidation as long:
+        checked = run_steps(check_in_steps(long.batch, long.config, now_ms))
+        info = log.append_as_leader(data, leader_epoch=leader_epoch, now_ms=now_ms, checked=checked)
     log.update_high_watermark(log.log_end_offset)
     return info
 

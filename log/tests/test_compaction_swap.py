@@ -8,6 +8,7 @@ from odradek.log.filesystem import MemoryFileSystem
 from odradek.log.partition_log import PartitionLog
 from odradek.log.tests.cleaning import T0, clean, make_log, open_manager, put, records, roll
 from odradek.log.tests.threads import Threads
+from odradek.protocol.streaming import run_steps
 
 TIMES = pytest.mark.parametrize("timestamp", [T0, -1])
 CONFIG = {"cleanup.policy": "compact,delete", "retention.ms": "-1"}
@@ -83,5 +84,25 @@ def assert_readable(log: PartitionLog) -> None:
     assert len(records(log)) == 20
     for offset in range(20):
         assert log.read(offset, 1, upper_offset=20, at_least_one=True) is not None
-    log.offset_for_timestamp(T0)
-    log.offset_of_max_timestamp()
+    run_steps(log.offset_for_timestamp(T0))
+    run_steps(log.offset_of_max_timestamp())
+
+
+@pytest.mark.parametrize("pieces", range(1, 9))
+def test_nothing_is_renamed_after_the_stop(pieces: int) -> None:
+    """The log directory may be another broker's by then; its start finishes what was begun."""
+    fs, threads = MemoryFileSystem(now_ms=T0), Threads()
+    manager, log = make_log(fs, run_in_thread=threads)
+    threads.run()
+    for number in range(40):
+        put(log, (b"%d" % number, b"v"))
+        roll(log)
+    manager.cleaner.step(T0)
+    threads.run(pieces)
+    manager.close(T0)
+    renames = fs._counts.get("rename", 0)
+    threads.run()
+    assert fs._counts.get("rename", 0) == renames
+    found = open_manager(fs).get("t", 0)
+    assert found is not None
+    assert [offset for offset, _, _ in records(found)] == list(range(40))

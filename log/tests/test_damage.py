@@ -19,6 +19,7 @@ from odradek.log.tests.support import DIRECTORY, NOW_MS, append, config, idempot
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.record_batch import crc_is_valid
 from odradek.protocol.records import ControlType, build_batch, build_control_batch, iter_records
+from odradek.protocol.streaming import run_steps
 
 SMALL = config(segment_index_bytes=600, internal_segment_bytes=500, index_interval_bytes=0)
 COUNT = 40
@@ -310,7 +311,7 @@ def check_all(life, log, expected):
         region = log.read(offset, 1, upper_offset=log.log_end_offset, at_least_one=True)
         assert value in region.read()
     for offset, number in numbers.items():
-        found = log.offset_for_timestamp(NOW_MS + number)
+        found = run_steps(log.offset_for_timestamp(NOW_MS + number))
         assert found.offset == (0 if number == 0 else offset)
     assert log.leader_epochs.entries == [
         (epoch, max(first, log.log_start_offset)) for epoch, first in life.epochs if first < log.log_end_offset

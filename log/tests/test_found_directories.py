@@ -146,7 +146,7 @@ def test_a_long_list_is_cut_short(caplog: pytest.LogCaptureFixture) -> None:
 
 @pytest.mark.parametrize(("ids", "end_offset"), [({}, 9), ({"t": NEW_ID}, 3)], ids=["to adopt", "not compacted"])
 def test_a_hole_in_a_log_to_adopt_may_be_compaction_s(ids: dict[str, bytes], end_offset: int) -> None:
-    """A broker killed between the replacement of segments and the checkpoint of what is compacted, without its store."""
+    """A broker was killed before the checkpoint of a finished compaction, and lost its store."""
     fs = MemoryFileSystem()
     manager = make_manager(fs, ["/data/a"], {"cleanup.policy": "compact", "internal.segment.bytes": "300"})
     manager.open(0)

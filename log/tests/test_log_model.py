@@ -12,6 +12,7 @@ from odradek.log.partition_log import Origin
 from odradek.log.tests.support import NOW_MS, batch, config, open_log, read_all
 from odradek.protocol.errors import KafkaError
 from odradek.protocol.records import Codec
+from odradek.protocol.streaming import run_steps
 
 
 class LogAgainstList(RuleBasedStateMachine):
@@ -174,10 +175,10 @@ class LogAgainstList(RuleBasedStateMachine):
             assert read_all(self.log, offset)[0] == (offset, self.records[offset])
         latest = max(self.times[offset] for offset in self.records)
         wanted = self.times[next(iter(self.records))]
-        found = self.log.offset_for_timestamp(wanted)
+        found = run_steps(self.log.offset_for_timestamp(wanted))
         expected = min(offset for offset in self.records if self.times[offset] >= wanted)
         assert found is not None and found.offset == expected
-        assert self.log.offset_for_timestamp(latest + 1) is None
+        assert run_steps(self.log.offset_for_timestamp(latest + 1)) is None
 
 
 

@@ -23,6 +23,7 @@ from odradek.log.tests.support import (
     read_all,
 )
 from odradek.protocol.records import ControlType, build_control_batch
+from odradek.protocol.streaming import run_steps
 
 SMALL = config(segment_index_bytes=600, internal_segment_bytes=500, index_interval_bytes=0)
 
@@ -177,7 +178,7 @@ def test_an_index_that_was_made_ready_for_appends_and_never_cut_is_built_anew(ki
     found = log.segments[-2]
     assert found.base_offset == before.base_offset
     assert {INDEX_SUFFIX: found.offset_index.entries(), TIME_INDEX_SUFFIX: found.time_index.entries()} == entries
-    assert log.offset_for_timestamp(NOW_MS + active.base_offset - 1).offset == active.base_offset - 1
+    assert run_steps(log.offset_for_timestamp(NOW_MS + active.base_offset - 1)).offset == active.base_offset - 1
 
 
 def test_a_segment_without_index_behind_a_damaged_one_goes_with_it():
@@ -282,7 +283,7 @@ def test_missing_files_are_made_again(lost):
     assert [offset for offset, _ in read_all(log)] == list(range(12))
     assert log.producer_state.producers[7].last_sequence == 11
     if lost != ".timeindex":
-        assert log.offset_for_timestamp(NOW_MS + 7).offset == 7
+        assert run_steps(log.offset_for_timestamp(NOW_MS + 7)).offset == 7
 
 
 def test_end_before_the_checkpointed_start_starts_over():

@@ -5,7 +5,7 @@ import pytest
 from odradek.log.background import run_inline
 from odradek.log.filesystem import MemoryFileSystem
 from odradek.log.partition_log import PartitionLog
-from odradek.log.segment_age import read_largest_timestamp
+from odradek.log.segment_age import AgeVerifier, read_largest_timestamp
 from odradek.log.tests.managers import TOPIC_ID, opened, run_until
 from odradek.log.tests.support import NOW_MS, append, batch, config, open_log
 from odradek.log.tests.threads import Threads
@@ -142,3 +142,20 @@ def test_a_log_that_was_deleted_while_it_waited_to_be_read_is_left_alone() -> No
     assert not fs.exists(log.directory)
     run_inline(*reading)
     assert manager.online_directories == ["/data/a"]
+
+
+def test_a_segment_whose_retention_fails_does_not_hold_up_the_next() -> None:
+    """A defect, but one that would end retention by the age of records for as long as the broker runs."""
+    fs, threads, seen = stored(NOW_MS - 9 * DAY, NOW_MS - 9 * DAY, NOW_MS, Codec.NONE), Threads(), []
+
+    def retry(log: object, now_ms: int) -> None:
+        seen.append(log)
+        raise RuntimeError("a defect")
+
+    log = opened(fs, ["/data/a"], {"retention.ms": str(DAY)}, now_ms=NOW_MS).get("topic", 0)
+    assert log is not None
+    verifier = AgeVerifier(threads, retry)
+    for segment in log.segments[:2]:
+        verifier.add(log, segment, NOW_MS)
+    threads.run()
+    assert len(seen) == 2

@@ -5,6 +5,7 @@ import pytest
 from odradek.log.tests.support import NOW_MS, append, batch, config, open_log
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.records import Codec, build_batch, empty_batch, read_header, stamp_timestamps
+from odradek.protocol.streaming import run_steps
 
 T = NOW_MS - 1000
 
@@ -18,7 +19,7 @@ def log_of(*batches, codec=Codec.NONE, **properties):
 
 
 def find(log, time):
-    found = log.offset_for_timestamp(T + time)
+    found = run_steps(log.offset_for_timestamp(T + time))
     return None if found is None else (found.offset, found.timestamp - T, found.leader_epoch)
 
 
@@ -56,24 +57,24 @@ def test_log_append_time():
     log = open_log(cfg=config(message_timestamp_type="LogAppendTime"))
     append(log, batch([b"a", b"b"], timestamp=[1, 2]), now_ms=NOW_MS)
     append(log, batch([b"c", b"d"], timestamp=[1, 2]), now_ms=NOW_MS + 5)
-    assert log.offset_for_timestamp(3) == (0, NOW_MS, 0)
-    assert log.offset_for_timestamp(NOW_MS + 1) == (2, NOW_MS + 5, 0)
-    assert log.offset_for_timestamp(NOW_MS + 6) is None
-    assert log.offset_of_max_timestamp() == (2, NOW_MS + 5, 0)
+    assert run_steps(log.offset_for_timestamp(3)) == (0, NOW_MS, 0)
+    assert run_steps(log.offset_for_timestamp(NOW_MS + 1)) == (2, NOW_MS + 5, 0)
+    assert run_steps(log.offset_for_timestamp(NOW_MS + 6)) is None
+    assert run_steps(log.offset_of_max_timestamp()) == (2, NOW_MS + 5, 0)
 
 
 @pytest.mark.parametrize("codec", list(Codec))
 def test_largest_timestamp_goes_to_the_first_that_bears_it(codec):
     log = log_of([1, 5], [2, 7, 7, 3], [7, 6], codec=codec)
-    assert log.offset_of_max_timestamp() == (3, T + 7, 1)
+    assert run_steps(log.offset_of_max_timestamp()) == (3, T + 7, 1)
     log = log_of([1, 5], [2, 7], [3, 4], [7], codec=codec, internal_segment_bytes=200)
-    assert log.offset_of_max_timestamp() == (3, T + 7, 1)
+    assert run_steps(log.offset_of_max_timestamp()) == (3, T + 7, 1)
 
 
 def test_nothing_to_find():
     log = open_log()
-    assert log.offset_of_max_timestamp() is None
-    assert log.offset_for_timestamp(0) is None
+    assert run_steps(log.offset_of_max_timestamp()) is None
+    assert run_steps(log.offset_for_timestamp(0)) is None
 
 
 @pytest.mark.parametrize("codec", list(Codec))
@@ -83,8 +84,8 @@ def test_without_timestamps_the_first_record_is_the_latest(codec):
         append(log, batch([b"a", b"b"], timestamp=-1, codec=codec))
         log.roll(NOW_MS)
     for _ in range(2):
-        assert log.offset_of_max_timestamp() == (0, -1, 0)
-        assert log.offset_for_timestamp(0) is None
+        assert run_steps(log.offset_of_max_timestamp()) == (0, -1, 0)
+        assert run_steps(log.offset_for_timestamp(0)) is None
         log.close(NOW_MS)
         log = open_log(log.fs, log.config)
 
@@ -103,7 +104,7 @@ def test_a_stored_batch_that_overstates_its_largest_timestamp(codec):
     log.append_as_follower(stating(T + 9, [T, T + 3, T + 2], codec=codec), now_ms=NOW_MS)
     log.append_as_follower(stating(T + 1, [T + 1], base_offset=3), now_ms=NOW_MS)
     for is_clean in (True, False):
-        assert log.offset_of_max_timestamp() == (1, T + 3, 0)
+        assert run_steps(log.offset_of_max_timestamp()) == (1, T + 3, 0)
         assert find(log, 4) is None
         log.close(NOW_MS)
         log = open_log(log.fs, is_clean=is_clean)
@@ -115,7 +116,7 @@ def test_the_latest_batch_is_empty_after_compaction():
     log.roll(NOW_MS)
     empty = empty_batch(read_header(stating(T + 5, [T + 5], base_offset=1)))
     log.append_as_follower(memoryview(empty), now_ms=NOW_MS)
-    assert log.offset_of_max_timestamp() == (0, T, 0)
+    assert run_steps(log.offset_of_max_timestamp()) == (0, T, 0)
 
 
 def test_records_that_cannot_be_read(caplog):
@@ -125,9 +126,9 @@ def test_records_that_cannot_be_read(caplog):
     data[61] = 0x7E
     stamp_timestamps(data, 0, T)
     log.append_as_follower(memoryview(data), now_ms=NOW_MS)
-    for find_offset in (lambda: log.offset_for_timestamp(T), log.offset_of_max_timestamp):
+    for search in (log.offset_for_timestamp(T), log.offset_of_max_timestamp()):
         with pytest.raises(KafkaError) as raised:
-            find_offset()
+            run_steps(search)
         assert raised.value.code == ErrorCode.CORRUPT_MESSAGE
     assert log.failure is None and "records are damaged" in caplog.text
 
@@ -136,6 +137,6 @@ def test_truncation_forgets_times():
     log = log_of([1], [9], [2])
     log.truncate_to(1, NOW_MS)
     assert find(log, 2) is None
-    assert log.offset_of_max_timestamp() == (0, T + 1, 0)
+    assert run_steps(log.offset_of_max_timestamp()) == (0, T + 1, 0)
     append(log, batch([b"v"], timestamp=T + 4))
     assert find(log, 2) == (1, 4, 0)

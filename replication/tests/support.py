@@ -55,7 +55,7 @@ class Cluster:
         self.replicas = ReplicaManager(broker_id, self.image, self.configs, self.logs, lambda: self.now_ms)
         self.logs._on_directory_failure = self.replicas.directory_failed
         self.controller = Controller(self.store, self.image, broker_id, lambda: self.now_ms)
-        self.topics = TopicAdmin(self.controller, self.configs, random.Random(seed))
+        self.topics = TopicAdmin(self.controller, self.configs, random.Random(seed), self.replicas.applied)
         self.config_admin = ConfigAdmin(self.controller, self.configs)
         self.describer = ConfigDescriber(broker_id, self.image, self.configs)
         self.cluster_id = run_now(self.controller.prepare("a-cluster"))

@@ -312,3 +312,20 @@ def test_resources_are_listed(cluster):
     assert listed(TOPIC) == (0, [(TOPIC, "t")])
     assert listed(version=0) == (0, [])
     assert listed(3) == (E.UNSUPPORTED_VERSION, [])
+
+
+def test_other_requests_are_served_between_resources():
+    pauses = []
+
+    async def pause():
+        pauses.append(None)
+
+    cluster = Cluster()
+    cluster.config_admin._pause = pause
+    create(cluster, new("t"), new("u"))
+    change = [("segment.bytes", SET, "2097152")]
+    missing = [(TOPIC, f"none-{n}", change) for n in range(100)]
+    assert increment(cluster, (TOPIC, "t", change), (TOPIC, "u", change)) == [E.NONE, E.NONE]
+    assert len(pauses) == 2
+    assert set(increment(cluster, *missing)) == {E.UNKNOWN_TOPIC_OR_PARTITION}
+    assert len(pauses) == 4

@@ -7,6 +7,7 @@ from odradek.log.filesystem import MemoryFileSystem
 from odradek.log.recovery import open_partition_log
 from odradek.protocol.batch_builder import build_batch
 from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.protocol.streaming import run_steps
 from odradek.replication.cluster_metadata import PartitionMetadata
 from odradek.replication.metadata_store import run_now
 from odradek.replication.offset_lookup import (
@@ -126,7 +127,7 @@ def test_epochs_of_callers():
     partition = leader(epoch=5)
     for call in (
         lambda epoch: partition.read(0, 9, current_leader_epoch=epoch),
-        lambda epoch: partition.list_offset(-1, current_leader_epoch=epoch),
+        lambda epoch: run_steps(partition.list_offset(-1, current_leader_epoch=epoch)),
         lambda epoch: partition.offset_for_leader_epoch(0, epoch),
     ):
         fails(E.FENCED_LEADER_EPOCH, call, 4)
@@ -145,7 +146,7 @@ def test_who_does_not_lead_serves_nobody():
     for call in (
         lambda: append(partition, 1),
         lambda: partition.read(0, 9),
-        lambda: partition.list_offset(-1),
+        lambda: run_steps(partition.list_offset(-1)),
         lambda: partition.delete_records(0),
         lambda: partition.has_reached(0),
         lambda: partition.diverging_epoch(0, 0),
@@ -174,24 +175,24 @@ def test_offsets_by_time_and_special_values():
     partition = leader(epoch=2)
     append(partition, 100, 300)
     append(partition, 200)
-    assert partition.list_offset(LATEST_TIMESTAMP) == (3, -1, 2)
-    assert partition.list_offset(EARLIEST_TIMESTAMP) == (0, -1, 2)
-    assert partition.list_offset(EARLIEST_LOCAL_TIMESTAMP) == (0, -1, 2)
-    assert partition.list_offset(MAX_TIMESTAMP) == (1, 300, 2)
-    assert partition.list_offset(LATEST_TIERED_TIMESTAMP) == (-1, -1, -1)
-    assert partition.list_offset(EARLIEST_PENDING_UPLOAD_TIMESTAMP) == (-1, -1, -1)
-    assert partition.list_offset(0) == (0, 100, 2)
-    assert partition.list_offset(101) == (1, 300, 2)
-    assert partition.list_offset(301) == (-1, -1, -1)
-    fails(E.UNSUPPORTED_VERSION, partition.list_offset, -7)
+    assert run_steps(partition.list_offset(LATEST_TIMESTAMP)) == (3, -1, 2)
+    assert run_steps(partition.list_offset(EARLIEST_TIMESTAMP)) == (0, -1, 2)
+    assert run_steps(partition.list_offset(EARLIEST_LOCAL_TIMESTAMP)) == (0, -1, 2)
+    assert run_steps(partition.list_offset(MAX_TIMESTAMP)) == (1, 300, 2)
+    assert run_steps(partition.list_offset(LATEST_TIERED_TIMESTAMP)) == (-1, -1, -1)
+    assert run_steps(partition.list_offset(EARLIEST_PENDING_UPLOAD_TIMESTAMP)) == (-1, -1, -1)
+    assert run_steps(partition.list_offset(0)) == (0, 100, 2)
+    assert run_steps(partition.list_offset(101)) == (1, 300, 2)
+    assert run_steps(partition.list_offset(301)) == (-1, -1, -1)
+    fails(E.UNSUPPORTED_VERSION, run_steps, partition.list_offset(-7))
 
 
 def test_offsets_of_an_empty_log():
     partition = leader()
-    assert partition.list_offset(LATEST_TIMESTAMP) == (0, -1, 0)
-    assert partition.list_offset(EARLIEST_TIMESTAMP) == (0, -1, 0)
-    assert partition.list_offset(MAX_TIMESTAMP) == (-1, -1, -1)
-    assert partition.list_offset(0) == (-1, -1, -1)
+    assert run_steps(partition.list_offset(LATEST_TIMESTAMP)) == (0, -1, 0)
+    assert run_steps(partition.list_offset(EARLIEST_TIMESTAMP)) == (0, -1, 0)
+    assert run_steps(partition.list_offset(MAX_TIMESTAMP)) == (-1, -1, -1)
+    assert run_steps(partition.list_offset(0)) == (-1, -1, -1)
 
 
 def test_consumers_see_no_offset_above_the_high_watermark_but_replicas_do():
@@ -199,24 +200,24 @@ def test_consumers_see_no_offset_above_the_high_watermark_but_replicas_do():
     append(partition, 100)
     partition.update_follower(2, 1, 0, 0)
     append(partition, 200)
-    assert partition.list_offset(LATEST_TIMESTAMP).offset == 1
-    assert partition.list_offset(LATEST_TIMESTAMP, isolation_level=READ_COMMITTED).offset == 1
-    assert partition.list_offset(LATEST_TIMESTAMP, isolation_level=None).offset == 2
-    assert partition.list_offset(MAX_TIMESTAMP).offset == -1
-    assert partition.list_offset(MAX_TIMESTAMP, isolation_level=None).offset == 1
-    assert partition.list_offset(150).offset == -1
+    assert run_steps(partition.list_offset(LATEST_TIMESTAMP)).offset == 1
+    assert run_steps(partition.list_offset(LATEST_TIMESTAMP, isolation_level=READ_COMMITTED)).offset == 1
+    assert run_steps(partition.list_offset(LATEST_TIMESTAMP, isolation_level=None)).offset == 2
+    assert run_steps(partition.list_offset(MAX_TIMESTAMP)).offset == -1
+    assert run_steps(partition.list_offset(MAX_TIMESTAMP, isolation_level=None)).offset == 1
+    assert run_steps(partition.list_offset(150)).offset == -1
 
 
 def test_a_new_leader_whose_high_watermark_lags_does_not_know_the_latest_offset():
     log = open_log()
     log.append_as_leader(batch(100), leader_epoch=0, now_ms=100_000)
     partition = leader(replicas=(1, 2), epoch=1, log=log)
-    fails(E.OFFSET_NOT_AVAILABLE, partition.list_offset, LATEST_TIMESTAMP)
-    fails(E.OFFSET_NOT_AVAILABLE, partition.list_offset, 50)
-    assert partition.list_offset(EARLIEST_TIMESTAMP).offset == 0
-    assert partition.list_offset(LATEST_TIMESTAMP, isolation_level=None).offset == 1
+    fails(E.OFFSET_NOT_AVAILABLE, run_steps, partition.list_offset(LATEST_TIMESTAMP))
+    fails(E.OFFSET_NOT_AVAILABLE, run_steps, partition.list_offset(50))
+    assert run_steps(partition.list_offset(EARLIEST_TIMESTAMP)).offset == 0
+    assert run_steps(partition.list_offset(LATEST_TIMESTAMP, isolation_level=None)).offset == 1
     partition.update_follower(2, 1, 0, 0)
-    assert partition.list_offset(LATEST_TIMESTAMP).offset == 1
+    assert run_steps(partition.list_offset(LATEST_TIMESTAMP)).offset == 1
 
 
 @pytest.mark.parametrize(
@@ -334,7 +335,7 @@ def test_a_failed_directory_takes_its_partitions_offline_and_no_other():
     for partition in mates:
         fails(E.KAFKA_STORAGE_ERROR, append, partition, 1)
         fails(E.KAFKA_STORAGE_ERROR, partition.read, 0, 9)
-        fails(E.KAFKA_STORAGE_ERROR, partition.list_offset, -1)
+        fails(E.KAFKA_STORAGE_ERROR, run_steps, partition.list_offset(-1))
         fails(E.KAFKA_STORAGE_ERROR, partition.delete_records, -1)
     for partition in others:
         append(partition, 1)

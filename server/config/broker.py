@@ -1,6 +1,6 @@
 """The broker's properties as one set, what follows from them, and where they contradict one another."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Self
 
 from odradek.log.config import LogConfig
@@ -145,21 +145,29 @@ class BrokerConfig(
         return resolve(self.advertised_endpoints, bound_ports.__getitem__, host)
 
     def validate(self) -> None:
-        self._validate_identity()
-        self._validate_listeners()
-        self._validate_log()
+        for error in self.contradictions():
+            raise error
+
+    def contradictions(self) -> Iterator[PropertyError]:
+        """Everything in which properties, each allowed, contradict one another or what this version serves."""
+        for validate in (self._validate_identity, self._validate_listeners, self._validate_log):
+            try:
+                validate()
+            except PropertyError as error:
+                yield error
         for larger, smaller in _ORDERED:
             if self.value(larger) < self.value(smaller):
-                raise PropertyError(larger, self.text(larger), f"must be at least {smaller} ({self.text(smaller)})")
+                allowed = f"must be at least {smaller} ({self.text(smaller)})"
+                yield PropertyError(larger, self.text(larger), allowed)
         name = "group.consumer.heartbeat.interval.ms"
         timeout_ms = self.group_consumer_session_timeout_ms
         if self.group_consumer_heartbeat_interval_ms >= timeout_ms:
             allowed = f"must be less than group.consumer.session.timeout.ms ({timeout_ms})"
-            raise PropertyError(name, self.text(name), allowed)
+            yield PropertyError(name, self.text(name), allowed)
         if 0 <= self.connections_max_idle_ms <= self.connection_failed_authentication_delay_ms:
             name = "connection.failed.authentication.delay.ms"
             allowed = f"must be less than connections.max.idle.ms ({self.connections_max_idle_ms})"
-            raise PropertyError(name, self.text(name), allowed)
+            yield PropertyError(name, self.text(name), allowed)
 
     def validate_change(self, current: Self) -> None:
         for name in _THREADS:

@@ -1,9 +1,9 @@
 """From a configuration file and overrides to a BrokerConfig, with what there is to warn of."""
 
-from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, NamedTuple
 
-from odradek.properties import nearest
+from odradek.properties import PropertyError, nearest
 from odradek.server.config.broker import BrokerConfig
 from odradek.server.config.properties_file import read_properties
 
@@ -25,26 +25,50 @@ class Loaded(NamedTuple):
     warnings: list[str]
 
 
+OWN_LISTENERS: Final = "PLAINTEXT://127.0.0.1:9092"
+OWN_LOG_DIRS: Final = "./data"
+
+
+class InvalidConfigError(ValueError):
+    """Several things are wrong in a configuration; `str()` has a line for each."""
+
+    def __init__(self, errors: Sequence[ValueError]) -> None:
+        super().__init__("\n".join(str(error) for error in errors))
+        self.errors = errors
+
+
 def load_config(path: str | None, overrides: Iterable[str] = ()) -> Loaded:
     """Reads a .properties file, if there is one, and lays `name=value` overrides over it.
 
-    Raises OSError if the file cannot be read, ValueError (of which PropertyError is one) with a readable line for
-    everything that is wrong in it.
+    Where neither has a property for them, the broker listens on OWN_LISTENERS and keeps its data in OWN_LOG_DIRS:
+    Kafka's defaults are all interfaces, without security, and a directory that a restart of the machine may empty.
+
+    Raises OSError if the file cannot be read, ValueError with a readable line for everything that is wrong in it.
     """
     values: dict[str, str] = {}
     if path is not None:
         with open(path, "rb") as file:
             values.update(read_properties(file.read()))
+    errors = []
     for override in overrides:
         name, equals, value = override.partition("=")
-        if not equals or not name.strip():
-            raise ValueError(f"--override {override} is not name=value")
-        values[name.strip()] = value
+        if equals and name.strip():
+            values[name.strip()] = value
+        else:
+            errors.append(ValueError(f"--override {override} is not name=value"))
+    _raise(errors)
+    if not values.keys() & {"listeners", "advertised.listeners"}:
+        values["listeners"] = OWN_LISTENERS
+    if not values.keys() & {"log.dirs", "log.dir"}:
+        values["log.dirs"] = OWN_LOG_DIRS
     return config_of(values)
 
 
 def config_of(values: Mapping[str, str]) -> Loaded:
-    """A configuration of texts by name; unknown names are left out with a warning. Raises PropertyError."""
+    """A configuration of texts by name; unknown names are left out with a warning.
+
+    Raises PropertyError, or InvalidConfigError if several properties are wrong.
+    """
     declared = BrokerConfig.declared()
     known: dict[str, str] = {}
     without_effect: list[str] = []
@@ -64,6 +88,32 @@ def config_of(values: Mapping[str, str]) -> Loaded:
             without_effect.append(name)
     if without_effect:
         warnings.append(f"properties without effect here: {', '.join(sorted(without_effect))}")
-    config = BrokerConfig(known)
-    config.validate()
-    return Loaded(config, warnings)
+    return Loaded(_checked(known), warnings)
+
+
+def _checked(values: Mapping[str, str]) -> BrokerConfig:
+    """A configuration in which nothing is wrong. Contradictions are looked for once each value is valid."""
+    declared = BrokerConfig.declared()
+    errors: list[ValueError] = []
+    valid: dict[str, str] = {}
+    for name, text in values.items():
+        try:
+            declared[name].parse(text)
+        except PropertyError as error:
+            errors.append(error)
+        else:
+            valid[name] = text
+    config = BrokerConfig()
+    try:
+        config = BrokerConfig(valid)
+    except PropertyError as error:
+        errors.append(error)
+    _raise(errors or list(config.contradictions()))
+    return config
+
+
+def _raise(errors: Sequence[ValueError]) -> None:
+    if len(errors) == 1:
+        raise errors[0]
+    if errors:
+        raise InvalidConfigError(errors)

@@ -12,7 +12,8 @@ class NetworkProperties(PropertySet):
         unique=True,
         may_be_empty=False,
         update_mode=UpdateMode.PER_BROKER,
-        doc="Where to listen, as NAME://host:port; an empty host is every interface, port 0 any free port.",
+        doc="Where to listen, as NAME://host:port; an empty host is every interface, port 0 any free port. "
+        "`odradek start` listens on PLAINTEXT://127.0.0.1:9092 if neither this nor advertised.listeners is set.",
     )
     advertised_listeners = string_list(
         "advertised.listeners",
@@ -64,6 +65,14 @@ class NetworkProperties(PropertySet):
         "connections.max.idle.ms",
         600_000,
         doc="Idle time after which a connection is closed; -1 for never.",
+    )
+    reactor_slow_iteration_ms = long(
+        "reactor.slow.iteration.ms",
+        100,
+        minimum=1,
+        update_mode=UpdateMode.CLUSTER_WIDE,
+        doc="How long one step of the broker may hold up all requests before it is logged with what ran. Apache Kafka "
+        "has no such property.",
     )
     max_connections = integer(
         "max.connections",

@@ -21,7 +21,8 @@ class StorageProperties(PropertySet):
         None,
         unique=True,
         may_be_empty=False,
-        doc="Directories of the data, separated by commas.",
+        doc="Directories of the data, separated by commas. `odradek start` uses ./data if neither this nor log.dir is "
+        "set.",
     )
     log_dirs_adopt = boolean(
         "log.dirs.adopt",

@@ -21,6 +21,7 @@ from odradek.protocol.messages.delete_records import (
 from odradek.protocol.schema import rows
 from odradek.server.purgatory import DelayedOperation
 from odradek.server.slices import ROWS_PER_STEP
+from odradek.server.waits import shield
 
 if TYPE_CHECKING:
     from odradek.replication.partition import Partition
@@ -35,13 +36,13 @@ _Row = DeleteRecordsResponseDeleteRecordsPartitionResult
 
 
 def delete_records(services: "Services", context: "RequestContext", request: DeleteRecordsRequest) -> Any:
-    """Move the log start of each partition; errors are per partition."""
+    """Move the log start of each partition; errors are per partition. All move although the client may be gone."""
     timeout_ms = request.timeout_ms
-    return services.slices.run(_move(services, request)).addCallback(lambda pending: pending.answer(timeout_ms))
+    return shield(services.slices.run(_move(services, request))).addCallback(lambda pending: pending.wait(timeout_ms))
 
 
 def _move(services: "Services", request: DeleteRecordsRequest) -> "Generator[None, None, _PendingRequest]":
-    """Move one log start in each step. Of a partition that is named twice, the last offset counts."""
+    """Move one log start in each step, then have them written. Of a partition named twice, the last offset counts."""
     offsets: dict[str, dict[int, int]] = {}
     for topic in request.topics:
         of_topic = offsets.setdefault(topic.name, {})
@@ -67,7 +68,9 @@ def _move(services: "Services", request: DeleteRecordsRequest) -> "Generator[Non
             else:
                 deletions.append(_Deletion(partition, log.log_start_offset, log.log_directory, row))
             yield
-    return _PendingRequest(services, response, deletions)
+    pending = _PendingRequest(services, response, deletions)
+    pending.save()
+    return pending
 
 
 def delete_records_error(request: DeleteRecordsRequest, version: int, error: KafkaError) -> DeleteRecordsResponse:
@@ -110,16 +113,20 @@ class _PendingRequest:
         self._services = services
         self._response = response
         self._pending = deletions
+        self._directories = dict.fromkeys(deletion.log_directory for deletion in deletions)
         self._outcomes: dict[str, Exception | None] = {}
         self._operation: DelayedOperation | None = None
 
-    def answer(self, timeout_ms: int) -> "DeleteRecordsResponse | Deferred[DeleteRecordsResponse]":
-        directories = dict.fromkeys(deletion.log_directory for deletion in self._pending)
-        for path in directories:
+    def save(self) -> None:
+        """Have the checkpoints written."""
+        for path in self._directories:
             self._services.logs.checkpoint_log_starts(path, partial(self._saved, path))
+
+    def wait(self, timeout_ms: int) -> "DeleteRecordsResponse | Deferred[DeleteRecordsResponse]":
+        """Return the response, or a Deferred of it."""
         if self._settle() is not None:
             return self._response
-        if len(self._outcomes) < len(directories):
+        if len(self._outcomes) < len(self._directories):
             timeout_ms = max(timeout_ms, LEAST_WAIT_FOR_DISK_MS)
         self._operation = DelayedOperation(self._settle, self._time_out)
         # Only followers are waited for at a partition. Appends to others need not wake this.

@@ -1,27 +1,25 @@
 """Fetch 4-18: record batches from many partitions, closed, waiting a while when there are too few of them.
 
 The answer comes when min_bytes are there, when a partition fails, diverges or is read up to the end of an older
-segment, or when max_wait_ms are over. While nothing has been read yet, the first batch comes whole whatever the limits
-say (KIP-74). Sessions: KIP-227. Topics by id from version 13 on (KIP-516). Leader epochs: KIP-320; a reader whose
-history has parted from ours is told where (KIP-595). Read-committed fetches end at the last stable offset and name the
-aborted transactions (KIP-98).
+segment, or when max_wait_ms are over. A fetch that waits tracks the bytes of each partition: an append costs as much
+for a fetch of many partitions as for one of a few. All partitions are read when it begins and once more when it is
+answered; of many, in slices. Sessions: KIP-227. Topics by id from version 13 on (KIP-516). Leader epochs: KIP-320.
 """
 
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages.fetch import (
     FetchRequest,
+    FetchRequestFetchPartition,
+    FetchRequestFetchTopic,
     FetchResponse,
-    FetchResponseAbortedTransaction,
-    FetchResponseEpochEndOffset,
     FetchResponseFetchableTopicResponse,
     FetchResponseLeaderIdAndEpoch,
     FetchResponseNodeEndpoint,
-    FetchResponsePartitionData,
 )
-from odradek.replication.partition import READ_COMMITTED, Partition
 from odradek.server.fetch_sessions import (
     FINAL_EPOCH,
     INITIAL_EPOCH,
@@ -29,6 +27,14 @@ from odradek.server.fetch_sessions import (
     FetchPartition,
     FetchSession,
     PartitionKey,
+)
+from odradek.server.limited_read import (
+    NO_RECORDS,
+    FetchTarget,
+    LimitedRead,
+    Row,
+    available_bytes,
+    failed_row,
 )
 from odradek.server.purgatory import DelayedOperation
 
@@ -38,14 +44,15 @@ if TYPE_CHECKING:
 
 TOPIC_IDS_SINCE: Final = 13
 CONSUMER: Final = -1
-STORAGE_ERROR_SINCE: Final = 6
 LEADER_NAMED_SINCE: Final = 16
 REPLICA_STATE_SINCE: Final = 15
-_INVALID_OFFSET: Final = -1
-_MISSING: Final = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
-_NO_RECORDS: Final = b""
+MOST_AT_ONCE: Final = 100
+"""Partitions of a fetch that is read in one step, within 0.5 ms; those of a larger one are read in steps of so many."""
 
-Row = tuple[FetchPartition, FetchResponsePartitionData]
+_MISSING: Final = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
+
+Wanted = dict[PartitionKey, FetchPartition]
+Steps = Generator[None, None, Any]
 
 
 def fetch(services: "Services", context: "RequestContext", request: FetchRequest) -> Any:
@@ -61,7 +68,7 @@ def fetch_error(request: FetchRequest, version: int, error: KafkaError) -> Fetch
         responses=[
             FetchResponseFetchableTopicResponse(
                 topic=topic.topic,
-                partitions=[_failed_row(asked.partition, error, version) for asked in topic.partitions],
+                partitions=[failed_row(asked.partition, error, version) for asked in topic.partitions],
             )
             for topic in request.topics
         ]
@@ -69,21 +76,29 @@ def fetch_error(request: FetchRequest, version: int, error: KafkaError) -> Fetch
 
 
 class _Fetch:
-    """One Fetch request from its session to its answer."""
+    """One Fetch request from its session to its answer.
+
+    targets: the partitions that can be read; refused: the others, with the reason
+    available_bytes: of all targets, while the fetch waits
+    """
 
     __slots__ = (
+        "available_bytes",
         "context",
         "epoch",
-        "has_failed",
-        "isolation_level",
+        "is_follower",
         "max_bytes",
         "min_bytes",
         "opens_session",
+        "operation",
+        "refused",
         "request",
         "services",
         "session",
         "targets",
+        "uses_ids",
         "version",
+        "wanted",
     )
 
     def __init__(self, services: "Services", context: "RequestContext", request: FetchRequest) -> None:
@@ -91,200 +106,259 @@ class _Fetch:
         self.context = context
         self.request = request
         self.version = context.api_version
-        self.isolation_level = request.isolation_level
+        self.uses_ids = self.version >= TOPIC_IDS_SINCE
         self.max_bytes = min(request.max_bytes, services.config.fetch_max_bytes)
         self.min_bytes = min(request.min_bytes, self.max_bytes)
         self.session: FetchSession | None = None
         self.epoch = 0
         self.opens_session = False
-        self.has_failed = False
-        self.targets: list[tuple[FetchPartition, Partition | KafkaError]] = []
+        self.operation: DelayedOperation | None = None
+        self.targets: list[FetchTarget] = []
+        self.refused: list[tuple[FetchPartition, KafkaError]] = []
+        self.available_bytes = 0
 
     def begin(self) -> Any:
-        self.targets = [(asked, self._find(asked)) for asked in self._asked()]
         request = self.request
-        replica_id = request.replica_id if self.version < REPLICA_STATE_SINCE else request.replica_state.replica_id
-        if replica_id > CONSUMER:
-            self._refuse_follower(replica_id)
-        rows, is_enough = self._read()
-        if is_enough or request.max_wait_ms <= 0:
-            return self._respond(rows)
-        partitions = [target for _, target in self.targets if isinstance(target, Partition)]
-        operation = DelayedOperation(self._try_complete, self._timed_out)
-        return operation.wait(self.services.reactor, request.max_wait_ms, partitions)
+        if _count_partitions(request) > MOST_AT_ONCE:
+            return self._begin_in_slices(self._decoded_steps())
+        asked: Wanted = {}
+        for topic in request.topics:
+            _name(asked, topic, topic.partitions, self.uses_ids)
+        wanted = self._resolve(asked)
+        if len(wanted) > MOST_AT_ONCE:
+            return self._begin_in_slices(self._first_steps(wanted))
+        self._find(wanted.items())
+        read = self._new_read()
+        read.read(self.targets)
+        self._add_refused(read, self.refused)
+        if self._is_enough(read) or request.max_wait_ms <= 0:
+            return self._respond(read)
+        operation = self._new_operation()
+        for target in self.targets:
+            operation.watch(target)
+        self.available_bytes = read.read_bytes
+        return operation.begin(self.services.reactor, request.max_wait_ms)
 
-    def _try_complete(self) -> FetchResponse | None:
-        rows, is_enough = self._read()
-        return self._respond(rows) if is_enough else None
+    # -- a fetch of many partitions --------------------------------------------------------------------------------
 
-    def _timed_out(self) -> FetchResponse:
-        return self._respond(self._read()[0])
+    def _begin_in_slices(self, steps: Steps) -> Any:
+        return self.services.slices.run(steps).addCallback(self._begun)
+
+    def _begun(self, response: FetchResponse | None) -> Any:
+        if response is not None:
+            return response
+        operation = self.operation
+        assert operation is not None
+        outcome = operation.begin(self.services.reactor, self.request.max_wait_ms)
+        if operation.changed:
+            operation.wake()
+        return outcome
+
+    def _decoded_steps(self) -> Steps:
+        asked: Wanted = {}
+        for topic in self.request.topics:
+            for start in range(0, len(topic.partitions), MOST_AT_ONCE):
+                _name(asked, topic, topic.partitions[start : start + MOST_AT_ONCE], self.uses_ids)
+                yield
+        # In one step: a request for the same session on another connection comes before or after this one.
+        return (yield from self._first_steps(self._resolve(asked)))
+
+    def _first_steps(self, wanted: Wanted) -> Steps:
+        """Read all partitions; return the response, or None to wait for more.
+
+        Each partition is watched from before it is read on: nothing that happens to it until the end is missed.
+        """
+        operation = self._new_operation() if self.request.max_wait_ms > 0 else None
+        read = self._new_read()
+        items = iter(list(wanted.items()))
+        try:
+            while some := list(islice(items, MOST_AT_ONCE)):
+                found = self._find(some)
+                if operation is not None:
+                    for target in found:
+                        operation.watch(target)
+                read.read(found)
+                yield
+            yield from self._refuse_steps(read)
+            if operation is not None and not self._is_enough(read):
+                self.available_bytes = read.read_bytes
+                return None
+        except BaseException:
+            if operation is not None:
+                operation.drop()
+            raise
+        if operation is not None:
+            operation.drop()
+        return self._respond(read)
+
+    def _read_steps(self) -> Steps:
+        """Read all partitions once more, and return the response."""
+        read = self._new_read()
+        for start in range(0, len(self.targets), MOST_AT_ONCE):
+            read.read(self.targets[start : start + MOST_AT_ONCE])
+            yield
+        yield from self._refuse_steps(read)
+        return self._respond(read)
+
+    def _refuse_steps(self, read: LimitedRead) -> Generator[None, None, None]:
+        for start in range(0, len(self.refused), MOST_AT_ONCE):
+            self._add_refused(read, self.refused[start : start + MOST_AT_ONCE])
+            yield
+
+    # -- waiting ---------------------------------------------------------------------------------------------------
+
+    def _new_operation(self) -> DelayedOperation:
+        self.operation = DelayedOperation(self._try_complete, self._complete, self.services.completions)
+        return self.operation
+
+    def _try_complete(self) -> Any:
+        if len(self.targets) > 1:
+            return self._complete() if self._has_enough() else None
+        read = self._new_read()
+        read.read(self.targets)
+        self._add_refused(read, self.refused)
+        return self._respond(read) if self._is_enough(read) else None
+
+    def _has_enough(self) -> bool:
+        """Look at the targets that have changed: many of them are left for the next time."""
+        operation = self.operation
+        assert operation is not None
+        changed: dict[Any, None] = operation.changed
+        isolation_level = self.request.isolation_level
+        for _ in range(min(len(changed), MOST_AT_ONCE)):
+            target, _ = changed.popitem()
+            try:
+                size_bytes, is_urgent = available_bytes(target, isolation_level)
+            except KafkaError:
+                return True
+            self.available_bytes += size_bytes - target.available_bytes
+            target.available_bytes = size_bytes
+            if is_urgent or self.available_bytes >= self.min_bytes:
+                return True
+        if changed:
+            operation.wake()
+        return False
+
+    def _complete(self) -> Any:
+        """The response with what there is now, or a Deferred of it."""
+        if len(self.targets) > MOST_AT_ONCE:
+            return self.services.slices.run(self._read_steps())
+        read = self._new_read()
+        read.read(self.targets)
+        self._add_refused(read, self.refused)
+        return self._respond(read)
 
     # -- what is asked ---------------------------------------------------------------------------------------------
 
-    def _asked(self) -> Iterable[FetchPartition]:
+    def _resolve(self, asked: Wanted) -> Wanted:
         """The partitions to fetch: those named, or those of the session with the named ones changed."""
         request = self.request
         cache = self.services.fetch_sessions
         epoch = request.session_epoch
-        asked = _partitions_of(request, self.version)
         if epoch in (INITIAL_EPOCH, FINAL_EPOCH):
             if request.session_id != INVALID_SESSION_ID:
                 cache.remove(request.session_id)
             self.opens_session = epoch == INITIAL_EPOCH
-            return asked.values()
-        uses_ids = self.version >= TOPIC_IDS_SINCE
-        session = cache.resume(request.session_id, epoch, uses_ids, self.services.monotonic_ms())
-        session.update(asked, _forgotten(request, uses_ids))
+            self.wanted = asked
+            return asked
+        session = cache.resume(request.session_id, epoch, self.uses_ids, self.services.monotonic_ms())
+        session.update(asked, _forgotten(request, self.uses_ids))
         session.advance()
         if not session.partitions:
             cache.remove(session.id)
-            return asked.values()
+            return asked
         self.session, self.epoch = session, session.epoch
-        return list(session.partitions.values())
+        return session.partitions
 
-    def _find(self, asked: FetchPartition) -> Partition | KafkaError:
+    def _find(self, wanted: Iterable[tuple[PartitionKey, FetchPartition]]) -> list[FetchTarget]:
+        """Find the replicas; return what is new in `targets`."""
+        replicas = self.services.replicas
+        partitions: Any = replicas.partitions_by_id if self.uses_ids else replicas.partitions
+        request = self.request
+        replica_id = request.replica_id if self.version < REPLICA_STATE_SINCE else request.replica_state.replica_id
+        found = []
+        for key, asked in wanted:
+            partition = partitions.get(key)
+            if partition is None:
+                self.refused.append((asked, self._why_missing(asked)))
+            elif replica_id > CONSUMER:
+                self.refused.append((asked, _refuse_follower(asked, replica_id)))
+            else:
+                found.append(FetchTarget(asked, partition))
+        self.targets += found
+        return found
+
+    def _why_missing(self, asked: FetchPartition) -> KafkaError:
         replicas = self.services.replicas
         try:
-            if self.version >= TOPIC_IDS_SINCE:
-                return replicas.get_by_id(asked.topic_id, asked.index)
-            return replicas.get(asked.topic, asked.index)
+            if self.uses_ids:
+                replicas.get_by_id(asked.topic_id, asked.index)
+            else:
+                replicas.get(asked.topic, asked.index)
         except KafkaError as error:
             # Kept for as long as the request waits: without the frames, which would keep the request in turn.
             return error.with_traceback(None)
-
-    def _refuse_follower(self, replica_id: int) -> None:
-        """No other broker has a replica of anything yet: one that thinks so learns it at each partition."""
-        for number, (asked, target) in enumerate(self.targets):
-            if isinstance(target, Partition):
-                has_epoch = asked.current_leader_epoch >= 0
-                code = ErrorCode.UNKNOWN_LEADER_EPOCH if has_epoch else ErrorCode.NOT_LEADER_OR_FOLLOWER
-                self.targets[number] = asked, KafkaError(code, f"broker {replica_id} has no replica here")
+        return KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 
     # -- reading ---------------------------------------------------------------------------------------------------
 
-    def _read(self) -> tuple[list[Row], bool]:
-        """Read all partitions within the limits; and whether that suffices for an answer.
+    def _new_read(self) -> LimitedRead:
+        names_all = self.session is None
+        return LimitedRead(self.version, self.request.isolation_level, self.max_bytes, names_all, self._cause)
 
-        A partition that does not exist does not hasten the answer: the client may be waiting for the others.
-        """
-        rows: list[Row] = []
-        missing: list[Row] = []
-        remaining_bytes = self.max_bytes
-        read_bytes = 0
-        is_urgent = False
-        for asked, target in self.targets:
-            error: KafkaError | None = None
-            if isinstance(target, Partition):
-                try:
-                    row, size_bytes, is_all = self._read_one(asked, target, remaining_bytes, read_bytes == 0)
-                except KafkaError as failure:
-                    error = self._cause(asked, failure)
-            else:
-                error = target
-            if error is not None:
-                self.has_failed = True
-                row, size_bytes, is_all = _failed_row(asked.index, error, self.version), 0, True
-                if error is target and error.code in _MISSING:
-                    missing.append((asked, row))
-                    continue
-            is_urgent = is_urgent or is_all
-            read_bytes += size_bytes
-            remaining_bytes = max(0, remaining_bytes - size_bytes)
-            rows.append((asked, row))
-        return rows + missing, is_urgent or not rows or read_bytes >= self.min_bytes
+    def _add_refused(self, read: LimitedRead, refused: Iterable[tuple[FetchPartition, KafkaError]]) -> None:
+        """A partition that does not exist does not hasten the answer: the client may be waiting for the others."""
+        for asked, error in refused:
+            read.refuse(asked, error, is_urgent=error.code not in _MISSING)
+
+    def _is_enough(self, read: LimitedRead) -> bool:
+        return read.is_urgent or not self.targets or read.read_bytes >= self.min_bytes
 
     def _cause(self, asked: FetchPartition, error: KafkaError) -> KafkaError:
         """A partition that was there when the request came may have been deleted since."""
         if error.code == ErrorCode.NOT_LEADER_OR_FOLLOWER:
-            found = self._find(asked)
-            if isinstance(found, KafkaError) and found.code in _MISSING:
+            replicas = self.services.replicas
+            partitions: Any = replicas.partitions_by_id if self.uses_ids else replicas.partitions
+            key = (asked.topic_id if self.uses_ids else asked.topic), asked.index
+            if key not in partitions and self._why_missing(asked).code in _MISSING:
                 return KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         return error
 
-    def _read_one(
-        self, asked: FetchPartition, partition: Partition, remaining_bytes: int, at_least_one: bool
-    ) -> tuple[FetchResponsePartitionData, int, bool]:
-        """A partition's row, the bytes in it, and whether there is no sense in waiting for more.
-
-        That is so when the reader's history has parted from ours, and at the end of an older segment.
-        """
-        log = partition.leading_log(asked.current_leader_epoch)
-        row = FetchResponsePartitionData(
-            partition_index=asked.index,
-            high_watermark=log.high_watermark,
-            last_stable_offset=log.last_stable_offset,
-            log_start_offset=log.log_start_offset,
-            aborted_transactions=None,
-            records=_NO_RECORDS,
-        )
-        if asked.last_fetched_epoch >= 0:
-            diverging = partition.diverging_epoch(asked.last_fetched_epoch, asked.fetch_offset)
-            if diverging is not None:
-                row.diverging_epoch = FetchResponseEpochEndOffset(epoch=diverging[0], end_offset=diverging[1])
-                return row, 0, True
-        region = partition.read(
-            asked.fetch_offset,
-            min(asked.max_bytes, remaining_bytes),
-            isolation_level=self.isolation_level,
-            at_least_one=at_least_one,
-            current_leader_epoch=asked.current_leader_epoch,
-        )
-        if self.isolation_level == READ_COMMITTED:
-            found = [] if region is None else partition.aborted_transactions(asked.fetch_offset, region)
-            row.aborted_transactions = [
-                FetchResponseAbortedTransaction(producer_id=entry.producer_id, first_offset=entry.first_offset)
-                for entry in found
-            ]
-        if region is None:
-            return row, 0, False
-        row.records = region
-        return row, region.size_bytes, region.file is not log.active_segment.file
-
     # -- answering -------------------------------------------------------------------------------------------------
 
-    def _respond(self, rows: list[Row]) -> FetchResponse:
+    def _respond(self, read: LimitedRead) -> FetchResponse:
         if self.session is not None:
-            return self._respond_in_session(self.session, rows)
-        return self._response(self._open_session(rows) if self.opens_session else INVALID_SESSION_ID, rows)
+            return self._respond_in_session(self.session, read)
+        return self._response(self._open_session(read.rows) if self.opens_session else INVALID_SESSION_ID, read)
 
     def _open_session(self, rows: list[Row]) -> int:
         for asked, row in rows:
             asked.tell(row.high_watermark, row.log_start_offset, bool(row.error_code))
-        uses_ids = self.version >= TOPIC_IDS_SINCE
-        partitions: dict[PartitionKey, FetchPartition] = {
-            (asked.topic_id if uses_ids else asked.topic, asked.index): asked for asked, _ in rows
-        }
-        session = self.services.fetch_sessions.create(partitions, uses_ids, self.services.monotonic_ms())
+        session = self.services.fetch_sessions.create(self.wanted, self.uses_ids, self.services.monotonic_ms())
         return INVALID_SESSION_ID if session is None else session.id
 
-    def _respond_in_session(self, session: FetchSession, rows: list[Row]) -> FetchResponse:
+    def _respond_in_session(self, session: FetchSession, read: LimitedRead) -> FetchResponse:
         """Only what is news. Partitions that gave records go to the end of the order, so that each gets its turn."""
         if session.epoch != self.epoch:
             # The same client went on with the session while this request waited: it does not know what it is told.
             return FetchResponse(error_code=ErrorCode.INVALID_FETCH_SESSION_EPOCH, session_id=session.id)
-        uses_ids = self.version >= TOPIC_IDS_SINCE
-        told: list[Row] = []
-        for asked, row in rows:
-            has_records = row.records is not _NO_RECORDS
-            is_news = asked.tell(row.high_watermark, row.log_start_offset, bool(row.error_code))
-            if is_news or has_records or row.diverging_epoch.epoch >= 0:
-                told.append((asked, row))
-            if has_records:
-                session.partitions.move_to_end((asked.topic_id if uses_ids else asked.topic, asked.index))
-        return self._response(session.id, told)
+        for asked, row in read.rows:
+            asked.tell(row.high_watermark, row.log_start_offset, bool(row.error_code))
+            if row.records is not NO_RECORDS:
+                session.partitions.move_to_end((asked.topic_id if self.uses_ids else asked.topic, asked.index))
+        return self._response(session.id, read)
 
-    def _response(self, session_id: int, rows: list[Row]) -> FetchResponse:
+    def _response(self, session_id: int, read: LimitedRead) -> FetchResponse:
         topics: list[FetchResponseFetchableTopicResponse] = []
         last: FetchPartition | None = None
-        for asked, row in rows:
+        for asked, row in read.rows:
             if last is None or asked.topic_id != last.topic_id or asked.topic != last.topic:
                 topics.append(FetchResponseFetchableTopicResponse(topic=asked.topic, topic_id=asked.topic_id))
                 last = asked
             topics[-1].partitions.append(row)
         response = FetchResponse(session_id=session_id, responses=topics)
-        if self.has_failed and self.version >= LEADER_NAMED_SINCE:
-            self._name_leaders(response, rows)
+        if read.has_failed and self.version >= LEADER_NAMED_SINCE:
+            self._name_leaders(response, read.rows)
         return response
 
     def _name_leaders(self, response: FetchResponse, rows: list[Row]) -> None:
@@ -306,22 +380,27 @@ class _Fetch:
         response.node_endpoints = list(nodes.values())
 
 
-def _partitions_of(request: FetchRequest, version: int) -> dict[PartitionKey, FetchPartition]:
-    """The partitions a request names; of one that is named twice, the last word counts."""
-    found: dict[PartitionKey, FetchPartition] = {}
-    uses_ids = version >= TOPIC_IDS_SINCE
-    for topic in request.topics:
-        name = topic.topic_id if uses_ids else topic.topic
-        for asked in topic.partitions:
-            partition = FetchPartition(topic.topic, topic.topic_id, asked.partition)
-            partition.fetch_offset = asked.fetch_offset
-            partition.max_bytes = asked.partition_max_bytes
-            if asked.current_leader_epoch >= 0:
-                partition.current_leader_epoch = asked.current_leader_epoch
-            partition.last_fetched_epoch = asked.last_fetched_epoch
-            partition.fetcher_log_start_offset = asked.log_start_offset
-            found[name, asked.partition] = partition
-    return found
+def _count_partitions(request: FetchRequest) -> int:
+    topics = request.topics
+    if len(topics) == 1:
+        return len(topics[0].partitions)
+    return sum([len(topic.partitions) for topic in topics])
+
+
+def _name(
+    asked: Wanted, topic: FetchRequestFetchTopic, partitions: list[FetchRequestFetchPartition], uses_ids: bool
+) -> None:
+    """Add the partitions a request names; of one that is named twice, the last word counts."""
+    name = topic.topic_id if uses_ids else topic.topic
+    for data in partitions:
+        partition = FetchPartition(topic.topic, topic.topic_id, data.partition)
+        partition.fetch_offset = data.fetch_offset
+        partition.max_bytes = data.partition_max_bytes
+        if data.current_leader_epoch >= 0:
+            partition.current_leader_epoch = data.current_leader_epoch
+        partition.last_fetched_epoch = data.last_fetched_epoch
+        partition.fetcher_log_start_offset = data.log_start_offset
+        asked[name, data.partition] = partition
 
 
 def _forgotten(request: FetchRequest, uses_ids: bool) -> Iterable[PartitionKey]:
@@ -330,16 +409,8 @@ def _forgotten(request: FetchRequest, uses_ids: bool) -> Iterable[PartitionKey]:
             yield (topic.topic_id if uses_ids else topic.topic), index
 
 
-def _failed_row(index: int, error: KafkaError, version: int) -> FetchResponsePartitionData:
-    code = error.code
-    if code == ErrorCode.KAFKA_STORAGE_ERROR and version < STORAGE_ERROR_SINCE:
-        code = ErrorCode.NOT_LEADER_OR_FOLLOWER
-    return FetchResponsePartitionData(
-        partition_index=index,
-        error_code=code,
-        high_watermark=_INVALID_OFFSET,
-        last_stable_offset=_INVALID_OFFSET,
-        log_start_offset=_INVALID_OFFSET,
-        aborted_transactions=None,
-        records=_NO_RECORDS,
-    )
+def _refuse_follower(asked: FetchPartition, replica_id: int) -> KafkaError:
+    """No other broker has a replica of anything yet: one that thinks so learns it at each partition."""
+    has_epoch = asked.current_leader_epoch >= 0
+    code = ErrorCode.UNKNOWN_LEADER_EPOCH if has_epoch else ErrorCode.NOT_LEADER_OR_FOLLOWER
+    return KafkaError(code, f"broker {replica_id} has no replica here")

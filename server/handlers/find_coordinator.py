@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 GROUP: Final = 0
 TRANSACTION: Final = 1
 BATCHED_SINCE: Final = 4
+NO_ERROR: Final = "NONE"
+"""The message of success before version 4, as Apache Kafka has it."""
+
 _TOPICS: Final = {GROUP: GROUP_METADATA_TOPIC, TRANSACTION: TRANSACTION_STATE_TOPIC}
 
 
@@ -97,6 +100,8 @@ def _response(
     if version >= BATCHED_SINCE:
         return FindCoordinatorResponse(coordinators=found)
     (one,) = found
+    if one.error_code == ErrorCode.NONE:
+        one.error_message = NO_ERROR
     return FindCoordinatorResponse(
         error_code=one.error_code,
         error_message=one.error_message,

@@ -25,21 +25,31 @@ from odradek.protocol.messages.offset_for_leader_epoch import (
     OffsetForLeaderEpochResponseOffsetForLeaderTopicResult,
 )
 from odradek.protocol.schema import rows
+from odradek.protocol.streaming import Step
 from odradek.replication.offset_lookup import check_timestamp_supported
 
 if TYPE_CHECKING:
+    from twisted.internet.defer import Deferred
+
     from odradek.server.request import RequestContext
     from odradek.server.services import Services
 
 CONSUMER: Final = -1
 OFFSET_NOT_AVAILABLE_SINCE: Final = 5
+_PARTITIONS_PER_STEP: Final = 16
 
 
 def list_offsets(
     services: "Services", context: "RequestContext", request: ListOffsetsRequest
-) -> ListOffsetsResponse:
-    """Each partition by itself; one that fails does not touch the others."""
+) -> "Deferred[ListOffsetsResponse]":
+    """Each partition by itself; one that fails does not touch the others. A client that goes ends the search."""
     version = context.api_version
+    return services.record_work.run(_list_offsets(services, request, version))
+
+
+def _list_offsets(
+    services: "Services", request: ListOffsetsRequest, version: int
+) -> Generator[Step, None, ListOffsetsResponse]:
     isolation_level = request.isolation_level if request.replica_id == CONSUMER else None
     named = Counter((topic.name, asked.partition_index) for topic in request.topics for asked in topic.partitions)
     topics = []
@@ -49,10 +59,15 @@ def list_offsets(
             try:
                 if named[topic.name, asked.partition_index] > 1:
                     raise KafkaError(ErrorCode.INVALID_REQUEST)
-                rows[asked.partition_index] = _look_up(services, topic.name, asked, version, isolation_level)
+                rows[asked.partition_index] = yield from _look_up(
+                    services, topic.name, asked, version, isolation_level
+                )
             except KafkaError as error:
                 rows[asked.partition_index] = _failed_row(asked.partition_index, error, version)
+            if len(rows) % _PARTITIONS_PER_STEP == 0:
+                yield None
         topics.append(ListOffsetsResponseListOffsetsTopicResponse(name=topic.name, partitions=list(rows.values())))
+        yield None
     return ListOffsetsResponse(topics=topics)
 
 
@@ -75,9 +90,9 @@ def _look_up(
     asked: ListOffsetsRequestListOffsetsPartition,
     version: int,
     isolation_level: int | None,
-) -> ListOffsetsResponseListOffsetsPartitionResponse:
+) -> Generator[Step, None, ListOffsetsResponseListOffsetsPartitionResponse]:
     check_timestamp_supported(asked.timestamp, version)
-    found = services.replicas.get(topic, asked.partition_index).list_offset(
+    found = yield from services.replicas.get(topic, asked.partition_index).list_offset(
         asked.timestamp, isolation_level=isolation_level, current_leader_epoch=asked.current_leader_epoch
     )
     return ListOffsetsResponseListOffsetsPartitionResponse(

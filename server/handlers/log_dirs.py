@@ -4,7 +4,7 @@ null topics mean all. A directory that is offline has KAFKA_STORAGE_ERROR and no
 there are no moves between directories (future replicas) and no cordoned directories.
 """
 
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING, Any
 
 from odradek.log.log_manager import DirectoryDescription
@@ -29,14 +29,10 @@ def describe_log_dirs(services: "Services", context: "RequestContext", request: 
 
 
 def _describe(services: "Services", request: DescribeLogDirsRequest) -> Generator[None, None, DescribeLogDirsResponse]:
-    asked: set[tuple[str, int]] | None = None
+    asked: Iterator[tuple[str, int]] | None = None
     if request.topics is not None:
-        asked = set()
-        for topic in request.topics:
-            for start in range(0, len(topic.partitions), ROWS_PER_STEP):
-                asked.update((topic.topic, index) for index in topic.partitions[start : start + ROWS_PER_STEP])
-                yield
-            yield
+        # A topic without partitions gives a key too, so that many of them take several steps.
+        asked = ((topic.topic, index) for topic in request.topics for index in topic.partitions or (-1,))
     response = DescribeLogDirsResponse()
     for directory in (yield from services.logs.describe_directories(asked)):
         response.results.append((yield from _result(directory)))

@@ -6,15 +6,19 @@ Topics go by id from version 13 on (KIP-516). From 8 on an error names the recor
 NOT_LEADER_OR_FOLLOWER says who leads (KIP-951). A batch that was appended before is answered with the offsets of
 that time (KIP-98). A transaction's first batch on a partition is verified by the transaction's coordinator, or from 12
 on adds the partition to it (KIP-890). Where flush.messages or flush.before.acks asks for it, the answer waits for the
-disk.
+disk. A batch that takes long to check is checked in steps between other requests; all that may change meanwhile
+(leadership, properties, transaction, sequence) is looked at when it is appended.
 """
 
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Generator
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from twisted.internet.defer import Deferred
 
 from odradek.log.log_append import AppendInfo
-from odradek.log.validation import RejectedRecordsError
+from odradek.log.record_check import RejectedRecordsError
+from odradek.log.validation import CheckedRecords, LongValidation, NotOneBatchError
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages.produce import (
     ProduceRequest,
@@ -27,18 +31,22 @@ from odradek.protocol.messages.produce import (
     ProduceResponsePartitionProduceResponse,
     ProduceResponseTopicProduceResponse,
 )
+from odradek.protocol.schema import rows
+from odradek.protocol.streaming import Step
 from odradek.server.purgatory import DelayedOperation
 from odradek.server.request import NO_RESPONSE, CloseConnection
-from odradek.server.waits import wait_for_all
+from odradek.server.waits import shield, wait_for_all
 
 if TYPE_CHECKING:
-    from odradek.log.partition_log import PartitionLog
     from odradek.replication.partition import Partition
     from odradek.server.request import RequestContext
     from odradek.server.services import Services
     from odradek.server.transaction_verification import Verified
 
 TOPIC_IDS_SINCE: Final = 13
+MOST_AT_ONCE: Final = 8
+"""Partitions that are appended to in one step. A batch takes 20 us, one of the largest 1 ms."""
+
 ADMIN_CLIENT_ID: Final = "__admin_client"
 """The one client that may write to internal topics, as in Kafka."""
 
@@ -47,78 +55,219 @@ _MAGIC_AT: Final = 16
 _TRANSACTIONAL: Final = 0x10
 """In the lower byte of a batch's attributes."""
 
+_CHECKED_PER_STEP: Final = 200
 _VALID_ACKS: Final = (-1, 1, 0)
-_Unfinished = tuple["Partition", int, ProduceResponsePartitionProduceResponse]
+_Unfinished = dict["Partition", tuple[int, ProduceResponsePartitionProduceResponse]]
+"""The offset that the high watermark of a partition has to reach, and the row of the response that waits for it."""
+
+_WITHOUT_LOG_START: Final = frozenset(
+    (
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.MESSAGE_TOO_LARGE,
+        ErrorCode.RECORD_LIST_TOO_LARGE,
+        ErrorCode.CORRUPT_MESSAGE,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+    )
+)
+"""Errors of an append that Kafka answers without the log start."""
+
 _EMPTY_RECORDS: Final = memoryview(b"")
 
 
 def produce(services: "Services", context: "RequestContext", request: ProduceRequest) -> Any:
-    """Append what each partition was sent; wait for replicas and for the disk where that was asked for."""
-    if len(request.topic_data) > 1 or (request.topic_data and len(request.topic_data[0].partition_data) > 1):
-        _drop_repeated(request, context.api_version)
-    if request.transactional_id is None:
-        if _is_transactional(request):
-            raise KafkaError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
-        return _append_all(services, context, request, None)
-    verified = services.verifier.before_produce(request, context.api_version)
+    """Append what each partition was sent; wait for replicas and for the disk where that was asked for.
+
+    A request is carried out to its end when the connection is lost meanwhile, as in Kafka: with acks=0 a client may
+    close right after it. Only the wait for replicas, when all is appended, ends then.
+    """
+    topics = request.topic_data
+    count = len(topics[0].partition_data) if len(topics) == 1 else sum([len(topic.partition_data) for topic in topics])
+    if count > MOST_AT_ONCE:
+        return _produce_in_slices(services, context, request)
+    if count > 1:
+        for _ in _drop_repeated(request, context.api_version):
+            pass
+    for _ in _check_transactional(request):
+        pass
+    verified = None
+    if request.transactional_id is not None:
+        verified = services.verifier.before_produce(request, context.api_version)
     if isinstance(verified, Deferred):
-        return verified.addCallback(lambda outcome: _append_all(services, context, request, outcome))
-    return _append_all(services, context, request, verified)
+        appended = verified.addCallback(lambda outcome: _Appends(services, context, request, outcome).run())
+        return shield(appended).addCallback(_Appends.finish)
+    return _Appends(services, context, request, verified).run().finish()
 
 
-def _append_all(
-    services: "Services", context: "RequestContext", request: ProduceRequest, verified: "Verified | None"
-) -> Any:
-    version = context.api_version
-    acks = request.acks
-    now_ms = services.now_ms()
-    topics = []
-    unfinished: list[_Unfinished] | None = None
-    flushes: list[Deferred[Any]] | None = None
-    failed = False
-    for topic in request.topic_data:
-        rows = []
-        for data in topic.partition_data:
-            try:
-                partition, log, info = _append(services, context, request, topic, data, now_ms, verified)
-            except KafkaError as error:
-                failed = True
-                rows.append(_failed_row(data.index, error))
-                continue
-            row = _row(data.index, info)
-            rows.append(row)
-            if acks == -1 and log.high_watermark <= info.last_offset:
-                unfinished = unfinished or []
-                unfinished.append((partition, info.last_offset + 1, row))
-            if info.flush_due and partition.waits_for_sync(info, acks):
-                flushes = flushes or []
-                flushes.append(_flush(services, partition, row))
-        topics.append(
-            ProduceResponseTopicProduceResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=rows)
+def _produce_in_slices(services: "Services", context: "RequestContext", request: ProduceRequest) -> Any:
+    """Append to many partitions. Other requests are served in between: each partition is found when its turn comes."""
+
+    def check() -> Generator[None, None, None]:
+        yield from _drop_repeated(request, context.api_version)
+        yield from _check_transactional(request)
+
+    def verify(_: None) -> Any:
+        if request.transactional_id is None:
+            return None
+        return services.verifier.before_produce(request, context.api_version)
+
+    def append(verified: "Verified | None") -> Any:
+        return services.slices.run(_Appends(services, context, request, verified).run_in_steps())
+
+    appended = services.slices.run(check()).addCallback(verify).addCallback(append)
+    return shield(appended).addCallback(_Appends.finish)
+
+
+class _Appends:
+    """The appends of one request, and what its response waits for."""
+
+    __slots__ = (
+        "_context", "_flushes", "_has_failed", "_later", "_request", "_services", "_topics", "_unfinished", "_verified",
+    )  # fmt: skip
+
+    def __init__(
+        self, services: "Services", context: "RequestContext", request: ProduceRequest, verified: "Verified | None"
+    ) -> None:
+        self._services = services
+        self._context = context
+        self._request = request
+        self._verified = verified
+        self._topics: list[ProduceResponseTopicProduceResponse] = []
+        self._unfinished: _Unfinished = {}
+        self._flushes: list[Deferred[Any]] = []
+        self._later: list[Generator[Step, None, None]] = []
+        self._has_failed = False
+
+    def run(self) -> Self:
+        """Append all batches in one step, but for those that take long to check."""
+        now_ms = self._services.now_ms()
+        for topic in self._request.topic_data:
+            answered = self._begin_topic(topic)
+            for data in topic.partition_data:
+                self._begin_append(topic, data, answered, now_ms)
+        return self
+
+    def run_in_steps(self) -> Generator[None, None, Self]:
+        """As `run`, one batch in each step."""
+        for topic in self._request.topic_data:
+            answered = self._begin_topic(topic)
+            for data in topic.partition_data:
+                self._begin_append(topic, data, answered, self._services.now_ms())
+                yield
+        return self
+
+    def finish(self) -> Any:
+        """The response, or a Deferred of it. Raises CloseConnection if a failure has no other way to be reported."""
+        if self._later:
+            record_work = self._services.record_work
+            waits = [record_work.run(steps, ends_with_client=False) for steps in self._later]
+            self._later = []
+            return wait_for_all(waits).addCallback(lambda _: self.finish())
+        if self._request.acks == 0:
+            if self._has_failed:
+                raise CloseConnection(f"a produce with acks=0 failed: {_first_error(self._topics)}")
+            return NO_RESPONSE
+        response = ProduceResponse(responses=self._topics)
+        if self._has_failed and self._context.api_version >= 10:
+            _name_leaders(self._services, self._context, response)
+        if not self._flushes and not self._unfinished:
+            return response
+        return _when_done(self._services, self._request, response, self._unfinished, self._flushes)
+
+    def _begin_topic(self, topic: ProduceRequestTopicProduceData) -> list[ProduceResponsePartitionProduceResponse]:
+        answered: list[ProduceResponsePartitionProduceResponse] = []
+        self._topics.append(
+            ProduceResponseTopicProduceResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=answered)
         )
-    if acks == 0:
-        if failed:
-            raise CloseConnection(f"a produce with acks=0 failed: {_first_error(topics)}")
-        return NO_RESPONSE
-    response = ProduceResponse(responses=topics)
-    if failed and version >= 10:
-        _name_leaders(services, context, response)
-    if flushes is None and unfinished is None:
-        return response
-    return _when_done(services, request, response, unfinished or [], flushes or [])
+        return answered
+
+    def _begin_append(
+        self,
+        topic: ProduceRequestTopicProduceData,
+        data: ProduceRequestPartitionProduceData,
+        answered: list[ProduceResponsePartitionProduceResponse],
+        now_ms: int,
+    ) -> None:
+        try:
+            answered.append(self._append(topic, data, now_ms))
+        except LongValidation as validation:
+            self._later.append(self._check_and_append(topic, data, answered, len(answered), validation))
+            answered.append(ProduceResponsePartitionProduceResponse(index=data.index))
+
+    def _check_and_append(
+        self,
+        topic: ProduceRequestTopicProduceData,
+        data: ProduceRequestPartitionProduceData,
+        answered: list[ProduceResponsePartitionProduceResponse],
+        position: int,
+        validation: LongValidation,
+    ) -> Generator[Step, None, None]:
+        """Check a large batch in steps, then append it if that may still be done."""
+        from odradek.log.long_validation import check_in_steps
+
+        now_ms = self._services.now_ms
+        while True:
+            try:
+                checked = yield from check_in_steps(validation.batch, validation.config, now_ms())
+                answered[position] = self._append(topic, data, now_ms(), checked)
+                return
+            except LongValidation as again:
+                # The topic's properties have changed meanwhile, or it is another topic of that name.
+                validation = again
+            except KafkaError as error:
+                self._has_failed = True
+                answered[position] = _failed_row(data.index, error, self._find(topic, data.index))
+                return
+
+    def _find(self, topic: ProduceRequestTopicProduceData, index: int) -> "Partition | None":
+        with suppress(KafkaError):
+            return find_partition(self._services, topic, index, self._context.api_version)
+        return None
+
+    def _append(
+        self,
+        topic: ProduceRequestTopicProduceData,
+        data: ProduceRequestPartitionProduceData,
+        now_ms: int,
+        checked: CheckedRecords | None = None,
+    ) -> ProduceResponsePartitionProduceResponse:
+        """Append one batch, and return its row of the response. Raises LongValidation, with nothing appended."""
+        request = self._request
+        partition: Partition | None = None
+        try:
+            partition = _find_writable(self._services, self._context, request, topic, data.index, self._verified)
+            # The log is what it was then: whom the append wakes may find its disk broken.
+            log: Any = partition.log
+            info = partition.append_as_leader(
+                data.records or _EMPTY_RECORDS,  # type: ignore[arg-type] # decoded: a view of the frame
+                required_acks=request.acks,
+                now_ms=now_ms,
+                produce_version=self._context.api_version,
+                is_verified=self._verified is not None and self._verified.may_append(partition),
+                checked=checked,
+            )
+        except KafkaError as error:
+            self._has_failed = True
+            return _failed_row(data.index, error, partition)
+        row = _row(data.index, info)
+        if request.acks == -1 and log.high_watermark <= info.last_offset:
+            self._unfinished[partition] = info.last_offset + 1, row
+        if info.flush_due and partition.waits_for_sync(info, request.acks):
+            self._flushes.append(_flush(self._services, partition, row))
+        return row
 
 
-def _append(
+def _find_writable(
     services: "Services",
     context: "RequestContext",
     request: ProduceRequest,
     topic: ProduceRequestTopicProduceData,
-    data: ProduceRequestPartitionProduceData,
-    now_ms: int,
+    index: int,
     verified: "Verified | None",
-) -> "tuple[Partition, PartitionLog, AppendInfo]":
-    """Append one partition's batch. The log is what it was then: whom the append wakes may find its disk broken."""
-    partition = find_partition(services, topic, data.index, context.api_version)
+) -> "Partition":
+    """Return the partition to append to. Raises KafkaError if the request may not write to it."""
+    partition = find_partition(services, topic, index, context.api_version)
     if request.acks not in _VALID_ACKS:
         raise KafkaError(ErrorCode.INVALID_REQUIRED_ACKS)
     if partition.is_internal and context.client_id != ADMIN_CLIENT_ID:
@@ -127,40 +276,41 @@ def _append(
         error = verified.error(partition)
         if error is not None:
             raise error
-    log: Any = partition.log
-    info = partition.append_as_leader(
-        data.records or _EMPTY_RECORDS,  # type: ignore[arg-type] # decoded: a view of the frame
-        required_acks=request.acks,
-        now_ms=now_ms,
-        produce_version=context.api_version,
-        is_verified=verified is not None and verified.may_append(partition),
-    )
-    return partition, log, info
+    return partition
 
 
-def _drop_repeated(request: ProduceRequest, version: int) -> None:
+def _drop_repeated(request: ProduceRequest, version: int) -> Generator[None, None, None]:
     """Of a partition that is named twice, the last word counts."""
     seen: set[tuple[str | bytes, int]] = set()
     is_repeated = False
     for topic in reversed(request.topic_data):
         name = topic.topic_id if version >= TOPIC_IDS_SINCE else topic.name
-        for position in range(len(topic.partition_data) - 1, -1, -1):
-            key = name, topic.partition_data[position].index
-            if key in seen:
-                is_repeated = True
-                del topic.partition_data[position]
-            seen.add(key)
+        kept = []
+        for data in reversed(topic.partition_data):
+            key = name, data.index
+            if key not in seen:
+                seen.add(key)
+                kept.append(data)
+            if not len(seen) % _CHECKED_PER_STEP:
+                yield
+        if len(kept) < len(topic.partition_data):
+            is_repeated = True
+            kept.reverse()
+            topic.partition_data = kept
     if is_repeated:
         request.topic_data = [topic for topic in request.topic_data if topic.partition_data]
 
 
-def _is_transactional(request: ProduceRequest) -> bool:
-    """Whether any batch says that it belongs to a transaction."""
+def _check_transactional(request: ProduceRequest) -> Generator[None, None, None]:
+    """Raise KafkaError for a batch of a transaction in a request without a transactional id."""
+    if request.transactional_id is not None:
+        return
     for topic in request.topic_data:
-        for data in topic.partition_data:
+        for number, data in enumerate(topic.partition_data):
             if is_transactional_batch(data.records):
-                return True
-    return False
+                raise KafkaError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+            if not (number + 1) % _CHECKED_PER_STEP:
+                yield
 
 
 def is_transactional_batch(records: Any) -> bool:
@@ -196,9 +346,22 @@ def finish_one(
             ProduceResponseTopicProduceResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=[row])
         ]
     )
-    unfinished = [(partition, info.last_offset + 1, row)] if request.acks == -1 else []
+    unfinished = {partition: (info.last_offset + 1, row)} if request.acks == -1 else {}
     flushes = [_flush(services, partition, row)] if partition.waits_for_sync(info, request.acks) else []
     return _when_done(services, request, response, unfinished, flushes)
+
+
+def failed_after_append(
+    topic: ProduceRequestTopicProduceData, index: int, info: AppendInfo, error: KafkaError
+) -> ProduceResponse:
+    """The response to a request for one partition whose batch was appended, but not replicated or synced."""
+    row = _row(index, info)
+    _fail_row(row, error)
+    return ProduceResponse(
+        responses=[
+            ProduceResponseTopicProduceResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=[row])
+        ]
+    )
 
 
 def _row(index: int, info: AppendInfo) -> ProduceResponsePartitionProduceResponse:
@@ -215,21 +378,27 @@ def produce_error(request: ProduceRequest, version: int, error: KafkaError) -> P
     if request.acks == 0:
         return None
     return ProduceResponse(
-        responses=[
-            ProduceResponseTopicProduceResponse(
+        responses=rows(
+            lambda topic: ProduceResponseTopicProduceResponse(
                 name=topic.name,
                 topic_id=topic.topic_id,
-                partition_responses=[_failed_row(data.index, error) for data in topic.partition_data],
-            )
-            for topic in request.topic_data
-        ]
+                partition_responses=rows(lambda data: _failed_row(data.index, error, None), topic.partition_data),
+            ),
+            request.topic_data,
+        )
     )
 
 
-def _failed_row(index: int, error: KafkaError) -> ProduceResponsePartitionProduceResponse:
+def _failed_row(
+    index: int, error: KafkaError, partition: "Partition | None"
+) -> ProduceResponsePartitionProduceResponse:
+    """The error of one partition; `partition` if it refused the batch itself, whose log start is in the row then."""
     row = ProduceResponsePartitionProduceResponse(
         index=index, error_code=error.code, base_offset=-1, error_message=error.message
     )
+    log = None if partition is None else partition.log
+    if log is not None and error.code not in _WITHOUT_LOG_START and not isinstance(error, NotOneBatchError):
+        row.log_start_offset = log.log_start_offset
     if isinstance(error, RejectedRecordsError):
         row.record_errors = [
             ProduceResponseBatchIndexAndErrorMessage(batch_index=number, batch_index_error_message=message)
@@ -269,33 +438,38 @@ def _when_done(
     services: "Services",
     request: ProduceRequest,
     response: ProduceResponse,
-    unfinished: list[_Unfinished],
+    unfinished: _Unfinished,
     flushes: list["Deferred[Any]"],
 ) -> "Deferred[ProduceResponse]":
     """The response once every partition is replicated as far as asked, or failed, or time is up, and synced."""
 
-    def settled() -> ProduceResponse | None:
-        for entry in list(unfinished):
-            partition, offset, row = entry
-            try:
-                if not partition.has_reached(offset):
-                    continue
-            except KafkaError as error:
-                _fail_row(row, error)
-            unfinished.remove(entry)
+    def settle(partition: "Partition") -> None:
+        offset, row = unfinished[partition]
+        try:
+            if not partition.has_reached(offset):
+                return
+        except KafkaError as error:
+            _fail_row(row, error)
+        del unfinished[partition]
+
+    def settle_changed() -> ProduceResponse | None:
+        while operation.changed:
+            watch, _ = operation.changed.popitem()
+            if watch.partition in unfinished:
+                settle(watch.partition)
         return None if unfinished else response
 
     def timed_out() -> ProduceResponse:
-        for _, _, row in unfinished:
+        for _, row in unfinished.values():
             _fail_row(row, KafkaError(ErrorCode.REQUEST_TIMED_OUT))
         return response
 
     waits: list[Deferred[Any]] = list(flushes)
-    if settled() is None:
-        operation = DelayedOperation(settled, timed_out)
-        waits.append(
-            operation.wait(services.reactor, request.timeout_ms, dict.fromkeys(entry[0] for entry in unfinished))
-        )
+    for partition in list(unfinished):
+        settle(partition)
+    if unfinished:
+        operation = DelayedOperation(settle_changed, timed_out)
+        waits.append(operation.wait(services.reactor, request.timeout_ms, list(unfinished)))
     return wait_for_all(waits).addCallback(lambda _: response)
 
 
@@ -310,7 +484,6 @@ def _flush(
 
 
 def _fail_row(row: ProduceResponsePartitionProduceResponse, error: KafkaError) -> None:
+    """The batch was appended: as in Kafka, the row has its offset although the request failed."""
     row.error_code = error.code
     row.error_message = error.message
-    row.base_offset = -1
-    row.log_append_time_ms = row.log_start_offset = -1

@@ -1,4 +1,4 @@
-"""InitProducerId 0-6 and DescribeProducers 0: who produces (KIP-98, KIP-360, KIP-664, KIP-939).
+"""InitProducerId 0-5 and DescribeProducers 0: who produces (KIP-98, KIP-360, KIP-664, KIP-939).
 
 Idempotent producers get an id of their own, transactional ones theirs from their coordinator.
 """

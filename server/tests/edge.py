@@ -32,6 +32,7 @@ from odradek.server.handlers import api_versions as any_handler_module
 from odradek.server.produce_memo import PendingProduce
 from odradek.server.reactor import PlainEPollReactor
 from odradek.server.request import NO_RESPONSE, CloseConnection, RequestContext
+from odradek.server.scheduler import RequestScheduler
 from odradek.server.tests.wire import request_frame
 from odradek.server.transport import KafkaTransport
 from odradek.server.waits import Wait
@@ -153,6 +154,7 @@ class ScriptedSocket:
         self.sent = bytearray()
         self.has_failed = False
         self.is_closed = False
+        self.options = []
 
     def _take(self, size):
         if self.is_closed:
@@ -197,7 +199,7 @@ class ScriptedSocket:
         pass
 
     def setsockopt(self, *arguments):
-        pass
+        self.options.append(arguments)
 
 
 class Other:
@@ -248,6 +250,7 @@ def make_reactor(wait, seconds):
     reactor._poller.close()
     reactor._poller = ScriptedPoller(wait)
     reactor.seconds = seconds
+    reactor.scheduler = RequestScheduler(seconds, reactor.turn, reactor.watchdog)
     reactor.running = True
     return reactor
 
@@ -258,7 +261,8 @@ class Edge:
     kinds: the handlers' behaviour, request by request
     cuts: how many requests arrive at once, over and over; with a half more, the last of them arrives in two pieces
     send_outcomes: 1: everything is taken; 3: also half, or nothing; 5: also one byte, all but one; 6: also EPIPE
-    may_leave: whether the client may close the connection at any time
+    may_leave: whether the client may close its side of the connection once it has sent everything
+    costs_s: the time that handlers take, request by request, over and over
     is_ever_writable: whether write events occur
     max_idle_ms, max_wait_ms: of the registry, and of each request
     now_s: the clock
@@ -276,6 +280,7 @@ class Edge:
         self._is_ever_writable = more.get("is_ever_writable", True)
         self._max_wait_ms = more.get("max_wait_ms", 0)
         self._may_leave = may_leave
+        self._costs_s = more.get("costs_s", (0.0,))
         self.socket = ScriptedSocket(script, send_outcomes)
         self._unread = deque(self._pieces(cuts))
         self._other = Other()
@@ -382,6 +387,7 @@ class Edge:
         assert self.in_progress is None, f"request {n} begins while {self.in_progress} is in progress"
         assert not self.socket.has_failed, f"request {n} begins although the connection has failed"
         self.began.append(n)
+        self.now_s += self._costs_s[n % len(self._costs_s)]
 
     def _promise(self, n):
         self.in_progress = n
@@ -502,11 +508,12 @@ class Edge:
         assert self.began == list(range(len(self.began)))
         assert not self.deferreds
         assert not self.reactor.getDelayedCalls(), "the reactor sleeps although there is work to do"
-        if self.has_left or self.socket.has_failed or any(kind in CLOSING for kind in self.kinds):
-            assert self.answers == expected[: len(self.answers)]
+        is_broken = self.socket.has_failed or any(kind in CLOSING for kind in self.kinds)
+        assert self.answers == (expected[: len(self.answers)] if is_broken else expected)
+        assert not self.protocol.connection.is_in_line
+        if is_broken or self.has_left:
             assert self.socket.is_closed
             assert not self.reactor._poller.masks.keys() - {OTHER_FD}
         else:
-            assert self.answers == expected
             assert self.reactor._poller.masks[EDGE_FD] == select.EPOLLIN
         return self

@@ -1,5 +1,6 @@
 """What a broker does about itself."""
 
+import errno
 import logging
 from random import Random
 from types import SimpleNamespace
@@ -11,7 +12,7 @@ from odradek.log.background import run_inline
 from odradek.log.filesystem import MemoryFileSystem
 from odradek.replication.metadata_store import StoreUnavailableError, run_now
 from odradek.replication.tests.test_topic_admin import create, delete, new
-from odradek.server.broker import Broker
+from odradek.server.broker import Broker, BrokerStartError
 from odradek.server.config import BrokerConfig
 from odradek.server.surroundings import Surroundings
 from odradek.server.tests.test_failing_store import FailingServer
@@ -75,8 +76,6 @@ class Unreal(Surroundings):
     def now_ms(self):
         return int(self.reactor.seconds() * 1000)
 
-    monotonic_ms = now_ms
-
     def monotonic(self):
         return self.reactor.seconds()
 
@@ -90,8 +89,15 @@ class Unreal(Surroundings):
         return True
 
 
+CONFIG = BrokerConfig({"log.dirs": "/data", "listeners": "PLAINTEXT://127.0.0.1:9092"})
+
+
 def started(server):
-    broker = Broker(BrokerConfig({"log.dirs": "/data", "listeners": "PLAINTEXT://127.0.0.1:9092"}), Unreal(server))
+    return started_on(Unreal(server))
+
+
+def started_on(surroundings):
+    broker = Broker(CONFIG, surroundings)
     failures = []
     Deferred.fromCoroutine(broker.start()).addErrback(failures.append)
     assert failures == []
@@ -127,3 +133,22 @@ def test_it_stops_while_a_deletion_is_to_be_finished():
     assert again.services.metadata.topics == {}
     assert run_now(again.services.controller.store.get_children("/brokers/topics")) == []
     run_now(again.stop())
+
+
+def test_a_start_that_loses_every_log_directory_fails():
+    """Nothing would be served, and nobody would hear of it."""
+    surroundings = Unreal(FailingServer())
+    broker = started_on(surroundings)
+    create(broker.services, new("t"))
+    run_now(broker.stop())
+    again, fs = Unreal(surroundings.server), surroundings.fs
+    again.fs = fs
+    fs.remove_tree("/data/t-0")
+    fs.fail("create", error=errno.EIO, path_contains="/data/t-0/")
+    failures = []
+    broker = Broker(CONFIG, again)
+    Deferred.fromCoroutine(broker.start()).addErrback(failures.append)
+    [failure] = failures
+    assert isinstance(failure.value, BrokerStartError)
+    assert "no log directory can be used" in str(failure.value)
+    assert broker.ports == []

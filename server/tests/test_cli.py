@@ -31,6 +31,16 @@ def test_a_bad_value_ends_with_exit_code_2_and_one_line():
     assert done.stderr == "odradek: Invalid value none for configuration num.partitions: expected a 32-bit integer\n"
 
 
+def test_everything_that_is_wrong_is_said_a_line_each():
+    wrong = ["num.partitions=none", "listeners=nowhere", "log.segment.bytes=1", "default.replication.factor=x"]
+    done = run("start", *(f"--override={one}" for one in wrong))
+    assert (done.returncode, done.stdout) == (2, "")
+    lines = done.stderr.splitlines()
+    assert all(line.startswith("odradek: Invalid value ") for line in lines)
+    names = [line.split(" for configuration ")[1].split(":")[0] for line in lines]
+    assert sorted(names) == sorted(one.partition("=")[0] for one in wrong)
+
+
 def fail(capsys, *arguments):
     with pytest.raises(SystemExit) as ended:
         cli.main(arguments)
@@ -55,6 +65,60 @@ def fail(capsys, *arguments):
 )
 def test_what_is_wrong_is_said_in_one_line(capsys, arguments, message):
     assert message in fail(capsys, *arguments)
+
+
+def test_a_line_for_each_contradiction_and_each_override_that_is_none(capsys):
+    with pytest.raises(SystemExit):
+        cli.main(["start", "--override=authorizer.class.name=x", "--override=group.min.session.timeout.ms=9000000"])
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 2
+    assert "authorizer.class.name" in lines[0]
+    assert "group.max.session.timeout.ms" in lines[1]
+    with pytest.raises(SystemExit):
+        cli.main(["start", "--override=a", "--override=b", "--override=num.partitions=x"])
+    assert capsys.readouterr().err.splitlines() == [
+        f"odradek: --override {name} is not name=value" for name in ("a", "b")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("properties", "overrides", "listeners", "log_dirs"),
+    [
+        (None, [], "PLAINTEXT://127.0.0.1:9092", ("./data",)),
+        ("num.partitions=3", ["auto.create.topics.enable=false"], "PLAINTEXT://127.0.0.1:9092", ("./data",)),
+        ("listeners=PLAINTEXT://:9092", [], "PLAINTEXT://:9092", ("./data",)),
+        ("advertised.listeners=PLAINTEXT://h:9092", [], "PLAINTEXT://:9092", ("./data",)),
+        ("log.dirs=/a,/b", [], "PLAINTEXT://127.0.0.1:9092", ("/a", "/b")),
+        ("log.dir=/a", ["listeners=PLAINTEXT://h:1"], "PLAINTEXT://h:1", ("/a",)),
+        (None, ["log.dirs=/a"], "PLAINTEXT://127.0.0.1:9092", ("/a",)),
+    ],
+)
+def test_where_a_broker_listens_and_keeps_its_data(tmp_path, properties, overrides, listeners, log_dirs):
+    from odradek.server.config import load_config
+
+    path = None
+    if properties is not None:
+        path = tmp_path / "server.properties"
+        path.write_text(properties)
+    config = load_config(path and str(path), overrides).config
+    assert (config.text("listeners"), config.data_dirs) == (listeners, log_dirs)
+
+
+def test_where_it_listens_and_keeps_its_data_is_said_first(monkeypatch, capsys, tmp_path):
+    from odradek.server import broker
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(broker, "run", lambda config, started_s: 0)
+    root = logging.getLogger()
+    before = root.handlers[:], root.level, logging.raiseExceptions
+    try:
+        assert cli.main(["start", "--override=unknown=1"]) == 0
+    finally:
+        root.handlers[:], root.level, logging.raiseExceptions = before
+    first, second = capsys.readouterr().out.splitlines()
+    assert first.endswith(" INFO server.cli starting listeners=PLAINTEXT://127.0.0.1:9092 log_dirs=./data")
+    assert "unknown property unknown is ignored" in second
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_file_in_which_something_is_wrong(capsys, tmp_path):

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 from twisted.internet.defer import Deferred
-from twisted.internet.task import Clock
+from twisted.internet.task import Clock, SchedulerStopped
 
 from odradek.protocol import codec
 from odradek.protocol.errors import ErrorCode, KafkaError
@@ -14,7 +14,9 @@ from odradek.server.apis import Api, Dispatch
 from odradek.server.connection import Connection
 from odradek.server.handlers import api_versions as any_handler_module
 from odradek.server.request import NO_RESPONSE, CloseConnection, RequestContext
+from odradek.server.scheduler import RequestScheduler
 from odradek.server.slices import Slices
+from odradek.server.turn import Turn
 
 
 class Writer:
@@ -29,24 +31,25 @@ class Writer:
     def send_one(self, data):
         self.sent.append(bytes(data))
 
+    def flush(self):
+        pass
+
 
 class Transport:
     def __init__(self):
         self.writer = Writer()
         self.closed = False
         self.reading = True
-        self.put_off = []
+        self.now_s = 0.0
+        self.scheduler = RequestScheduler(lambda: self.now_s, Turn())
 
     def close(self):
         self.closed = True
 
-    def next_turn(self, work):
-        self.put_off.append(work)
-
     def turn(self):
-        work, self.put_off = self.put_off, []
-        for one in work:
-            one()
+        """A reactor iteration."""
+        self.scheduler.begin_iteration(self.now_s)
+        self.scheduler.serve()
 
     def pause_reading(self):
         self.reading = False
@@ -93,7 +96,9 @@ def test_answers_come_in_order_and_the_next_request_waits(setting):
     first = Deferred()
     results.append(first)
     connection.frames_received([frame(1), frame(2)])
+    transport.turn()
     connection.frames_received([frame(3)])
+    transport.turn()
     assert transport.answers() == []
     first.callback(HeartbeatResponse(error_code=27))
     transport.turn()
@@ -105,10 +110,12 @@ def test_what_ends_a_wait_does_not_begin_the_next_request_within_it(setting):
     first, third = Deferred(), Deferred()
     results.append(first)
     connection.frames_received([frame(1), frame(2), frame(3), frame(4)])
+    transport.turn()
     first.callback(HeartbeatResponse(error_code=27))
     assert transport.answers() == [(1, 27)]
     results.extend([HeartbeatResponse(), third])
     connection.output_drained()
+    transport.turn()
     assert transport.answers() == [(1, 27), (2, 0)]
     # Put off from the first time, when the third is in progress by now.
     transport.turn()
@@ -123,9 +130,11 @@ def test_a_response_the_socket_did_not_take_holds_the_next_request_back(setting)
     transport, connection, _, _ = setting
     transport.writer.takes_all = False
     connection.frames_received([frame(1), frame(2)])
+    transport.turn()
     assert transport.answers() == [(1, 0)]
     transport.writer.takes_all = True
     connection.output_drained()
+    transport.turn()
     assert transport.answers() == [(1, 0), (2, 0)]
 
 
@@ -134,6 +143,7 @@ def test_too_many_waiting_requests_stop_the_reading(setting):
     first = Deferred()
     results.append(first)
     connection.frames_received([frame(n) for n in range(40)])
+    transport.turn()
     assert not transport.reading
     first.callback(HeartbeatResponse())
     transport.turn()
@@ -145,6 +155,7 @@ def test_kafka_errors_are_answered_and_unforeseen_ones_counted(setting):
     transport, connection, results, dispatch = setting
     results += [KafkaError(ErrorCode.UNKNOWN_MEMBER_ID), ZeroDivisionError()]
     connection.frames_received([frame(1), frame(2), frame(3)])
+    transport.turn()
     assert transport.answers() == [(1, 25), (2, -1), (3, 0)]
     assert dispatch.unexpected_errors == {"Heartbeat": 1}
 
@@ -155,6 +166,7 @@ def test_large_requests_that_wait_stop_the_reading_sooner(setting):
     results.append(first)
     large = frame(2, body=codec.encode(HeartbeatRequest(group_id="g" * 30_000, member_id="m"), 1) + bytes(2_000_000))
     connection.frames_received([frame(1), large])
+    transport.turn()
     assert not transport.reading
     first.callback(HeartbeatResponse())
     transport.turn()
@@ -166,9 +178,24 @@ def test_a_failed_deferred_is_answered_too(setting):
     waiting = Deferred()
     results.append(waiting)
     connection.frames_received([frame(1), frame(2)])
+    transport.turn()
     waiting.errback(KafkaError(ErrorCode.ILLEGAL_GENERATION))
     transport.turn()
     assert transport.answers() == [(1, 22), (2, 0)]
+
+
+def test_a_request_that_a_stop_interrupts_is_not_answered(setting, caplog):
+    transport, connection, results, dispatch = setting
+    waiting = Deferred()
+    results.append(waiting)
+    connection.frames_received([frame(1), frame(2)])
+    transport.turn()
+    waiting.errback(SchedulerStopped())
+    transport.turn()
+    assert transport.answers() == []
+    assert transport.closed
+    assert not caplog.records
+    assert not dispatch.unexpected_errors
 
 
 @pytest.mark.parametrize(
@@ -187,6 +214,7 @@ def test_a_failed_deferred_is_answered_too(setting):
 def test_malformed_requests_close_the_connection(setting, bad, caplog):
     transport, connection, _, _ = setting
     connection.frames_received([bad, frame(2)])
+    transport.turn()
     good = bad == frame(1)
     assert transport.closed is not good
     assert len(transport.writer.sent) == (2 if good else 0)
@@ -197,6 +225,7 @@ def test_bytes_left_over_after_a_request_are_ignored_as_kafka_does(setting):
     transport, connection, _, _ = setting
     body = codec.encode(HeartbeatRequest(group_id="g"), 1) + b"x"
     connection.frames_received([frame(1, body=body)])
+    transport.turn()
     assert transport.answers() == [(1, 0)]
 
 
@@ -204,6 +233,7 @@ def test_no_response_and_close(setting):
     transport, connection, results, _ = setting
     results += [NO_RESPONSE, CloseConnection("acks=0 failed")]
     connection.frames_received([frame(1), frame(2), frame(3)])
+    transport.turn()
     assert transport.answers() == []
     assert transport.closed
 
@@ -214,6 +244,7 @@ def test_a_lost_connection_cancels_what_it_asked(setting):
     waiting = Deferred(cancelled.append)
     results.append(waiting)
     connection.frames_received([frame(1), frame(2)])
+    transport.turn()
     connection.connection_lost()
     assert cancelled == [waiting]
     assert transport.answers() == []

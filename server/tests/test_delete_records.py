@@ -5,7 +5,7 @@ from random import Random
 from types import SimpleNamespace
 
 import pytest
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.task import Clock
 
 from odradek.log.config import LogConfig
@@ -231,3 +231,19 @@ def test_a_start_at_a_segments_base_outlives_a_power_loss():
     broker.fs.remove(f"{log.directory}/{name}.deleted")
     broker.fs._nodes[f"{log.directory}/{name}"] = saved
     assert broker.starts_after_crash()[0] == 10
+
+
+def test_a_request_is_carried_out_although_its_client_is_gone(broker):
+    """Also the checkpoint: what consumers have seen gone does not come back after a crash."""
+    # Each step is a slice.
+    broker.services.slices = Slices(broker.clock, broker.clock.seconds, 0.0)
+    partitions = [DeleteRecordsRequestDeleteRecordsPartition(partition_index=p, offset=5) for p in range(4)]
+    topics = [DeleteRecordsRequestDeleteRecordsTopic(name="t", partitions=partitions)]
+    answer = delete_records(broker.services, None, DeleteRecordsRequest(topics=topics, timeout_ms=5000))
+    failures = []
+    answer.addErrback(lambda failure: failures.append(failure.type))
+    answer.cancel()
+    assert failures == [CancelledError]
+    broker.clock.pump([0] * 10)
+    broker.threads.run()
+    assert broker.starts_after_crash() == {0: 5, 1: 5, 2: 5, 3: 5}

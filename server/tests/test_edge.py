@@ -1,14 +1,20 @@
 """Requests, handlers and a socket in every order: each request is answered once, or the connection is closed."""
 
+import gc
 import itertools
+import select
+import socket
+import weakref
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from twisted.internet.error import ConnectionLost
+from twisted.python.failure import Failure
 
 from odradek.server import connection as connection_module
 from odradek.server import transport as transport_module
-from odradek.server.tests.edge import Edge, Kind, Script, run_all_scripts
+from odradek.server.tests.edge import EDGE_FD, NOTHING, Edge, Kind, Script, run_all_scripts
 
 DEPTH = 7
 """Choices of which every combination is tried; a scenario of two or three requests takes about this many."""
@@ -62,6 +68,125 @@ def test_every_order_with_a_socket_that_fails_and_a_client_that_leaves(kind):
     choices=st.lists(st.integers(0, 11), max_size=120),
     errors=st.booleans(),
     may_leave=st.booleans(),
+    costs_s=st.lists(st.sampled_from((0.0, 0.0001, 0.001, 0.003, 0.5)), min_size=1, max_size=4),
 )
-def test_any_order_of_anything(small_limits, kinds, cuts, choices, errors, may_leave):
-    Edge(Script(choices), kinds, cuts, send_outcomes=5 + errors, may_leave=may_leave).run().check()
+def test_any_order_of_anything(small_limits, kinds, cuts, choices, errors, may_leave, costs_s):
+    edge = Edge(Script(choices), kinds, cuts, send_outcomes=5 + errors, may_leave=may_leave, costs_s=costs_s)
+    edge.run().check()
+
+
+def test_no_more_requests_are_begun_than_fit_into_memory_while_responses_are_not_read(small_limits):
+    edge = Edge(Script([0, *[NOTHING] * 1000]), [Kind.SMALL] * 300, (300,), is_ever_writable=False).run()
+    assert len(edge.began) <= 3
+    assert edge.protocol.writer.unsent_bytes <= 40 + 30
+    assert edge.reactor._poller.masks[EDGE_FD] == select.EPOLLOUT
+
+
+@pytest.mark.parametrize("kind", [Kind.LATER, Kind.RECORDS_LATER, Kind.REPEATED_LATER], ids=lambda kind: kind.name)
+def test_a_client_that_has_closed_its_side_gets_all_responses(kind):
+    """As from Apache Kafka, which does not read the end before it has sent the response."""
+    edge = Edge(Script(), [Kind.SMALL, kind, Kind.SMALL, kind], (4,), may_leave=True)
+    edge.has_left = True
+    edge.run().check()
+    assert len(edge.answers) == 4
+
+
+def test_a_client_that_has_closed_its_side_while_its_request_waits_gets_the_response():
+    edge = Edge(Script(), [Kind.PARKED, Kind.SMALL], (2,))
+    edge.run()
+    edge.has_left = True
+    edge.run()
+    assert edge.answers == []
+    edge.release()
+    edge.run().check()
+    assert [answer[0] for answer in edge.answers] == [0, 1]
+
+
+@pytest.mark.parametrize(
+    "data, protocol", [(b"GET / HTTP/1.1\r\n\r\n", "an HTTP request"), (b"\x16\x03\x01\x02\x00\x01", "a TLS handshake")]
+)
+def test_another_protocol_closes_the_connection_with_one_line(data, protocol, caplog):
+    edge = Edge(Script(), [Kind.SMALL])
+    edge._unread.appendleft(data)
+    edge.run()
+    assert edge.socket.is_closed
+    (record,) = caplog.records
+    assert f"why='looks like {protocol}, not like a Kafka request'" in record.getMessage()
+
+
+def test_connections_are_kept_alive_and_send_at_once_as_those_of_kafka():
+    options = Edge(Script(), []).socket.options
+    assert (socket.IPPROTO_TCP, socket.TCP_NODELAY, True) in options
+    assert (socket.SOL_SOCKET, socket.SO_KEEPALIVE, True) in options
+
+
+def _parked(edge):
+    edge.run()
+    assert edge.in_progress is not None
+
+
+def _incomplete(edge):
+    edge._unread.clear()
+    edge._unread.append((1 << 19).to_bytes(4, "big") + bytes(100_000))
+    edge.run()
+
+
+def _answered(edge):
+    edge.run()
+
+
+@pytest.mark.parametrize(
+    "kinds, choices, prepare",
+    [
+        ([Kind.SMALL, Kind.RECORDS], (), _answered),
+        ([Kind.SMALL], (), _incomplete),
+        ([Kind.PARKED, Kind.SMALL], (), _parked),
+        ([Kind.RECORDS, Kind.SMALL], [0, NOTHING], _answered),
+        ([Kind.SMALL, Kind.SMALL], [0, NOTHING], _answered),
+    ],
+    ids=["answered", "incomplete request", "request in progress", "records unread", "response unread"],
+)
+def test_a_closed_connection_is_freed_without_the_garbage_collector(kinds, choices, prepare):
+    edge = Edge(Script(choices), kinds, (len(kinds),), is_ever_writable=False)
+    prepare(edge)
+    protocol = edge.protocol
+    parts = [protocol, protocol.connection, protocol.writer, edge.tcp]
+    freed = [weakref.ref(part) for part in parts]
+    gc.collect()
+    gc.disable()
+    try:
+        edge.tcp.connectionLost(Failure(ConnectionLost()))
+        edge.protocol = edge.tcp = None
+        parts.clear()
+        del protocol
+        assert [reference() for reference in freed] == [None] * 4
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize("kind", [Kind.RECORDS, Kind.RECORDS_LATER, Kind.SMALL, Kind.LATER], ids=lambda kind: kind.name)
+def test_a_response_that_cannot_be_sent_closes_the_connection_with_a_line(kind, caplog):
+    edge = Edge(Script(), [kind, Kind.SMALL], (2,))
+
+    def fail(*arguments):
+        raise ZeroDivisionError("a defect")
+
+    edge.socket.send = edge.socket.send_file = fail
+    edge.run()
+    assert edge.socket.is_closed
+    assert any("please report it" in record.getMessage() for record in caplog.records)
+    assert not edge.protocol.connection.is_in_line
+
+
+def test_a_request_that_cannot_be_cancelled_leaves_nothing_behind(caplog):
+    edge = Edge(Script(), [Kind.PARKED])
+    edge.run()
+
+    def fail(*arguments):
+        raise ZeroDivisionError("a defect")
+
+    edge.protocol.connection.in_progress.deferred.cancel = fail
+    edge.tcp.connectionLost(Failure(ConnectionLost()))
+    (record,) = caplog.records
+    assert "could not be cancelled" in record.getMessage()
+    assert len(edge.registry) == 0

@@ -124,6 +124,7 @@ class Broker:
     def ask(self, request):
         version = request.last_version
         self.connection.frames_received([request_frame(request, version)])
+        self.transport.turn()
         answer = self.transport.writer.sent.pop()
         start = 8 + response_is_flexible(request.api_key, request.is_flexible(version))
         return codec.decode(response_class(request.api_key), version, answer, start)
@@ -429,6 +430,7 @@ def test_a_change_is_completed_although_the_client_leaves(broker, what, answered
     }
     answers = broker.server.answers = []
     broker.connection.frames_received([request_frame(requests[what], requests[what].last_version)])
+    broker.transport.turn()
     for _ in range(answered):
         if answers:
             answers.pop().callback(None)

@@ -24,7 +24,9 @@ from odradek.replication.tests.test_topic_admin import create, new
 from odradek.server.config import BrokerConfig
 from odradek.server.fetch_sessions import FetchSessionCache
 from odradek.server.handlers.fetch import fetch
+from odradek.server.purgatory import CompletionQueue
 from odradek.server.request import RequestContext
+from odradek.server.slices import Slices
 
 E = ErrorCode
 BY_NAME, LATEST = 12, 18
@@ -45,7 +47,9 @@ class World:
             reactor=self.clock,
             monotonic_ms=lambda: int(self.clock.seconds() * 1000),
             current_leader=lambda *partition: None,
+            slices=Slices(self.clock, self.clock.seconds),
         )
+        self.services.completions = CompletionQueue(self.services.slices)
 
     def create(self, name, partitions=1, **configs):
         [result] = create(self.cluster, new(name, partitions, configs=configs))

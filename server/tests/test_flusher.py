@@ -1,5 +1,6 @@
 """Whoever waits for the disk is answered by a sync that began after the append."""
 
+import pytest
 from twisted.internet.task import Clock
 
 from odradek.server.flusher import Flusher
@@ -108,4 +109,35 @@ def test_a_client_that_goes_away_leaves_the_others_their_sync():
     gone.cancel()
     clock.advance(0)
     logs.end()
+    assert answers == [True]
+
+
+def test_a_sync_that_fails_to_begin_affects_no_other_partition():
+    class Failing(Logs):
+        def flush(self, log, now_ms, done):
+            if log == "bad":
+                raise RuntimeError("a defect")
+            super().flush(log, now_ms, done)
+
+    logs, bad, good, answers = Failing(), Partition("bad"), Partition(), []
+    flusher, clock = make(logs)
+    for _ in range(2):
+        for partition in (bad, good):
+            flusher.flush(partition).addCallback(answers.append)
+        clock.advance(0)
+        logs.end()
+    assert answers == [False, True, False, True]
+
+
+def test_a_partition_that_fails_when_it_is_synced_answers_all_the_same():
+    class Failing(Partition):
+        def synced(self):
+            raise RuntimeError("a defect")
+
+    logs, answers = Logs(), []
+    flusher, clock = make(logs)
+    flusher.flush(Failing()).addCallback(answers.append)
+    clock.advance(0)
+    with pytest.raises(RuntimeError):
+        logs.end()
     assert answers == [True]

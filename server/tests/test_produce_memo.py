@@ -5,6 +5,8 @@ import itertools
 import socket
 import struct
 import time
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
@@ -17,6 +19,7 @@ from odradek.protocol.messages.create_topics import (
     CreateTopicsRequestCreatableTopicConfig,
 )
 from odradek.protocol.messages.delete_topics import DeleteTopicsRequest
+from odradek.protocol.messages.fetch import FetchRequest, FetchRequestFetchPartition, FetchRequestFetchTopic
 from odradek.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from odradek.protocol.messages.produce import (
     ProduceRequest,
@@ -26,6 +29,7 @@ from odradek.protocol.messages.produce import (
 )
 from odradek.protocol.records import build_batch
 from odradek.server.tests.test_transactions import Producer
+from odradek.server.tests.wire import until
 from odradek.testing import OdradekBroker
 
 VERSIONS = range(3, 14)
@@ -223,3 +227,36 @@ def test_many_topics_of_many_lengths(client):
     for expected in range(3):
         for topic in topics:
             assert row(answer(client, request(topic, batch()), 9)).base_offset == expected
+
+
+def open_files(broker, topic):
+    """The files of a topic that the broker has open."""
+    directory = Path(f"/proc/{broker.pid}/fd")
+    found = []
+    for link in directory.iterdir():
+        with suppress(FileNotFoundError):
+            found.append(str(link.readlink()))
+    return [path for path in found if f"/{topic}-" in path]
+
+
+def test_a_deleted_topic_s_files_are_closed_while_clients_that_used_them_stay_connected():
+    with OdradekBroker({"log.segment.delete.delay.ms": "0", "log.initial.task.delay.ms": "0"}) as broker:
+        clients = producer, reader, waiting = [Client(broker) for _ in range(3)]
+        creation = CreateTopicsRequestCreatableTopic(name="gone", num_partitions=1, replication_factor=1)
+        producer.ask(CreateTopicsRequest(topics=[creation]), 5)
+        topic = "gone", bytes(16)
+        for _ in range(3):
+            assert row(answer(producer, request(topic, batch()), 9)).error_code == 0
+        asked = FetchRequestFetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1000)
+        topics = [FetchRequestFetchTopic(topic="gone", partitions=[asked])]
+        fetch = FetchRequest(max_wait_ms=0, min_bytes=1, session_epoch=0, topics=topics)
+        reader.ask(fetch, 12)
+        fetch.max_wait_ms, fetch.min_bytes, fetch.session_epoch = 60_000, 1 << 20, -1
+        content = struct.pack(">hhih", FetchRequest.api_key, 12, 1, 4) + b"wait\0" + codec.encode(fetch, 12)
+        waiting.socket.sendall(struct.pack(">i", len(content)) + content)
+        assert open_files(broker, "gone")
+        producer.ask(DeleteTopicsRequest(topic_names=["gone"]), 5)
+        until(lambda: not open_files(broker, "gone"), what="the files of the topic to be closed")
+        assert waiting.stream.read(4)
+        for client in clients:
+            client.close()

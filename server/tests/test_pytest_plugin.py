@@ -50,6 +50,14 @@ def test_the_session_shares_one(odradek_session_broker):
 def test_a_marker_that_is_wrong(odradek_broker):
     pass
 
+@pytest.mark.odradek(properties={"num.partitions": "3"})
+def test_a_marker_for_the_session(odradek_session_broker):
+    pass
+
+@pytest.mark.odradek(properties={"num.partitions": "3"})
+def test_a_marker_beside_the_session(odradek_broker, odradek_session_broker):
+    assert odradek_broker.properties == {"num.partitions": "3"}
+
 def test_a_failure_shows_the_log(odradek_broker):
     assert False
 """
@@ -66,11 +74,16 @@ def output(tmp_path_factory):
 
 
 def test_fixtures_and_marker(output):
-    assert "3 passed" in output and "1 failed" in output and "1 error" in output
+    assert "4 passed" in output and "1 failed" in output and "2 errors" in output
 
 
 def test_a_wrong_marker_is_an_error(output):
     assert "ERROR test_it.py::test_a_marker_that_is_wrong - TypeError" in output
+
+
+def test_a_marker_without_effect_is_an_error(output):
+    assert "ERROR test_it.py::test_a_marker_for_the_session" in output
+    assert "@pytest.mark.odradek has no effect on odradek_session_broker" in output
 
 
 def test_the_log_is_shown_with_a_failure(output):

@@ -5,11 +5,13 @@ import re
 import signal
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 
 import odradek
+from odradek.server.config.loading import OWN_LISTENERS
 from odradek.testing import OdradekBroker
 
 README = (Path(odradek.__file__).parent.parent / "README.md").read_text("utf-8")
@@ -97,9 +99,11 @@ def test_the_commands(tmp_path):
 def test_make_start_is_what_the_readme_says(tmp_path):
     """The command behind `make start`, on the address and in the directory that the README names."""
     makefile = (Path(odradek.__file__).parent.parent / "Makefile").read_text("utf-8")
-    (arguments,) = re.findall(r"^\t\$\(BIN\)/odradek (start .*)$", makefile, re.MULTILINE)
-    assert f"listeners=PLAINTEXT://{README_ADDRESS}" in arguments and "log.dirs=data" in arguments
-    command = [sys.executable, "-m", "odradek", *arguments.replace(":9092", ":0").split()]
+    assert re.findall(r"^\t\$\(BIN\)/odradek (.*)$", makefile, re.MULTILINE) == ["start"]
+    assert f"runs a broker on {README_ADDRESS}, data in ./data" in README
+    assert f"PLAINTEXT://{README_ADDRESS}" == OWN_LISTENERS
+    free_port = f"listeners={OWN_LISTENERS.replace(':9092', ':0')}"
+    command = [sys.executable, "-m", "odradek", "start", "--override", free_port]
     with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as process:
         try:
             line = next(line for line in process.stdout if " odradek started " in line)
@@ -107,3 +111,8 @@ def test_make_start_is_what_the_readme_says(tmp_path):
             process.send_signal(signal.SIGTERM)
         assert process.wait(30) == 0
     assert f"data={tmp_path / 'data'}" in line
+
+
+def test_the_licence_is_an_expression_as_build_tools_expect_it():
+    project = tomllib.loads((Path(odradek.__file__).parent.parent / "pyproject.toml").read_text("utf-8"))["project"]
+    assert project["license"] == "Apache-2.0"

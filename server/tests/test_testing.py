@@ -22,6 +22,8 @@ STAND_IN = textwrap.dedent(
         sys.exit(2)
     if "hang=start" in sys.argv:
         signal.pause()
+    if "slow=yes" in sys.argv:
+        print("reactor iteration was slow, and all requests waited for it wall_ms=900 cpu_ms=700 x=", flush=True)
     if "hang=stop" not in sys.argv:
         signal.signal(signal.SIGTERM, lambda *_: (print("stopped", flush=True), os._exit(0)))
     else:
@@ -101,6 +103,18 @@ def test_stop_gives_the_exit_code_and_is_repeatable():
     assert broker.stop() == 0
     assert not broker.is_running
     broker.close()
+
+
+def test_a_broker_that_held_up_all_requests_fails_the_tests_of_odradek(monkeypatch):
+    monkeypatch.setenv("ODRADEK_MOST_ITERATION_MS", "500")
+    with pytest.raises(BrokerFailedError, match="cpu_ms=700"), OdradekBroker({"slow": "yes"}):
+        pass
+    monkeypatch.setenv("ODRADEK_MOST_ITERATION_MS", "700")
+    with OdradekBroker({"slow": "yes"}):
+        pass
+    monkeypatch.delenv("ODRADEK_MOST_ITERATION_MS")
+    with OdradekBroker({"slow": "yes"}):
+        pass
 
 
 def test_a_broker_that_does_not_start_says_why():

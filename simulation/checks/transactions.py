@@ -82,7 +82,11 @@ def _final_read(evidence: Evidence, partition: Partition) -> Iterator[Violation]
     for record in everything.records:
         if record.offset >= committed.end_offset:
             break
-        if record.offset not in visible and evidence.transaction_of(record.value) is None:
+        # This read comes second: retention may have moved the start of the log in between.
+        is_gone = record.offset < committed.start_offset and evidence.may_be_gone(
+            partition, record.offset, record.timestamp
+        )
+        if record.offset not in visible and not is_gone and evidence.transaction_of(record.value) is None:
             yield Violation(
                 ViolationKind.SKIPPED,
                 f"{name_of(partition)} offset {record.offset} {label_text(record.value)}: of no transaction, yet not "

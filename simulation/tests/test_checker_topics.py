@@ -1,5 +1,7 @@
 """Violations around timestamps, retention, deleted records and deleted topics, each in a small history."""
 
+from dataclasses import replace
+
 import pytest
 
 from odradek.simulation.history import LARGEST, CrashKind, FinalLog, Lookup, Outcome
@@ -83,6 +85,17 @@ def test_retention_takes_what_is_old_and_nothing_else(age_ms, found):
     story.send("x y", 0)
     story.poll(0, "x y")
     end_at(story, "y", 1)
+    assert story.found() == found
+
+
+@pytest.mark.parametrize(("age_ms", "found"), [(500, {"SKIPPED"}), (2000, set())])
+def test_retention_may_take_what_is_old_between_the_final_reads(age_ms, found):
+    story = Story(aged=frozenset({"a"}), retention_ms=1000)
+    story.history._now_ms = lambda: 1000 + age_ms
+    story.send("x y", 0)
+    story.end("x y")
+    committed = story.final.logs[A, RC]
+    story.final.logs[A, RC] = replace(committed, records=committed.records[1:], start_offset=1)
     assert story.found() == found
 
 

@@ -1,0 +1,66 @@
+"""Closing all logs of a broker: everything is written first, then made durable together.
+
+A supervisor that stops a broker gives it some ten seconds. A log that takes six syncs takes milliseconds of them, and
+there may be thousands; so one call syncs the whole file system, where the system can do that.
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+
+from odradek.log.background import RunAll
+from odradek.log.filesystem import DiskFullError, LogDirFailure
+from odradek.log.flush import FlushTask
+from odradek.log.log_directory import LogDirectory
+from odradek.log.partition_log import PartitionLog
+
+logger = logging.getLogger(__name__)
+
+Failures = list[tuple[str, LogDirFailure | DiskFullError]]
+"""Log directories, each with what has failed in it."""
+
+
+def close_logs(
+    directories: Iterable[LogDirectory], logs: Sequence[PartitionLog], monotonic_ms: int, run_all: RunAll, threads: int
+) -> Failures:
+    """Make all logs durable, so that the next start need not recover; return what failed. Blocks."""
+    failures: Failures = []
+    tasks: list[tuple[PartitionLog, FlushTask]] = []
+
+    def guarded(log: PartitionLog, action: Callable[[], None]) -> Callable[[], None]:
+        def act() -> None:
+            try:
+                action()
+            except (LogDirFailure, DiskFullError) as failure:
+                failures.append((log.log_directory, failure))
+
+        return act
+
+    def preparation(log: PartitionLog) -> Callable[[], None]:
+        def prepare() -> None:
+            task = log.prepare_close()
+            if task is not None:
+                tasks.append((log, task))
+
+        return guarded(log, prepare)
+
+    run_all([preparation(log) for log in logs], threads)
+    changed = {log.log_directory for log, _ in tasks}
+    synced = {directory.path for directory in directories if directory.path in changed and _sync(directory, failures)}
+    lost = {path for path, failure in failures if isinstance(failure, LogDirFailure)}
+    single = [(log, task) for log, task in tasks if log.log_directory not in synced | lost]
+    run_all([guarded(log, task.run) for log, task in single], threads)
+    for log, task in tasks:
+        if log.log_directory not in lost:
+            guarded(log, lambda log=log, task=task: log.finish_close(task, monotonic_ms))()  # type: ignore[misc]
+    return failures
+
+
+def _sync(directory: LogDirectory, failures: Failures) -> bool:
+    """Return whether the whole directory is durable. Otherwise its own names are, and its logs are to be synced."""
+    if directory.sync_file_system():
+        return True
+    try:
+        directory.fs.sync_directory(directory.path)
+    except OSError as error:
+        failures.append((directory.path, directory.failed("closing", error)))
+    return False

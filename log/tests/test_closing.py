@@ -1,0 +1,196 @@
+"""Closing thousands of logs: how many syncs it takes, and that nothing is called clean that is not on the disk."""
+
+import errno
+
+import pytest
+
+from odradek.log.filesystem import MemoryFileSystem, _MemoryLock
+from odradek.log.tests.managers import ONE_THREAD, append, opened
+
+DIRECTORY = "/data/a"
+
+
+class Syncs:
+    """Counts what is synced on a file system."""
+
+    def __init__(self, fs):
+        self._fs = fs
+        self._before = self._now()
+
+    def _now(self):
+        return [self._fs._counts.get(name, 0) for name in ("sync", "sync_directory")]
+
+    @property
+    def count(self):
+        return sum(self._now()) - sum(self._before)
+
+
+@pytest.fixture(params=["at once", "one by one"])
+def way(request, monkeypatch):
+    if request.param == "one by one":
+        monkeypatch.setattr(_MemoryLock, "sync_file_system", lambda self: False)
+    return request.param
+
+
+def with_logs(fs, count, records=1, **options):
+    manager = opened(fs, [DIRECTORY], **options)
+    for index in range(count):
+        log = manager.get("t", index) or manager.create_log("t", index, bytes(16), 0, is_new=True)
+        for number in range(records):
+            append(log, b"%d" % number)
+    return manager
+
+
+def contents(fs, count):
+    again = opened(fs, [DIRECTORY])
+    assert all(directory.was_clean for directory in again.directories.values())
+    return [again.get("t", index).log_end_offset for index in range(count)]
+
+
+@pytest.mark.parametrize("records", [0, 1])
+def test_a_clean_stop_is_on_the_disk(way, records):
+    fs = MemoryFileSystem()
+    with_logs(fs, 5, records).close(0)
+    fs.crash(lose_names=True)
+    assert contents(fs, 5) == [records] * 5
+
+
+def test_one_sync_is_for_all_logs():
+    counts = set()
+    for logs in (5, 20):
+        fs = MemoryFileSystem()
+        manager = with_logs(fs, logs)
+        syncs = Syncs(fs)
+        manager.close(0)
+        counts.add(syncs.count)
+    assert len(counts) == 1
+
+
+def test_where_each_is_synced_each_file_is_so_once(monkeypatch):
+    monkeypatch.setattr(_MemoryLock, "sync_file_system", lambda self: False)
+    fs = MemoryFileSystem()
+    few, many = with_logs(fs, 5), with_logs(MemoryFileSystem(), 25)
+    counts = []
+    for manager in (few, many):
+        syncs = Syncs(manager.fs)
+        manager.close(0)
+        counts.append(syncs.count)
+    # The records, two indexes, the leader epochs, the snapshot, the topic id, the directory.
+    assert counts[1] - counts[0] <= 20 * 7
+
+
+def test_logs_that_did_not_change_are_left_alone(way):
+    fs = MemoryFileSystem()
+    with_logs(fs, 20).close(0)
+    manager = opened(fs, [DIRECTORY])
+    syncs, before = Syncs(fs), fs.operations
+    append(manager.get("t", 3), b"more")
+    manager.close(0)
+    assert syncs.count < 20
+    assert fs.operations - before < 60
+    fs.crash(lose_names=True)
+    assert contents(fs, 20) == [1, 1, 1, 2] + [1] * 16
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda log: append(log, b"x"),
+        lambda log: log.truncate_to(1, 0),
+        lambda log: (log.truncate_to(2, 0), append(log, b"y")),
+        lambda log: log.start_over(7, 0),
+        lambda log: log.roll(0),
+        lambda log: log.elect(9),
+        lambda log: log.directory_unsynced(),
+    ],
+)
+def test_a_log_that_changed_is_closed(way, change):
+    fs = MemoryFileSystem()
+    with_logs(fs, 2, 3).close(0)
+    manager = opened(fs, [DIRECTORY])
+    log = manager.get("t", 0)
+    assert log._is_untouched
+    change(log)
+    assert not log._is_untouched
+    end_offset = log.log_end_offset
+    manager.close(0)
+    fs.crash(lose_names=True)
+    assert contents(fs, 2) == [end_offset, 3]
+
+
+def test_a_log_of_an_unclean_stop_is_closed_although_nothing_was_written(way):
+    fs = MemoryFileSystem()
+    with_logs(fs, 2)
+    fs.crash()
+    fs._held.clear()
+    manager = opened(fs, [DIRECTORY])
+    assert not manager.get("t", 0)._is_untouched
+    manager.close(0)
+    fs.crash(lose_names=True)
+    assert len(contents(fs, 2)) == 2
+
+
+def test_a_failed_sync_of_all_is_followed_by_one_of_each():
+    fs = MemoryFileSystem()
+    manager = with_logs(fs, 5)
+    fs.fail("sync", error=errno.EIO)
+    manager.close(0)
+    fs.crash(lose_names=True)
+    assert contents(fs, 5) == [1] * 5
+
+
+@pytest.mark.parametrize("path", [".log", ".index", ".timeindex", "leader-epoch"])
+def test_a_file_that_cannot_be_synced_makes_the_stop_unclean(monkeypatch, path):
+    monkeypatch.setattr(_MemoryLock, "sync_file_system", lambda self: False)
+    fs = MemoryFileSystem()
+    manager = with_logs(fs, 3)
+    fs.fail("sync", error=errno.EIO, path_contains=path)
+    manager.close(0)
+    again = opened(fs, [DIRECTORY])
+    assert not again.directories[DIRECTORY].was_clean
+
+
+def test_after_a_flush_that_failed_no_sync_counts():
+    fs = MemoryFileSystem()
+    manager = with_logs(fs, 3)
+    log = manager.get("t", 1)
+    task = log.prepare_flush()
+    fs.fail("sync", error=errno.EIO)
+    with pytest.raises(Exception, match="flush failed"):
+        task.run()
+    manager.close(0)
+    assert not opened(fs, [DIRECTORY]).directories[DIRECTORY].was_clean
+
+
+def test_a_full_disk_makes_the_stop_unclean(way):
+    fs = MemoryFileSystem()
+    manager = with_logs(fs, 3)
+    fs.is_full = True
+    manager.close(0)
+    fs.heal()
+    again = opened(fs, [DIRECTORY])
+    assert not again.directories[DIRECTORY].was_clean
+    assert [again.get("t", index).log_end_offset for index in range(3)] == [1, 1, 1]
+
+
+def test_a_crash_at_any_moment_of_the_stop_loses_nothing(way):
+    from odradek.log.filesystem import SimulatedCrash
+
+    operations = 0
+    while True:
+        operations += 1
+        fs = MemoryFileSystem()
+        manager = with_logs(fs, 2, 2)
+        for log in manager.all_logs():
+            log.flush(0)
+        fs.crash_at(operations)
+        try:
+            manager.close(0)
+        except SimulatedCrash:
+            fs.crash(lose_names=True)
+        else:
+            assert operations > 10
+            return
+        again = opened(fs, [DIRECTORY], settings=ONE_THREAD)
+        assert [again.get("t", index).log_end_offset for index in range(2)] == [2, 2]
+        assert not again.directories[DIRECTORY].was_clean

@@ -1,0 +1,159 @@
+"""Walking over the records of a batch in steps, with a window of their bytes in memory.
+
+Every generator here yields after at most about half a millisecond of work, or what is to be called on a thread
+(`streaming.Step`). No object is made for a record. Of one larger than the window only the small parts are read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from typing import Final
+
+from odradek.protocol.record_batch import InvalidRecordError
+from odradek.protocol.record_chain import IncompleteRecordError, LargestDelta, follow_records
+from odradek.protocol.record_shape import MOST_VARINT_BYTES, TakesLongError, check_record, read_varint
+from odradek.protocol.streaming import PIECE_BYTES, Piece, Step, ThreadCall
+
+FOLLOWED_PER_STEP: Final = 4096
+"""Records whose lengths are followed in a step; each takes up to 0.1 microseconds."""
+OPENED_PER_STEP: Final = 256
+"""Records, or headers of a record, that are taken apart in a step; each takes about 2 microseconds."""
+_DELTAS_MAX_BYTES: Final = 1 + 3 * MOST_VARINT_BYTES
+"""Length, attributes, timestamp delta and offset delta."""
+
+RecordFields = tuple[int, int, bool]
+"""Timestamp delta, offset delta, whether there is a key."""
+
+
+class RecordStream:
+    """The record bytes of one batch, from which records are read in order.
+
+    window: the bytes at hand; position: where the next record begins in it, or behind its end if what lies between is
+    to be skipped.
+    """
+
+    __slots__ = ("_is_at_end", "_pieces", "_start", "position", "window")
+
+    def __init__(self, pieces: Iterator[Piece]) -> None:
+        self._pieces = pieces
+        self._start = 0
+        self._is_at_end = False
+        self.window = b""
+        self.position = 0
+
+    @property
+    def read_bytes(self) -> int:
+        """How many bytes lie before `position`."""
+        return self._start + self.position
+
+    def fill(self) -> Generator[Step, None, bool]:
+        """Drop what lies before `position` and add a piece. Return False at the end of the data."""
+        piece = next(self._pieces, None)
+        if piece is None:
+            self._is_at_end = True
+            return False
+        if isinstance(piece, ThreadCall):
+            yield piece
+            return True
+        rest = self.window[self.position :]
+        dropped_bytes = len(self.window) - len(rest)
+        self._start += dropped_bytes
+        self.position -= dropped_bytes
+        self.window = rest + piece if rest else piece
+        yield None
+        return True
+
+    def follow(self, count: int, largest: LargestDelta) -> Generator[Step, None, None]:
+        """Go on by `count` records, of which only the lengths and timestamp deltas are read."""
+        while count:
+            step = min(count, FOLLOWED_PER_STEP)
+            try:
+                self.position = follow_records(self.window, self.position, step, largest)
+            except IncompleteRecordError as error:
+                count -= step - error.remaining
+                self.position = error.position
+                if len(self.window) - self.position < PIECE_BYTES:
+                    yield from self._fill_up()
+                else:
+                    delta_at = read_varint(self.window, self.position)[1] + 1
+                    largest.consider(self.window, delta_at)
+                    yield from self._read_large()
+                    count -= 1
+            else:
+                count -= step
+                yield None
+
+    def read_record(self) -> Generator[Step, None, RecordFields]:
+        """Take the next record apart."""
+        while True:
+            try:
+                timestamp_delta, offset_delta, has_key, self.position = check_record(self.window, self.position)
+                return timestamp_delta, offset_delta, has_key
+            except TakesLongError:
+                return (yield from self._read_large())
+            except IncompleteRecordError:
+                if len(self.window) - self.position >= PIECE_BYTES:
+                    return (yield from self._read_large())
+            yield from self._fill_up()
+
+    def fill_deltas(self) -> Generator[Step, None, None]:
+        """Have the next record's length and deltas in the window."""
+        while self.lacks_deltas:
+            yield from self.fill()
+
+    @property
+    def lacks_deltas(self) -> bool:
+        """Whether `fill_deltas` is called for."""
+        return len(self.window) - self.position < _DELTAS_MAX_BYTES and not self._is_at_end
+
+    def expect_end(self) -> Generator[Step, None, None]:
+        """Raise InvalidRecordError unless all bytes have been read."""
+        while self.position >= len(self.window):
+            if not (yield from self.fill()):
+                break
+        left_bytes = len(self.window) - self.position
+        if left_bytes:
+            raise InvalidRecordError(
+                f"bytes are left behind the last record, {left_bytes} or more"
+                if left_bytes > 0
+                else f"the last record states {-left_bytes} bytes more than there are"
+            )
+
+    def _fill_up(self) -> Generator[Step, None, None]:
+        if not (yield from self.fill()):
+            raise InvalidRecordError(f"the record at byte {self.read_bytes} is longer than its batch")
+
+    def _read_large(self) -> Generator[Step, None, RecordFields]:
+        length = yield from self._read_varint()
+        start = self.read_bytes
+        self.position += 1
+        timestamp_delta = yield from self._read_varint()
+        offset_delta = yield from self._read_varint()
+        key_bytes = yield from self._read_varint()
+        self.position += max(0, key_bytes)
+        value_bytes = yield from self._read_varint()
+        self.position += max(0, value_bytes)
+        headers = yield from self._read_varint()
+        if not 0 <= headers <= start + length - self.read_bytes:
+            raise InvalidRecordError(f"a record announces {headers} headers")
+        for index in range(headers):
+            name_bytes = yield from self._read_varint()
+            if name_bytes < 0:
+                raise InvalidRecordError("a header has no name")
+            self.position += name_bytes
+            header_bytes = yield from self._read_varint()
+            self.position += max(0, header_bytes)
+            if index % OPENED_PER_STEP == 0:
+                yield None
+        if self.read_bytes != start + length:
+            raise InvalidRecordError(f"a record of {length} bytes has {self.read_bytes - start} bytes of content")
+        return timestamp_delta, offset_delta, key_bytes >= 0
+
+    def _read_varint(self) -> Generator[Step, None, int]:
+        while len(self.window) - self.position < MOST_VARINT_BYTES and (yield from self.fill()):
+            pass
+        try:
+            value, self.position = read_varint(self.window, self.position)
+        except IndexError:
+            raise InvalidRecordError("a record is incomplete") from None
+        return value

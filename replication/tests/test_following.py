@@ -1,0 +1,248 @@
+"""A replica manager that follows the image in steps: what is served, and in which order things are done, in between."""
+
+import gc
+import weakref
+
+import pytest
+
+from odradek.log.filesystem import MemoryFileSystem
+from odradek.log.log_manager import LogManager
+from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.protocol.records import build_batch
+from odradek.replication.cluster_metadata import PartitionMetadata, TopicMetadata
+from odradek.replication.partition import Partition
+from odradek.replication.tests.support import Cluster, log_keys, memory_logs
+
+ID, OTHER_ID = bytes([1]) * 16, bytes([2]) * 16
+ALONE = PartitionMetadata(1, 0, (1,), (1,))
+COUNT = 50
+
+
+class Steps:
+    """A RunSteps that does a step when the test says so, of all work in turns."""
+
+    def __init__(self):
+        self.work = []
+        self.taken = 0
+
+    def __call__(self, steps):
+        self.work.append(steps)
+
+    def run(self, count=100_000):
+        while self.work and count:
+            steps = self.work.pop(0)
+            count -= 1
+            self.taken += 1
+            try:
+                next(steps)
+            except StopIteration:
+                continue
+            self.work.append(steps)
+
+
+@pytest.fixture
+def cluster():
+    cluster = Cluster()
+    cluster.steps = cluster.replicas.run_steps = Steps()
+    return cluster
+
+
+def publish(cluster, *topics, deleted=()):
+    for name in deleted:
+        cluster.image.remove_topic(name)
+    for topic in topics:
+        cluster.image.put_topic(topic)
+    cluster.image.publish()
+
+
+def topic(count=COUNT, name="t", topic_id=ID):
+    return TopicMetadata(name, topic_id, (ALONE,) * count)
+
+
+def error_of(call, *arguments):
+    with pytest.raises(KafkaError) as raised:
+        call(*arguments)
+    return raised.value.code
+
+
+def append(partition, value=b"v"):
+    return partition.append_as_leader(memoryview(build_batch([(0, b"k", value, ())])), required_acks=1, now_ms=0)
+
+
+def test_a_step_creates_one_log(cluster):
+    publish(cluster, topic())
+    for count in range(COUNT):
+        assert log_keys(cluster) == [("t", index) for index in range(count)]
+        cluster.steps.run(1)
+    cluster.steps.run()
+    assert cluster.steps.taken <= COUNT + 3
+    assert [partition.is_leader for partition in cluster.replicas.led("t")] == [True] * COUNT
+
+
+def test_clients_try_a_partition_again_until_its_log_is_there(cluster):
+    publish(cluster, topic())
+    cluster.steps.run(1)
+    append(cluster.replicas.get("t", 0))
+    assert error_of(cluster.replicas.get, "t", 1) == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert error_of(cluster.replicas.get_by_id, ID, 1) == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert error_of(cluster.replicas.get, "t", COUNT) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert cluster.replicas.offline == []
+    cluster.steps.run()
+    append(cluster.replicas.get("t", 1))
+
+
+def test_growth_does_not_touch_what_was_there(cluster, monkeypatch):
+    publish(cluster, topic(1000))
+    cluster.steps.run()
+    applied, apply = [], Partition.apply
+    monkeypatch.setattr(Partition, "apply", lambda self, *a: (applied.append(self.index), apply(self, *a)))
+    cluster.steps.taken = 0
+    publish(cluster, topic(1003))
+    cluster.steps.run()
+    assert applied == [1000, 1001, 1002]
+    assert cluster.steps.taken < 12
+
+
+def test_changed_properties_reach_the_partitions_of_a_topic_that_grows(cluster):
+    publish(cluster, topic(2))
+    cluster.steps.run()
+    cluster.image.put_topic_config("t", {"retention.ms": "77"})
+    publish(cluster, topic(3))
+    cluster.steps.run()
+    assert {log.config.retention_ms for log in cluster.logs.all_logs()} == {77}
+    cluster.image.put_topic_config("t", {})
+    publish(cluster)
+    cluster.steps.run()
+    assert {log.config.retention_ms for log in cluster.logs.all_logs()} == {604800000}
+
+
+@pytest.mark.parametrize("done", [0, 1, 3, 6, 8])
+def test_a_topic_is_deleted_while_it_is_created(cluster, done):
+    publish(cluster, topic(5))
+    cluster.steps.run(done)
+    publish(cluster, deleted=["t"])
+    assert error_of(cluster.replicas.get, "t", 0) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert error_of(cluster.replicas.get_by_id, ID, 0) == ErrorCode.UNKNOWN_TOPIC_ID
+    cluster.steps.run()
+    assert (log_keys(cluster), list(cluster.replicas)) == ([], [])
+
+
+@pytest.mark.parametrize("done", [0, 1, 3, 6, 8])
+def test_another_topic_of_the_name_is_never_mixed_up_with_it(cluster, done):
+    publish(cluster, topic(5))
+    cluster.steps.run(done)
+    old = [append(partition) and partition for partition in cluster.replicas]
+    publish(cluster, topic(4, topic_id=OTHER_ID), deleted=["t"])
+    for _ in range(30):
+        for index in range(4):
+            try:
+                partition = cluster.replicas.get("t", index)
+            except KafkaError as error:
+                assert error.code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+            else:
+                assert partition.topic_id == OTHER_ID
+                assert partition.log.log_end_offset == 0
+        cluster.steps.run(1)
+    assert log_keys(cluster) == [("t", index) for index in range(4)]
+    assert {cluster.logs.topic_id("t", index) for index in range(4)} == {OTHER_ID}
+    assert {error_of(append, partition) for partition in old} <= {ErrorCode.NOT_LEADER_OR_FOLLOWER}
+
+
+def test_a_deleted_topic_is_retired_before_other_work_goes_on(cluster):
+    publish(cluster, topic(2, "gone", OTHER_ID))
+    cluster.steps.run()
+    partitions = list(cluster.replicas)
+    publish(cluster, topic(1000))
+    publish(cluster, deleted=["gone"])
+    cluster.steps.run(5)
+    assert {error_of(append, partition) for partition in partitions} == {ErrorCode.NOT_LEADER_OR_FOLLOWER}
+
+
+def test_listeners_hear_of_a_topic_when_all_of_it_is_there(cluster):
+    heard = []
+    cluster.replicas.listeners.append(lambda name: heard.append((name, len(cluster.replicas.led(name)))))
+    publish(cluster, topic(3), topic(2, "u", OTHER_ID))
+    cluster.steps.run()
+    publish(cluster, deleted=["t"])
+    cluster.steps.run()
+    assert heard == [("t", 3), ("u", 2), ("t", 0)]
+
+
+def test_what_fails_does_not_stop_what_follows(cluster):
+    def fail(name):
+        if name == "t":
+            raise RuntimeError("a defect")
+
+    cluster.replicas.listeners.append(fail)
+    publish(cluster, topic(2))
+    publish(cluster, topic(2, "u", OTHER_ID))
+    cluster.steps.run()
+    publish(cluster, deleted=["t"])
+    cluster.steps.run()
+    assert log_keys(cluster) == [("u", 0), ("u", 1)]
+
+
+def test_who_waits_for_a_change_hears_when_it_is_carried_out(cluster):
+    publish(cluster, topic(3))
+    waiting = cluster.replicas.applied()
+    with pytest.raises(TypeError):  # it awaits what this test's RunSteps does not return
+        waiting.send(None)
+    until = cluster.steps.work[-1]
+    publish(cluster, topic(1000, "later", OTHER_ID))
+    while until in cluster.steps.work:
+        cluster.steps.run(1)
+    assert len(cluster.replicas.led("t")) == 3
+    assert len(cluster.replicas.led("later")) < 10
+
+
+def test_it_stops_in_the_midst_and_the_next_start_makes_the_rest():
+    fs = MemoryFileSystem()
+    cluster = Cluster()
+    first = Cluster(logs=memory_logs(cluster.configs, fs=fs))
+    steps = first.replicas.run_steps = Steps()
+    publish(first, topic(5))
+    steps.run(3)
+    first.replicas.stop()
+    publish(first, topic(2, "u", OTHER_ID))
+    first.logs.close(0)
+    assert len(log_keys(first)) == 3
+    again = Cluster(logs=memory_logs(cluster.configs, fs=fs))
+    publish(again, topic(5))
+    assert log_keys(again) == [("t", index) for index in range(5)]
+
+
+def test_a_retired_partition_keeps_no_file_open(cluster, tmp_path):
+    publish(cluster, topic(1))
+    cluster.steps.run()
+    partition = cluster.replicas.get("t", 0)
+    append(partition)
+    region = partition.read(0, 1000)
+    log = weakref.ref(partition.log)
+    file = weakref.ref(region.file, lambda _: None) if hasattr(region.file, "__weakref__") else None
+    gc.disable()
+    try:
+        publish(cluster, deleted=["t"])
+        cluster.steps.run()
+        assert partition.log is None
+        assert log() is None
+        assert region.read() != b""
+    finally:
+        gc.enable()
+    assert file is None or file() is not None
+
+
+def test_placing_a_log_does_not_look_at_all_others():
+    class Logs(dict):
+        def values(self):
+            raise AssertionError("all logs are looked at")
+
+        items = __iter__ = values
+
+    cluster = Cluster(logs=memory_logs(Cluster().configs, ("/a", "/b")))
+    logs: LogManager = cluster.logs
+    logs._logs = Logs()
+    for index in range(6):
+        logs.create_log("t", index, ID, 0, is_new=True)
+    logs.delete_log("t", 1, 0)
+    logs.create_log("t", 6, ID, 0, is_new=True)
+    assert [logs.get("t", index).log_directory for index in (0, 2, 3, 4, 5, 6)] == ["/a", "/a", "/b", "/a", "/b", "/b"]

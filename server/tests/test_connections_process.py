@@ -1,0 +1,67 @@
+"""A broker process and its connections: a pause of the process, interrupted uploads."""
+
+import os
+import signal
+import socket
+import struct
+import time
+
+import pytest
+
+from odradek.protocol import codec
+from odradek.protocol.messages.api_versions import ApiVersionsRequest
+from odradek.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from odradek.server.tests.test_group_restart import Member, await_coordinator
+from odradek.server.tests.wire import Wire, until
+from odradek.testing import OdradekBroker
+
+SESSION_S = 1.0
+PIPELINED = 50
+UPLOAD_BYTES = 16 << 20
+
+
+@pytest.fixture(scope="module")
+def broker():
+    with OdradekBroker({"group.min.session.timeout.ms": "200", "num.partitions": "4"}) as broker:
+        yield broker
+
+
+def process_state(broker):
+    with open(f"/proc/{broker.pid}/stat") as stat:
+        return stat.read().rpartition(")")[2].split()[0]
+
+
+@pytest.mark.parametrize("count", [1, PIPELINED])
+def test_a_member_whose_heartbeat_has_arrived_stays_after_a_pause_beyond_its_session(broker, count):
+    group = f"group-{count}"
+    with Wire(broker.port) as wire:
+        await_coordinator(wire, group)
+    member = Member(broker.port, group, session_ms=int(SESSION_S * 1000))
+    assert (member.join(), member.sync()[0]) == (0, 0)
+    heartbeat = HeartbeatRequest(group_id=group, generation_id=member.generation, member_id=member.id)
+    os.kill(broker.pid, signal.SIGSTOP)
+    try:
+        until(lambda: process_state(broker) == "T")
+        for _ in range(count):
+            member.wire.send(heartbeat, 3)
+        time.sleep(SESSION_S + 0.3)
+    finally:
+        os.kill(broker.pid, signal.SIGCONT)
+    for _ in range(count):
+        (size,) = struct.unpack(">i", member.wire._exactly(4))
+        assert codec.decode(HeartbeatResponse, 3, member.wire._exactly(size), 4).error_code == 0
+
+
+def resident_bytes(broker):
+    with open(f"/proc/{broker.pid}/statm") as statm:
+        return int(statm.read().split()[1]) * os.sysconf("SC_PAGESIZE")
+
+
+def test_interrupted_uploads_leave_no_memory_behind(broker):
+    with Wire(broker.port) as wire:
+        before = resident_bytes(broker)
+        for _ in range(8):
+            with socket.create_connection(("127.0.0.1", broker.port)) as upload:
+                upload.sendall(struct.pack(">i", 2 * UPLOAD_BYTES) + bytes(UPLOAD_BYTES))
+            wire.ask(ApiVersionsRequest())
+        until(lambda: resident_bytes(broker) - before < 2 * UPLOAD_BYTES)

@@ -1,0 +1,306 @@
+"""Topics with many partitions are created, grown and deleted in steps, while others use the broker and its store."""
+
+import itertools
+
+import pytest
+from twisted.internet.defer import Deferred
+from twisted.internet.task import Clock
+
+from odradek.log.background import run_inline
+from odradek.protocol.errors import ErrorCode
+from odradek.protocol.messages.create_partitions import (
+    CreatePartitionsRequest,
+    CreatePartitionsRequestCreatePartitionsTopic,
+)
+from odradek.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsRequestCreatableTopic
+from odradek.protocol.messages.delete_topics import DeleteTopicsRequest
+from odradek.protocol.messages.incremental_alter_configs import (
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsRequestAlterableConfig,
+    IncrementalAlterConfigsRequestAlterConfigsResource,
+)
+from odradek.replication.cluster_metadata import ClusterMetadata
+from odradek.replication.metadata_loader import load_image
+from odradek.replication.metadata_store import SessionEvent, StoreUnavailableError, TransactionError, run_now
+from odradek.replication.tests.support import Cluster, log_keys
+from odradek.server.pacing import ReactorPacing
+from odradek.server.slices import Slices
+from odradek.server.stores.sqlite import SETTLE_INTERVAL_S, SqliteMetadataStore, SqliteNodeTable
+from odradek.server.stores.tests.test_sqlite_commit import Disk
+from odradek.server.waits import carry_through
+
+COUNT = 60
+"""More operations than are carried out at once."""
+
+
+class Iterations(Clock):
+    """A clock that can run a single iteration: what is called later from within it has to wait."""
+
+    def iterate(self):
+        for call in [call for call in self.calls if call.getTime() <= self.seconds()]:
+            if call.active():
+                self.calls.remove(call)
+                call.called = 1
+                call.func(*call.args, **call.kw)
+
+
+class Paced:
+    """A cluster of one on a SQLite store, in which every step waits for the clock and every commit for `commit`."""
+
+    def __init__(self, directory):
+        self.clock = Iterations()
+        self.disk = Disk()
+        self.threads = []
+        self.iterations = 0
+        store = self.store = SqliteMetadataStore(
+            directory, lambda: 1, call_later=self.clock.callLater, connect=self.disk.connect
+        )
+        self.cluster = cluster = Cluster(server=self)
+        slices = Slices(self.clock, lambda: 0.0, slice_s=0.0)
+        pacing = ReactorPacing(self.clock, slices, lambda: 0.0, lambda *work: self.threads.append(work), 0.0)
+        cluster.replicas.run_steps = pacing.run
+        cluster.controller.pause = pacing.pause
+        store.pace(pacing)
+
+    def connect(self):
+        return self.store
+
+    def turn(self, count=1, *, commit=True):
+        for _ in range(count):
+            self.iterations += 1
+            if commit and self.threads:
+                run_inline(*self.threads.pop(0))
+            self.clock.iterate()
+
+    def finish(self, *requests):
+        """The responses of requests, when all have come."""
+        while not all(request.called for request in requests):
+            self.turn()
+            assert self.iterations < 20_000
+        return [request.result for request in requests]
+
+    def create(self, name, count=COUNT):
+        topics = [CreateTopicsRequestCreatableTopic(name=name, num_partitions=count, replication_factor=1)]
+        request = CreateTopicsRequest(topics=topics, timeout_ms=1000)
+        return carry_through(self.cluster.topics.create_topics(request)).addCallback(lambda r: r.topics[0].error_code)
+
+    def grow(self, name, count):
+        topics = [CreatePartitionsRequestCreatePartitionsTopic(name=name, count=count, assignments=None)]
+        request = CreatePartitionsRequest(topics=topics, timeout_ms=1000)
+        grown = carry_through(self.cluster.topics.create_partitions(request))
+        return grown.addCallback(lambda response: response.results[0].error_code)
+
+    def delete(self, name):
+        request = DeleteTopicsRequest(topic_names=[name], timeout_ms=1000)
+        deleted = carry_through(self.cluster.topics.delete_topics(request, 5))
+        return deleted.addCallback(lambda response: response.responses[0].error_code)
+
+    def alter(self, topic, name, value):
+        config = IncrementalAlterConfigsRequestAlterableConfig(name=name, config_operation=0, value=value)
+        resource = IncrementalAlterConfigsRequestAlterConfigsResource(
+            resource_type=2, resource_name=topic, configs=[config]
+        )
+        request = IncrementalAlterConfigsRequest(resources=[resource])
+        altered = carry_through(self.cluster.config_admin.incremental_alter_configs(request))
+        return altered.addCallback(lambda response: response.responses[0].error_code)
+
+    def assert_agrees(self):
+        """The image is what a start would load, and the logs are what the image names."""
+        loaded = ClusterMetadata()
+        run_now(load_image(self.store, loaded))
+        assert loaded.contents() == self.cluster.image.contents()
+        topics = loaded.topics.values()
+        expected = [(topic.name, index) for topic in topics for index in range(len(topic.partitions))]
+        assert log_keys(self.cluster) == sorted(expected)
+        assert sorted(self.cluster.replicas.partitions) == sorted(expected)
+        assert run_now(self.store.get_children("/admin/delete_topics")) == []
+
+
+@pytest.fixture
+def paced(tmp_path):
+    paced = Paced(tmp_path)
+    yield paced
+    paced.disk.is_broken = False
+    for _ in range(3):
+        paced.clock.advance(SETTLE_INTERVAL_S)
+    run_now(paced.store.close())
+
+
+def test_creation_growth_and_deletion_take_many_short_turns(paced):
+    assert paced.finish(paced.create("t")) == [0]
+    assert paced.iterations > 3 * COUNT
+    paced.assert_agrees()
+    assert paced.finish(paced.grow("t", 2 * COUNT)) == [0]
+    assert paced.iterations > 6 * COUNT
+    paced.assert_agrees()
+    assert paced.finish(paced.delete("t")) == [0]
+    paced.assert_agrees()
+
+
+def test_a_small_change_takes_few_turns(paced):
+    assert paced.finish(paced.create("t", 1)) == [0]
+    assert paced.finish(paced.alter("t", "retention.ms", "5")) == [0]
+    assert paced.iterations <= 10
+
+
+def test_each_turn_does_one_piece_of_work(paced, monkeypatch):
+    rows, load = [], SqliteNodeTable.load
+    monkeypatch.setattr(SqliteNodeTable, "load", lambda self, path: (rows.append(path), load(self, path))[1])
+    request = paced.create("t")
+    while not request.called:
+        rows.clear()
+        before = len(log_keys(paced.cluster))
+        paced.turn()
+        assert len(rows) <= 12
+        assert len(log_keys(paced.cluster)) - before <= 1
+
+
+@pytest.mark.parametrize("turns", [0, 5, 60, 125, 135, 180])
+def test_two_want_the_same_topic(paced, turns):
+    first = paced.create("t")
+    paced.turn(turns)
+    second = paced.create("t", 3)
+    assert sorted(paced.finish(first, second)) == [0, ErrorCode.TOPIC_ALREADY_EXISTS]
+    paced.assert_agrees()
+
+
+@pytest.mark.parametrize("count", [COUNT, COUNT + 1, 2 * COUNT])
+def test_two_want_a_topic_to_grow(paced, count):
+    paced.finish(paced.create("t", 1))
+    first = paced.grow("t", COUNT)
+    paced.turn(50)
+    second = paced.grow("t", count)
+    assert paced.finish(first, second) == [0, ErrorCode.INVALID_PARTITIONS if count == COUNT else 0]
+    paced.assert_agrees()
+
+
+@pytest.mark.parametrize("turns", [0, 30, 125, 130, 160, 200])
+def test_a_topic_is_deleted_and_created_again_while_it_is_made(paced, turns):
+    first = paced.create("t")
+    paced.turn(turns)
+    is_there = "t" in paced.cluster.image.topics
+    second = paced.delete("t")
+    assert paced.finish(first, second) == [0, 0 if is_there else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+    if is_there:
+        assert paced.cluster.image.topics == {}
+        assert paced.finish(paced.create("t", 2)) == [0]
+    paced.assert_agrees()
+
+
+def test_no_change_is_lost_that_was_asked_for_meanwhile(paced):
+    paced.finish(paced.create("other", 1))
+    requests = [paced.create("t")]
+    names = ("retention.ms", "segment.ms", "flush.ms", "segment.jitter.ms")
+    for number, name in enumerate(names):
+        paced.turn(40)
+        requests.append(paced.alter("other", name, str(1000 + number)))
+        requests.append(paced.alter("other", "retention.bytes", str(number)))
+    assert paced.finish(*requests) == [0] * 9
+    configs = paced.cluster.image.topic_configs["other"]
+    assert configs == {**{name: str(1000 + n) for n, name in enumerate(names)}, "retention.bytes": "3"}
+    paced.assert_agrees()
+
+
+def test_reads_of_the_store_wait_for_the_change_under_way(paced):
+    request = paced.create("t")
+    paced.turn(20)
+    found = Deferred.fromCoroutine(paced.store.exists("/brokers/topics/t"))
+    missing = Deferred.fromCoroutine(paced.store.get_children("/brokers/topics"))
+    paced.turn(20)
+    assert not found.called
+    paced.finish(request, found, missing)
+    assert found.result is not None
+    assert missing.result == ["t"]
+
+
+def test_a_refused_change_leaves_nothing(paced):
+    run_now(paced.store.ensure_path("/brokers/topics/t"))
+    assert paced.finish(paced.create("t")) == [ErrorCode.TOPIC_ALREADY_EXISTS]
+    run_now(paced.store.delete("/brokers/topics/t"))
+    assert run_now(paced.store.get_children("/config/topics")) == []
+    paced.assert_agrees()
+
+
+@pytest.mark.parametrize("is_made", [True, False])
+def test_a_commit_with_an_unknown_outcome_is_looked_up(paced, is_made):
+    events = []
+    paced.store.add_session_listener(events.append)
+    request = paced.create("t")
+    while not paced.threads:
+        paced.turn(commit=False)
+    paced.disk.commits, paced.disk.is_broken = [is_made], True
+    assert paced.finish(request) == [ErrorCode.KAFKA_STORAGE_ERROR]
+    paced.disk.is_broken = False
+    paced.clock.advance(SETTLE_INTERVAL_S)
+    assert events == [SessionEvent.DISCONNECTED, SessionEvent.CONNECTED]
+    reloaded = Deferred.fromCoroutine(paced.cluster.controller.reload())
+    paced.finish(reloaded, Deferred.fromCoroutine(paced.cluster.replicas.applied()))
+    assert list(paced.cluster.image.topics) == ["t"] * is_made
+    paced.assert_agrees()
+
+
+def test_a_commit_that_failed_and_was_not_made_changes_nothing(paced):
+    request = paced.create("t")
+    while not paced.threads:
+        paced.turn(commit=False)
+    paced.disk.commits = [False]
+    assert paced.finish(request) == [ErrorCode.KAFKA_STORAGE_ERROR]
+    assert paced.cluster.image.topics == {}
+    assert paced.finish(paced.create("t", 2)) == [0]
+    paced.assert_agrees()
+
+
+def test_a_client_that_is_gone_does_not_stop_its_change(paced):
+    for turns in (0, 60, 130, 160):
+        request = paced.create(f"t{turns}").addErrback(lambda _: None)
+        paced.turn(turns)
+        request.cancel()
+    while paced.clock.getDelayedCalls() or paced.threads:
+        paced.turn()
+    assert sorted(paced.cluster.image.topics) == ["t0", "t130", "t160", "t60"]
+    paced.assert_agrees()
+
+
+def test_slices_that_stop_undo_the_change(paced):
+    slices = Slices(paced.clock, lambda: 0.0, slice_s=0.0)
+    paced.store.pace(ReactorPacing(paced.clock, slices, lambda: 0.0, run_inline, 0.0))
+    request = paced.create("t").addErrback(lambda failure: failure.type.__name__)
+    paced.turn(60)
+    slices.stop()
+    paced.turn()
+    assert request.result == "SchedulerStopped"
+    assert run_now(paced.store.get_children("/brokers/topics")) == []
+
+
+def test_a_paced_transaction_tells_which_operation_failed(paced):
+    from odradek.replication.metadata_store import Create, NoNodeError
+
+    operations = [Create(f"/n{number}") for number in range(150)]
+    operations[130] = Create("/absent/n")
+    request = Deferred.fromCoroutine(paced.store.transaction(operations))
+    failures = []
+    request.addErrback(lambda failure: failures.append(failure.value))
+    paced.finish(request)
+    [error] = failures
+    assert isinstance(error, TransactionError)
+    assert (error.index, type(error.cause)) == (130, NoNodeError)
+    assert run_now(paced.store.exists("/n0")) is None
+    assert not isinstance(error, StoreUnavailableError)
+
+
+def test_pauses_bound_the_work_of_one_turn():
+    clock, now_s = Iterations(), itertools.count()
+    pacing = ReactorPacing(clock, Slices(clock, lambda: 0.0), lambda: next(now_s) / 1000, run_inline, 0.004)
+    steps = []
+
+    async def work():
+        for number in range(20):
+            await pacing.pause()
+            steps.append(number)
+
+    request = Deferred.fromCoroutine(work())
+    while not request.called:
+        before = len(steps)
+        clock.iterate()
+        assert len(steps) - before <= 6
+    assert steps == list(range(20))

@@ -1,0 +1,243 @@
+"""Produce to many partitions: appended in slices, in one response, and to the end although the client is gone."""
+
+import struct
+from types import SimpleNamespace
+
+import pytest
+from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.task import Clock
+
+from odradek.protocol import codec
+from odradek.protocol.errors import ErrorCode
+from odradek.protocol.messages.delete_topics import DeleteTopicsRequest
+from odradek.protocol.messages.produce import (
+    ProduceRequest,
+    ProduceRequestPartitionProduceData,
+    ProduceRequestTopicProduceData,
+)
+from odradek.protocol.records import build_batch
+from odradek.replication.cluster_metadata import PartitionMetadata
+from odradek.replication.metadata_store import run_now
+from odradek.replication.partition import Partition
+from odradek.replication.tests.support import Cluster
+from odradek.replication.tests.test_topic_admin import create, new
+from odradek.server.apis import Dispatch
+from odradek.server.connection import Connection
+from odradek.server.handlers.produce import MOST_AT_ONCE, produce
+from odradek.server.purgatory import DelayedOperation
+from odradek.server.request import NO_RESPONSE, CloseConnection, RequestContext
+from odradek.server.slices import SLICE_S, Slices
+from odradek.server.tests.test_connection import Transport
+
+E = ErrorCode
+VERSION = 9
+MANY = 2 * MOST_AT_ONCE
+
+
+class World:
+    """A broker's parts; each look at the time takes half a slice, so that little is done in each iteration."""
+
+    def __init__(self):
+        self.clock, self.now_s = Clock(), 0.0
+        self.cluster = Cluster()
+        create(self.cluster, new("t", MANY))
+        self.services = SimpleNamespace(
+            replicas=self.cluster.replicas,
+            metadata=self.cluster.image,
+            now_ms=lambda: 0,
+            reactor=self.clock,
+            slices=Slices(self.clock, self._tick),
+            current_leader=lambda *partition: None,
+            verifier=SimpleNamespace(),
+        )
+
+    def _tick(self):
+        self.now_s += SLICE_S / 2
+        return self.now_s
+
+    def iterate(self):
+        """One reactor iteration: the calls that are due."""
+        calls = [call for call in self.clock.calls if call.getTime() <= self.clock.seconds()]
+        for call in calls:
+            self.clock.calls.remove(call)
+            call.called = 1
+            call.func(*call.args, **call.kw)
+        return bool(calls)
+
+    def produce(self, request):
+        """A Produce request: its outcome, and the responses or failures to come."""
+        outcome, answers = produce(self.services, context(), request), []
+        if isinstance(outcome, Deferred):
+            outcome.addBoth(answers.append)
+        else:
+            answers.append(outcome)
+        return outcome, answers
+
+    def finish(self):
+        while self.iterate():
+            pass
+
+    def ends(self):
+        """The log end of each partition."""
+        return [self.cluster.replicas.get("t", index).log.log_end_offset for index in range(MANY)]
+
+    def replicate(self):
+        """Each partition gets a follower that has to acknowledge."""
+        for index in range(MANY):
+            partition = self.cluster.replicas.get("t", index)
+            partition.apply(PartitionMetadata(1, partition.leader_epoch + 1, (1, 2), (1, 2)), partition.log)
+
+
+@pytest.fixture
+def world():
+    return World()
+
+
+def context():
+    context = RequestContext("host", "PLAINTEXT")
+    context.api_version = VERSION
+    return context
+
+
+def row(index, count=1):
+    records = memoryview(build_batch([(0, None, b"v", ())] * count))
+    return ProduceRequestPartitionProduceData(index=index, records=records)
+
+
+def request(*data, acks=-1, timeout_ms=1000, **fields):
+    topic = ProduceRequestTopicProduceData(name="t", partition_data=list(data))
+    return ProduceRequest(acks=acks, timeout_ms=timeout_ms, topic_data=[topic], **fields)
+
+
+def to_all(**fields):
+    return request(*(row(index) for index in range(MANY)), **fields)
+
+
+def rows(response):
+    [topic] = response.responses
+    return topic.partition_responses
+
+
+def test_many_partitions_are_appended_to_in_slices_and_answered_together(world):
+    _, answers = world.produce(to_all())
+    appended = [sum(world.ends())]
+    while world.iterate():
+        appended.append(sum(world.ends()))
+    assert appended[-1] == MANY
+    assert max(after - before for before, after in zip([0, *appended], appended, strict=False)) <= 3
+    assert [(one.index, one.error_code, one.base_offset) for one in rows(answers[0])] == [
+        (index, 0, 0) for index in range(MANY)
+    ]
+
+
+def test_of_a_partition_that_is_named_twice_the_last_batch_is_appended(world):
+    data = [row(index) for index in range(MANY)]
+    _, answers = world.produce(request(*data, row(3, count=5), row(4, count=2), row(3, count=7)))
+    world.finish()
+    expected = [1] * MANY
+    expected[3], expected[4] = 7, 2
+    assert world.ends() == expected
+    assert sorted(one.index for one in rows(answers[0])) == list(range(MANY))
+
+
+@pytest.mark.parametrize("iterations", [0, 1, 3])
+def test_a_topic_that_is_deleted_meanwhile_is_unknown_from_then_on(world, iterations):
+    _, answers = world.produce(to_all())
+    for _ in range(iterations):
+        world.iterate()
+    run_now(world.cluster.topics.delete_topics(DeleteTopicsRequest(topic_names=["t"]), 1))
+    world.finish()
+    codes = [one.error_code for one in rows(answers[0])]
+    assert len(codes) == MANY
+    appended = codes.count(E.NONE)
+    assert codes == [E.NONE] * appended + [E.UNKNOWN_TOPIC_OR_PARTITION] * (MANY - appended)
+
+
+def test_with_acks_0_nothing_is_answered_unless_an_append_fails(world):
+    _, answers = world.produce(to_all(acks=0))
+    world.finish()
+    assert answers == [NO_RESPONSE]
+    _, answers = world.produce(request(*(row(index) for index in range(MANY + 1)), acks=0))
+    world.finish()
+    assert answers[0].check(CloseConnection)
+    assert world.ends() == [2] * MANY
+
+
+@pytest.mark.parametrize("acks", [0, 1, -1])
+@pytest.mark.parametrize("iterations", range(4))
+def test_a_request_is_carried_out_although_its_client_is_gone(world, acks, iterations):
+    content = struct.pack(">hhihb", 0, VERSION, 7, -1, 0) + codec.encode(to_all(acks=acks), VERSION)
+    connection = Connection(Transport(), Dispatch(world.services), context())
+    connection.frame_received(struct.pack(">i", len(content)) + content)
+    for _ in range(iterations):
+        world.iterate()
+    connection.connection_lost()
+    world.finish()
+    assert world.ends() == [1] * MANY
+
+
+def test_the_wait_for_replicas_ends_with_the_client(world):
+    world.replicate()
+    outcome, answers = world.produce(to_all())
+    world.finish()
+    assert answers == []
+    outcome.cancel()
+    assert answers[0].check(CancelledError)
+    assert not any(partition.watchers for partition in world.cluster.replicas)
+    assert not world.clock.getDelayedCalls()
+
+
+def test_waiting_for_the_replicas_of_many_partitions_costs_as_much_for_each(world, monkeypatch):
+    world.replicate()
+    _, answers = world.produce(to_all())
+    world.finish()
+    looks = []
+    has_reached = Partition.has_reached
+
+    def counted(partition, offset):
+        looks.append(partition.index)
+        return has_reached(partition, offset)
+
+    monkeypatch.setattr(Partition, "has_reached", counted)
+    for index in range(MANY):
+        assert answers == []
+        world.cluster.replicas.get("t", index).update_follower(2, 1, 0, 0)
+    assert [one.error_code for one in rows(answers[0])] == [0] * MANY
+    assert looks == list(range(MANY))
+
+
+def test_partitions_that_are_not_replicated_in_time_say_so(world):
+    world.replicate()
+    _, answers = world.produce(to_all())
+    world.finish()
+    world.cluster.replicas.get("t", 1).update_follower(2, 1, 0, 0)
+    world.clock.advance(1)
+    codes = [one.error_code for one in rows(answers[0])]
+    assert codes == [E.REQUEST_TIMED_OUT, E.NONE] + [E.REQUEST_TIMED_OUT] * (MANY - 2)
+
+
+@pytest.mark.parametrize("count", [1, MANY])
+def test_a_batch_is_appended_although_its_client_goes_away_during_the_verification(world, count):
+    verification = Deferred()
+    world.services.verifier = SimpleNamespace(before_produce=lambda request, version: verification)
+    data = [row(index) for index in range(count)]
+    outcome, answers = world.produce(request(*data, transactional_id="x"))
+    world.finish()
+    outcome.cancel()
+    assert answers[0].check(CancelledError)
+    verification.callback(SimpleNamespace(error=lambda partition: None, may_append=lambda partition: True))
+    world.finish()
+    assert sum(world.ends()) == count
+
+
+def test_a_request_that_fails_when_it_is_woken_affects_no_other_and_not_the_append(world):
+    """The one gets the error, which becomes UNKNOWN_SERVER_ERROR; the others are woken, the append is acknowledged."""
+    partition = world.cluster.replicas.get("t", 0)
+    outcomes = []
+    for attempt in (lambda: None, lambda: 1 / 0, lambda: "woken"):
+        operation = DelayedOperation(attempt, lambda: "late")
+        operation.wait(world.clock, 1000, [partition]).addBoth(outcomes.append)
+    _, [response] = world.produce(request(row(0)))
+    assert [one.error_code for one in rows(response)] == [0]
+    assert outcomes[0].check(ZeroDivisionError)
+    assert outcomes[1:] == ["woken"]

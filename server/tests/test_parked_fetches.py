@@ -1,0 +1,486 @@
+"""Fetches that wait: what an append costs for those of many partitions, and for many of them; reads in slices."""
+
+import errno
+import gc
+import sys
+import weakref
+from itertools import pairwise
+
+import pytest
+from twisted.internet.defer import CancelledError, Deferred
+
+from odradek.log.filesystem import MemoryFile
+from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.protocol.messages.fetch import FetchRequest, FetchRequestFetchPartition, FetchRequestFetchTopic
+from odradek.replication.cluster_metadata import PartitionMetadata
+from odradek.replication.partition import READ_COMMITTED, Partition
+from odradek.server.handlers import fetch as handler
+from odradek.server.handlers.fetch import fetch
+from odradek.server.purgatory import CompletionQueue
+from odradek.server.request import RequestContext
+from odradek.server.slices import SLICE_S, Slices
+from odradek.server.tests.test_fetch import BY_NAME, World, begin, errors, rows, sizes, told
+
+E = ErrorCode
+MOST_AT_ONCE = 5
+MANY = 3 * MOST_AT_ONCE
+NEVER = 1 << 19
+"""More bytes than any test appends."""
+
+
+class Reads:
+    """Counts the reads of partitions."""
+
+    def __init__(self, monkeypatch):
+        self.partitions = []
+        read = Partition.read
+
+        def counted(partition, *arguments, **options):
+            self.partitions.append(partition.index)
+            return read(partition, *arguments, **options)
+
+        monkeypatch.setattr(Partition, "read", counted)
+
+    def take(self):
+        found, self.partitions = self.partitions, []
+        return found
+
+
+class SlowWorld(World):
+    """A world in which each look at the time takes half a slice, so that little is done in each iteration."""
+
+    def __init__(self):
+        super().__init__()
+        self.now_s = 0.0
+        self.services.slices = Slices(self.clock, self._tick)
+        self.services.completions = CompletionQueue(self.services.slices)
+
+    def _tick(self):
+        self.now_s += SLICE_S / 2
+        return self.now_s
+
+    def iterate(self):
+        """One reactor iteration: the calls that are due."""
+        due = [call for call in self.clock.getDelayedCalls() if call.getTime() <= self.clock.seconds()]
+        for call in due:
+            if call.active():
+                self.clock.calls.remove(call)
+                call.called = 1
+                call.func(*call.args, **call.kw)
+        return bool(due)
+
+
+@pytest.fixture(autouse=True)
+def few(monkeypatch):
+    """A fetch of more than a few partitions is read in slices."""
+    monkeypatch.setattr(handler, "MOST_AT_ONCE", MOST_AT_ONCE)
+
+
+@pytest.fixture
+def world():
+    return World()
+
+
+@pytest.fixture
+def slow():
+    return SlowWorld()
+
+
+def of_all(world, count, offset=0, *, version=BY_NAME, topic="t", **options):
+    """A fetch of many partitions of one topic: its response, or a Deferred and the responses to come."""
+    asked = [
+        FetchRequestFetchPartition(partition=index, fetch_offset=offset, partition_max_bytes=1 << 20)
+        for index in range(count)
+    ]
+    fields = {"max_wait_ms": 500, "min_bytes": 1, "max_bytes": 1 << 20, "session_epoch": -1, **options}
+    request = FetchRequest(topics=[FetchRequestFetchTopic(topic=topic, partitions=asked)], **fields)
+    context = RequestContext("host", "PLAINTEXT")
+    context.api_version = version
+    outcome = fetch(world.services, context, request)
+    answers = []
+    if isinstance(outcome, Deferred):
+        outcome.addBoth(answers.append)
+    else:
+        answers.append(outcome)
+    return outcome, answers
+
+
+# -- what an append costs ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("count", [MOST_AT_ONCE, MANY])
+def test_an_append_looks_only_at_the_partition_that_changed(world, monkeypatch, count):
+    world.create("t", count)
+    parked = [of_all(world, count, min_bytes=NEVER)[1] for _ in range(5)]
+    reads = Reads(monkeypatch)
+    world.append("t", 4)
+    assert reads.take() == [4] * 5
+    world.append("t", 3)
+    assert reads.take() == [3] * 5
+    assert parked == [[]] * 5
+    world.clock.advance(0.5)
+    assert all(sum(sizes(answers[0])) > 0 for answers in parked)
+    assert world.nobody_waits()
+
+
+@pytest.mark.parametrize("count", [MOST_AT_ONCE, MANY])
+def test_a_fetch_is_answered_when_its_bytes_reach_min_bytes_exactly(world, count):
+    world.create("t", count)
+    size = world.append("t", 2)
+    _, answers = of_all(world, count, min_bytes=4 * size)
+    world.append("t", 0)
+    world.append("t", 0)
+    assert answers == []
+    world.append("t", count - 1)
+    assert sum(sizes(answers[0])) == 4 * size
+    assert sizes(answers[0])[0] == 2 * size
+    assert world.nobody_waits()
+
+
+def test_bytes_of_a_partition_count_up_to_its_limit(world):
+    world.create("t", 2)
+    size = world.append("t", 0)
+    two = {"partition_max_bytes": 2 * size}
+    _, answers = world.park(("t", 0, 0, two), ("t", 1, 0), min_bytes=4 * size)
+    for _ in range(5):
+        world.append("t", 0)
+    assert answers == []
+    world.append("t", 1)
+    world.append("t", 1)
+    assert sizes(answers[0]) == [2 * size] * 2
+
+
+def test_a_fetch_does_not_wait_for_bytes_that_its_response_has_no_room_for(world):
+    world.create("t", 2)
+    size = world.append("t", 0)
+    world.append("t", 1)
+    limit = size + size // 2
+    assert sizes(world.fetch(("t", 0, 0), ("t", 1, 0), min_bytes=limit, max_bytes=limit)) == [size, 0]
+
+
+def test_partitions_without_room_in_the_response_are_not_read(world, monkeypatch):
+    world.create("t", 50)
+    for index in range(50):
+        size = world.append("t", index)
+    reads = Reads(monkeypatch)
+    _, [response] = of_all(world, 50, max_bytes=2 * size)
+    assert reads.take() == [0, 1]
+    assert sizes(response) == [size] * 2 + [0] * 48
+    assert {row.high_watermark for row in rows(response)} == {1}
+
+
+def test_the_high_watermark_decides_and_not_the_log_end(world):
+    world.create("t", 2)
+    partition = world.partition("t")
+    partition.apply(PartitionMetadata(1, partition.leader_epoch + 1, (1, 2), (1, 2)), partition.log)
+    _, answers = world.park(("t", 0, 0), ("t", 1, 0))
+    size = world.append("t")
+    assert answers == []
+    partition.update_follower(2, 1, 0, 0)
+    assert sizes(answers[0]) == [size, 0]
+
+
+def test_a_read_committed_fetch_waits_for_the_last_stable_offset(world):
+    world.create("t", 2)
+    log = world.partition("t").log
+    world.append("t")
+    log.producer_state.first_unstable_offset = 0
+    _, answers = world.park(("t", 0, 0), ("t", 1, 0), isolation_level=READ_COMMITTED)
+    world.partition("t").wake_watchers()
+    assert answers == []
+    log.producer_state.first_unstable_offset = -1
+    world.partition("t").wake_watchers()
+    assert sizes(answers[0])[0] > 0
+
+
+def _new_epoch(world):
+    partition = world.partition("t")
+    partition.apply(PartitionMetadata(1, partition.leader_epoch + 1, (1,), (1,)), partition.log)
+
+
+def _other_leader(world):
+    partition = world.partition("t")
+    partition.apply(PartitionMetadata(2, partition.leader_epoch + 1, (1, 2), (1, 2)), partition.log)
+
+
+FAILURES = {
+    "a newer leader epoch": (_new_epoch, E.FENCED_LEADER_EPOCH),
+    "another leader": (_other_leader, E.FENCED_LEADER_EPOCH),
+    "offline": (lambda world: world.partition("t").take_offline(), E.KAFKA_STORAGE_ERROR),
+    "deleted": (lambda world: world.delete("t"), E.UNKNOWN_TOPIC_OR_PARTITION),
+    "records deleted": (lambda world: world.partition("t").delete_records(2), E.OFFSET_OUT_OF_RANGE),
+}
+
+
+@pytest.mark.parametrize(("change", "error"), FAILURES.values(), ids=FAILURES)
+@pytest.mark.parametrize("is_first", [True, False])
+def test_what_cannot_be_read_any_more_is_answered_at_once(world, change, error, is_first):
+    world.create("t", 1)
+    world.create("u", 2)
+    world.append("t")
+    world.append("t")
+    epoch = {"current_leader_epoch": world.partition("t").leader_epoch}
+    asked = [("t", 0, 0, epoch), ("u", 0, 0)]
+    _, answers = world.park(*(asked if is_first else reversed(asked)), min_bytes=NEVER)
+    change(world)
+    assert sorted(errors(answers[0])) == [E.NONE, error]
+    assert world.nobody_waits()
+
+
+def test_segments_may_go_while_a_fetch_waits(world):
+    """The positions that were found when it began are not used again."""
+    world.create("t", 2, **{"internal.segment.bytes": "1000"})
+    for _ in range(3):
+        size = world.append("t", size=300)
+    partition = world.partition("t")
+    _, answers = world.park(("t", 0, 2), ("t", 1, 0), min_bytes=NEVER)
+    partition.log.roll(0)
+    world.append("t", size=300)
+    assert sizes(answers[0]) == [size, 0]
+    _, answers = world.park(("t", 0, 3), ("t", 1, 0), min_bytes=NEVER)
+    partition.log.high_watermark = 4
+    assert partition.log.delete_old_segments(10**15)
+    partition.wake_watchers()
+    assert errors(answers[0]) == [E.OFFSET_OUT_OF_RANGE, E.NONE]
+
+
+# -- many that wait for one partition ------------------------------------------------------------------------------
+
+
+def test_an_append_completes_a_few_of_many_fetches_at_once_and_the_others_in_turn(slow):
+    slow.create("t")
+    parked = [slow.park(("t", 0, 0))[1] for _ in range(40)]
+    size = slow.append("t")
+    done = [sum(map(len, parked))]
+    while slow.iterate():
+        done.append(sum(map(len, parked)))
+    assert done[-1] == 40
+    assert max(after - before for before, after in pairwise([0, *done])) <= 3
+    assert all(sizes(answers[0]) == [size] for answers in parked)
+    assert not any(one.watchers for one in slow.cluster.replicas)
+
+
+def test_a_client_that_goes_away_while_its_fetch_is_queued_is_not_answered(slow):
+    slow.create("t")
+    parked = [slow.park(("t", 0, 0)) for _ in range(10)]
+    slow.append("t")
+    deferred, answers = parked[-1]
+    assert answers == []
+    deferred.cancel()
+    assert answers[0].check(CancelledError)
+    while slow.iterate():
+        pass
+    assert [len(answers) for _, answers in parked] == [1] * 10
+
+
+def test_timeouts_of_many_fetches_are_spread_as_well(slow):
+    slow.create("t")
+    parked = [slow.park(("t", 0, 0))[1] for _ in range(40)]
+    slow.clock.rightNow += 0.5
+    done = [0]
+    while slow.iterate():
+        done.append(sum(map(len, parked)))
+    assert done[-1] == 40
+    assert max(after - before for before, after in pairwise(done)) <= 3
+
+
+# -- many partitions -----------------------------------------------------------------------------------------------
+
+
+def test_a_fetch_of_many_partitions_is_read_in_slices(slow, monkeypatch):
+    slow.create("t", MANY)
+    size = slow.append("t", 5)
+    steps = []
+    read = handler.LimitedRead.read
+    monkeypatch.setattr(
+        handler.LimitedRead, "read", lambda self, targets: (steps.append(len(targets)), read(self, targets))
+    )
+    _, answers = of_all(slow, MANY)
+    assert answers == []
+    while slow.iterate() and not answers:
+        pass
+    assert len(rows(answers[0])) == MANY
+    assert sum(sizes(answers[0])) == size
+    assert max(steps) == MOST_AT_ONCE
+    assert not any(one.watchers for one in slow.cluster.replicas)
+
+
+@pytest.mark.parametrize("iterations", range(8))
+def test_an_append_during_the_first_read_is_not_missed(slow, iterations):
+    """Wherever the read is: before the partition, behind it, or done."""
+    slow.create("t", MANY)
+    _, answers = of_all(slow, MANY)
+    for _ in range(iterations):
+        slow.iterate()
+    size = slow.append("t", MOST_AT_ONCE // 2)
+    for _ in range(30):
+        slow.iterate()
+    assert sum(sizes(answers[0])) == size
+    assert not any(one.watchers for one in slow.cluster.replicas)
+
+
+@pytest.mark.parametrize("iterations", range(8))
+def test_a_topic_that_is_deleted_during_the_first_read_ends_it(slow, iterations):
+    slow.create("t", MANY)
+    _, answers = of_all(slow, MANY)
+    for _ in range(iterations):
+        slow.iterate()
+    slow.delete("t")
+    for _ in range(30):
+        slow.iterate()
+    assert E.UNKNOWN_TOPIC_OR_PARTITION in errors(answers[0])
+    assert not any(one.watchers for one in slow.cluster.replicas)
+
+
+@pytest.mark.parametrize("iterations", range(12))
+def test_a_client_that_goes_away_leaves_nothing_behind_wherever_its_fetch_is(slow, iterations):
+    slow.create("t", MANY)
+    partitions = list(slow.cluster.replicas)
+    outcome, answers = of_all(slow, MANY)
+    for number in range(iterations):
+        if number == 8:
+            slow.append("t")
+        slow.iterate()
+    if not answers:
+        outcome.cancel()
+        assert answers[0].check(CancelledError)
+    assert not any(one.watchers for one in partitions)
+    while slow.iterate():
+        pass
+    assert len(answers) == 1
+    assert slow.nobody_waits()
+
+
+def test_an_answer_of_many_partitions_is_complete_after_a_wait(slow):
+    slow.create("t", MANY)
+    _, answers = of_all(slow, MANY)
+    while not any(call.getTime() > 0 for call in slow.clock.getDelayedCalls()):
+        slow.iterate()
+    size = slow.append("t", MANY - 1)
+    for _ in range(30):
+        slow.iterate()
+    assert sizes(answers[0]) == [0] * (MANY - 1) + [size]
+
+
+# -- sessions on two connections -----------------------------------------------------------------------------------
+
+
+def test_a_session_of_many_partitions_names_only_what_changed(slow):
+    slow.create("t", MANY)
+    _, answers = of_all(slow, MANY, session_epoch=0, max_wait_ms=0)
+    while not answers:
+        slow.iterate()
+    session = {"session_id": answers[0].session_id, "max_wait_ms": 0}
+    slow.append("t", 7)
+    for epoch in (1, 2):
+        outcome, answers = slow.start_fetch(**session, session_epoch=epoch), []
+        outcome.addBoth(answers.append)
+        while not answers:
+            slow.iterate()
+        assert told(answers[0]) == [("t", 7)]
+
+
+@pytest.mark.parametrize("iterations", range(6))
+@pytest.mark.parametrize("forgotten", [False, True])
+def test_a_session_is_continued_by_one_of_two_connections(slow, iterations, forgotten):
+    """The other gets INVALID_FETCH_SESSION_EPOCH, wherever its request is."""
+    slow.create("t", MANY)
+    _, answers = of_all(slow, MANY, session_epoch=0, max_wait_ms=0)
+    while not answers:
+        slow.iterate()
+    session = {"session_id": answers[0].session_id}
+    first, answers = slow.start_fetch(**session, session_epoch=1), []
+    first.addBoth(answers.append)
+    for _ in range(iterations):
+        slow.iterate()
+    with pytest.raises(KafkaError) as raised:
+        slow.start_fetch(**session, session_epoch=1)
+    assert raised.value.code == E.INVALID_FETCH_SESSION_EPOCH
+    left_out = [("t", index) for index in range(MANY)] if forgotten else []
+    second, others = slow.start_fetch(**session, session_epoch=2, forgotten=left_out, max_wait_ms=0), []
+    if isinstance(second, Deferred):
+        second.addBoth(others.append)
+    else:
+        others.append(second)
+    slow.append("t", 3)
+    for _ in range(60):
+        slow.iterate()
+    assert (answers[0].error_code, rows(answers[0])) == (E.INVALID_FETCH_SESSION_EPOCH, [])
+    assert others[0].error_code == E.NONE
+
+
+def test_a_new_request_of_a_session_does_not_change_what_an_older_one_asks(world):
+    world.create("t", 2)
+    world.append("t")
+    session = begin(world, ("t", 0, 1), ("t", 1, 0))
+    _, answers = world.park(**{**session, "max_wait_ms": 500}, session_epoch=1)
+    world.fetch(("t", 0, 99), **session, session_epoch=2)
+    world.append("t", 1)
+    assert answers[0].error_code == E.INVALID_FETCH_SESSION_EPOCH
+
+
+# -- a dead disk ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("parked", [0, 20])
+@pytest.mark.parametrize("most_at_once", [MOST_AT_ONCE, 100])
+def test_a_dead_disk_is_found_once_and_not_once_per_partition(world, monkeypatch, most_at_once, parked):
+    monkeypatch.setattr(handler, "MOST_AT_ONCE", most_at_once)
+    count = 40
+    world.create("t", count)
+    for index in range(count):
+        world.append("t", index)
+    waiting = [of_all(world, count, 1)[1] for _ in range(parked)]
+    for partition in world.cluster.replicas:
+        partition.log.segments[0].hints.clear()
+    failures = []
+
+    def broken(*_):
+        failures.append(1)
+        raise OSError(errno.EIO, "broken")
+
+    monkeypatch.setattr(MemoryFile, "pread", broken)
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(stack_depth() + 100)
+    try:
+        _, answers = of_all(world, count)
+    finally:
+        sys.setrecursionlimit(limit)
+    world.clock.advance(0)
+    for found in (*waiting, answers):
+        assert errors(found[0]) == [E.KAFKA_STORAGE_ERROR] * count
+    assert len(failures) == 1
+    assert world.nobody_waits()
+
+
+def stack_depth():
+    frame, depth = sys._getframe(), 0
+    while frame is not None:
+        frame, depth = frame.f_back, depth + 1
+    return depth
+
+
+@pytest.mark.parametrize("count", [1, MOST_AT_ONCE, MANY])
+def test_an_answered_fetch_is_freed_without_a_collection(world, count, monkeypatch):
+    world.create("t", count)
+    freed = []
+    create = handler._Fetch
+
+    class Fetch(create):
+        __slots__ = ("__weakref__",)
+
+        def __init__(self, *arguments):
+            super().__init__(*arguments)
+            freed.append(weakref.ref(self))
+
+    monkeypatch.setattr(handler, "_Fetch", Fetch)
+    gc.disable()
+    try:
+        outcome, answers = of_all(world, count)
+        world.append("t")
+        assert answers
+        del outcome
+        answers.clear()
+        assert freed[0]() is None
+    finally:
+        gc.enable()

@@ -1,0 +1,116 @@
+"""The reactor: input before timers that are late, and a watchdog for iterations that take too long."""
+
+import logging
+
+from odradek.server.tests.edge import Edge, Kind, Script
+
+PAUSE_S = 30.0
+
+
+def expire(edge, timers, due_s):
+    """Have a timer note how many requests had been begun when it ran."""
+    edge.reactor.callLater(due_s, lambda: timers.append(len(edge.began)))
+    edge.reactor.runUntilCurrent()
+
+
+def test_after_a_pause_requests_that_have_arrived_come_before_timers_that_expired_in_it():
+    edge, timers = Edge(Script(), [Kind.SMALL] * 3), []
+    expire(edge, timers, due_s=10.0)
+    edge.now_s += PAUSE_S
+    edge.run().check()
+    assert timers == [3]
+
+
+def test_pipelined_requests_come_before_the_timers_too():
+    # The backlog takes many iterations, and is read in pieces as the connection stops reading in between.
+    edge, timers = Edge(Script(), [Kind.SMALL] * 100, (20,), costs_s=(0.002,)), []
+    expire(edge, timers, due_s=10.0)
+    edge.now_s += PAUSE_S
+    edge.run().check()
+    assert timers == [100]
+
+
+def test_timers_wait_for_input_no_longer_than_they_were_late():
+    edge, timers = Edge(Script(), [Kind.SMALL] * 100, (20,), costs_s=(0.01,)), []
+    expire(edge, timers, due_s=10.0)
+    edge.now_s += 10.1
+    edge.run().check()
+    assert len(timers) == 1
+    assert 10 <= timers[0] <= 12
+
+
+def test_a_timer_in_time_does_not_wait_for_input():
+    edge, timers = Edge(Script(), [Kind.SMALL]), []
+    expire(edge, timers, due_s=10.0)
+    edge.now_s += 10.001
+    edge.run().check()
+    assert timers == [0]
+
+
+def watched(kinds=(), cpu_s=None, **options):
+    """A connection whose iterations of more than 100 ms are reported; `cpu_s` replaces the CPU clock."""
+    edge = Edge(Script(), kinds, **options)
+    edge.reactor.watchdog.threshold_s = 0.1
+    edge.reactor.watchdog._cpu_clock = cpu_s or (lambda: edge.now_s)
+    edge.reactor._woke_s = edge.now_s
+    return edge
+
+
+def lines(caplog):
+    return [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+
+
+def test_a_slow_request_is_reported_with_its_api_and_client(caplog):
+    edge = watched([Kind.SMALL] * 3, costs_s=(0.0, 0.25, 0.0)).run()
+    assert edge.reactor.watchdog.slow_iterations == edge.reactor.watchdog.busy_iterations == 1
+    (line,) = lines(caplog)
+    assert "wall_ms=250 cpu_ms=250 longest_ms=250 longest='Fetch client=/host client_id=test' count=1" in line
+
+
+def test_a_slow_request_of_a_backlog_is_reported_too(caplog):
+    watched([Kind.SMALL] * 3, cuts=(3,), costs_s=(0.0, 0.25, 0.0)).run()
+    (line,) = lines(caplog)
+    assert "longest='Fetch client=/host client_id=test'" in line
+
+
+def test_a_slow_timer_is_reported_with_its_name(caplog):
+    edge = watched()
+
+    def checkpoint():
+        edge.now_s += 0.3
+
+    edge.reactor.callLater(0, checkpoint)
+    edge.run()
+    (line,) = lines(caplog)
+    assert "longest_ms=300 longest=" in line
+    assert "checkpoint" in line
+
+
+def test_many_short_pieces_of_work_are_slow_together(caplog):
+    edge = watched()
+
+    def work():
+        edge.now_s += 0.01
+
+    for _ in range(20):
+        edge.reactor.callLater(0, work)
+    edge.run()
+    (line,) = lines(caplog)
+    assert "wall_ms=200" in line
+    assert "longest_ms=10" in line
+
+
+def test_a_thread_that_was_not_scheduled_is_told_from_one_that_was_busy():
+    edge = watched([Kind.SMALL], cpu_s=lambda: 0.0, costs_s=(0.25,)).run()
+    assert edge.reactor.watchdog.slow_iterations == 1
+    assert edge.reactor.watchdog.busy_iterations == 0
+
+
+def test_waiting_for_events_and_short_iterations_are_not_reported(caplog):
+    edge = watched([Kind.SMALL] * 3, costs_s=(0.04,))
+    edge.reactor.callLater(PAUSE_S, list)
+    edge.run()
+    edge.now_s += PAUSE_S
+    edge.run()
+    assert lines(caplog) == []
+    assert edge.reactor.watchdog.slow_iterations == 0
