@@ -17,7 +17,8 @@ from odradek.log.background import RunInThread
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.records import Codec
 from odradek.replication.topic_names import GROUP_METADATA_TOPIC
-from odradek.server.coordinator_runtime import CoordinatorRuntime, Led, is_replicated, report_failure
+from odradek.server.coordinator_context import Led, is_replicated
+from odradek.server.coordinator_runtime import CoordinatorRuntime, report_failure
 from odradek.server.slices import Slices
 
 if TYPE_CHECKING:

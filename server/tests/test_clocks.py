@@ -19,6 +19,7 @@ COMPARED_WITH_TIMESTAMPS = {
     "log/log_append.py": "records too far ahead; age of a segment by its records",
     "log/producer_recall.py": "age of batches",
     "log/producer_state.py": "retention of producer ids",
+    "log/record_check.py": "records too far ahead or behind",
     "log/retention.py": "retention of records",
     "log/validation.py": "records too far ahead or behind",
     "replication/controller.py": "retention of notices in the metadata store",
