@@ -39,7 +39,7 @@ class DelayedTasks:
 
 
 def _report(failure: Any) -> None:
-    if failure.check(SchedulerStopped):
+    if isinstance(failure.value, SchedulerStopped):
         # The broker stops, and whoever starts next takes it up.
         return
     logger.error("a delayed task failed; please report it", exc_info=failure.value)
