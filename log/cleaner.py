@@ -38,6 +38,8 @@ Key = tuple[str, int]
 
 # A log with less to read is compacted by a thread of the broker: a process takes longer to start.
 _LEAST_BYTES_FOR_PROCESS = 256 * 1024
+_BYTES_PER_OFFSET = 4
+"""The number of offsets counts as well, since time and memory depend on the number of records."""
 _VISITS_PER_STEP = 200
 _MAX_LOSSES = 3
 _LEAST_BACKOFF_MS = 100
@@ -317,7 +319,9 @@ class Cleaner:
 
     def _worker(self, target: Target) -> Worker:
         if self._start_worker is not None:
-            size_bytes = target.clean_bytes + target.cleanable_bytes
+            # A small batch may have millions of records.
+            offsets = target.end_offset - target.first_dirty_offset
+            size_bytes = max(target.clean_bytes + target.cleanable_bytes, offsets * _BYTES_PER_OFFSET)
             key = (target.log.topic, target.log.partition)
             is_patient = key not in self._losses and key not in self._stalled_until
             if self._processes and is_patient and size_bytes >= _LEAST_BYTES_FOR_PROCESS:

@@ -508,36 +508,51 @@ class LogManager(LogUpkeep):
         """
         log = self._logs.get((topic, partition))
         config = self.default_config if log is None else log.config
-        for path in self._take_out(topic, partition, DELETE_SUFFIX):
-            self._remove_tree_later(path, config.file_delete_delay_ms)
+        delay_ms = config.file_delete_delay_ms
+        self._take_out(topic, partition, DELETE_SUFFIX, lambda path: self._remove_tree_later(path, delay_ms))
 
     def mark_stray(self, topic: str, partition: int) -> None:
         """Take out a log that no topic of the cluster has; its renamed directory is kept.
 
         Raises LogDirFailure; ShortageError, and then it is still there.
         """
-        self._take_out(topic, partition, STRAY_SUFFIX)
+        self._take_out(topic, partition, STRAY_SUFFIX, lambda path: None)
 
-    def _take_out(self, topic: str, partition: int, suffix: str) -> list[str]:
-        """The renamed directories: beside a log that is served there may be a damaged one in another log directory."""
+    def _take_out(self, topic: str, partition: int, suffix: str, renamed: Callable[[str], None]) -> None:
+        """Rename a log's directory: beside a log that is served there may be a damaged one in another log directory.
+
+        `renamed` is called with each new name. What is refused goes first: where it has no room for another name, a
+        stray log stays as a whole, to be tried again.
+        """
         key = (topic, partition)
+        failure: LogDirFailure | ShortageError | None = None
         refused = self._offline.get(key)
+        if refused is not None and self.directories[refused.rpartition("/")[0]].failure is None:
+            try:
+                renamed(self._rename(refused, key, suffix))
+                del self._offline[key]
+            except LogDirFailure as error:
+                failure = error
+            except ShortageError as error:
+                if suffix == STRAY_SUFFIX:
+                    raise
+                failure = error
         log = self._logs.get(key)
-        renamed = []
-        try:
-            if log is not None:
-                renamed.append(self._rename(log.directory, key, suffix))
-                log.move(renamed[0])
+        if log is not None:
+            try:
+                path = self._rename(log.directory, key, suffix)
+            except LogDirFailure as error:
+                failure = error
+            else:
+                log.move(path)
                 del self._logs[key]
                 self._log_counts[log.log_directory] -= 1
-            if refused is not None and self.directories[refused.rpartition("/")[0]].failure is None:
-                renamed.append(self._rename(refused, key, suffix))
-        except LogDirFailure:
+                renamed(path)
+        if not isinstance(failure, ShortageError):
             # What lies in a directory that is offline, perhaps since now, is no matter of the next topic of that name.
             self._forget(key)
-            raise
-        self._forget(key)
-        return renamed
+        if failure is not None:
+            raise failure
 
     def _forget(self, key: Key) -> None:
         self._offline.pop(key, None)

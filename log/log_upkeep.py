@@ -132,7 +132,7 @@ class LogUpkeep:
         )
         self._run_in_thread = run_in_thread
         self._log_start_writes = {path: self._log_start_write(path) for path in paths}
-        self._age_verifier = AgeVerifier(run_in_thread, self._apply_retention)
+        self._age_verifier = AgeVerifier(run_in_thread, self._apply_retention, monotonic, sleep)
         self._on_directory_failure = on_directory_failure
         self._logs: dict[Key, PartitionLog] = {}
         # What is there and not served, and where: in a directory that is offline, or damaged.

@@ -336,6 +336,7 @@ class TopicAdmin:
             if count > 1
         ]
         for topic in request.topics:
+            await self._controller.pause()
             if counts[topic.name] > 1:
                 continue
             error = None
@@ -427,6 +428,7 @@ class TopicAdmin:
         names, ids = self._requested(request, results)
         found: dict[bytes, TopicMetadata] = {}
         for topic_id in ids:
+            await self._controller.pause()
             topic = self._image.topics_by_id.get(topic_id)
             if topic is None:
                 results.append(_deletion_result(None, topic_id, ErrorCode.UNKNOWN_TOPIC_ID))
@@ -434,6 +436,7 @@ class TopicAdmin:
                 found[topic_id] = topic
         twice: set[bytes] = set()
         for name in names:
+            await self._controller.pause()
             topic = self._image.topics.get(name)
             if topic is None:
                 results.append(_deletion_result(name, ZERO_UUID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
@@ -444,6 +447,12 @@ class TopicAdmin:
                 results.append(_deletion_result(name, topic.topic_id, ErrorCode.INVALID_REQUEST, text))
             else:
                 found[topic.topic_id] = topic
+        for topic in list(found.values()):
+            present = self._image.topics.get(topic.name)
+            if present is None or present.topic_id != topic.topic_id:
+                # Another request has deleted it during a pause; there may be a new one of that name.
+                del found[topic.topic_id]
+                results.append(_deletion_result(topic.name, topic.topic_id, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
         errors = await self._controller.delete_topics([topic.name for topic in found.values()])
         await self._applied()
         for topic in found.values():

@@ -284,7 +284,7 @@ class Broker:
         pacing = ReactorPacing(
             self._reactor, services.slices, around.monotonic, around.run_in_thread, around.slice_s
         )
-        services.replicas.run_steps = pacing.run
+        services.replicas.run_steps = pacing.run_to_stop
         controller.pause = pacing.pause
         store.pace(pacing)
 

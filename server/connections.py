@@ -78,20 +78,27 @@ class ConnectionRegistry:
         self._call = reactor.callLater(self._interval_s, self._look)
         now_s = reactor.seconds()
         for connection, observed in list(self._open.items()):
-            stall = observed.stall
-            stall.look(connection, self._services, now_s, connection.writer.has_progressed)
-            if connection.take_activity():
-                observed.active_s = now_s
-            idle_s = now_s - observed.active_s
-            if 0 < self._max_idle_s <= idle_s:
-                level = logging.WARNING if stall.holds_something else logging.DEBUG
-                context = connection.connection.context
-                logger.log(
-                    level,
-                    "closing idle connection client=%s client_id=%s idle_s=%.0f has_unanswered_request=%s",
-                    context.client_host, context.client_id, idle_s, stall.holds_something,
-                )  # fmt: skip
-                connection.close()
+            try:
+                self._look_at(connection, observed, now_s)
+            except Exception:
+                logger.exception("connection could not be looked at; closing it; please report it")
+                connection.writer.abort()
+
+    def _look_at(self, connection: "KafkaTransport", observed: "_Observed", now_s: float) -> None:
+        stall = observed.stall
+        stall.look(connection, self._services, now_s, connection.writer.has_progressed)
+        if connection.take_activity():
+            observed.active_s = now_s
+        idle_s = now_s - observed.active_s
+        if 0 < self._max_idle_s <= idle_s:
+            level = logging.WARNING if stall.holds_something else logging.DEBUG
+            context = connection.connection.context
+            logger.log(
+                level,
+                "closing idle connection client=%s client_id=%s idle_s=%.0f has_unanswered_request=%s",
+                context.client_host, context.client_id, idle_s, stall.holds_something,
+            )  # fmt: skip
+            connection.close()
 
 
 class _Observed:

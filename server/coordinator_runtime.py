@@ -318,6 +318,8 @@ class CoordinatorRuntime(ABC, Generic[S]):
                 led.load_failures = 0
                 self._carry_out(led, result)
                 self._loaded(led)
+                if not any(other.shard.phase is Phase.LOADING for other in self._led.values()):
+                    logger.info("coordinators loaded topic=%s shards=%d", self.topic, len(self._led))
 
         Deferred.fromCoroutine(run()).addCallbacks(
             loaded, lambda failure: self._load_failed(led, load.offset, failure.value)

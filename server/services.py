@@ -111,7 +111,7 @@ class Services:
         """Changes configurations."""
         from odradek.replication.config_admin import ConfigAdmin
 
-        return ConfigAdmin(self.controller, self.configs, self.pause)
+        return ConfigAdmin(self.controller, self.configs)
 
     @cached_property
     def config_describer(self) -> "ConfigDescriber":
@@ -237,12 +237,6 @@ class Services:
         if broker is None or endpoint is None:
             return None
         return LeaderNode(broker.broker_id, partition.leader_epoch, endpoint.host, endpoint.port, broker.rack)
-
-    def pause(self) -> "Deferred[None]":
-        """Return a Deferred that fires in the next reactor iteration."""
-        from twisted.internet.task import deferLater
-
-        return deferLater(self.reactor, 0)
 
     def create_internal_topic(self, name: str) -> "Deferred[Any]":
         """Create a topic the broker needs for itself; one that is there, or cannot be made now, is no error here."""

@@ -37,6 +37,10 @@ _MUCH_BYTES: Final = 262_144
 _TURN_LIMIT_BYTES: Final = 4194304
 """Bytes that one connection may send in one reactor iteration, so that a fast reader does not starve the others."""
 
+_LEAST_PIECE_BYTES: Final = 8_192
+"""A piece counts as so many bytes at least: a fetch of 10,000 partitions with a record each has 20,000 pieces, and each
+is a system call. An iteration sends up to 512 of them."""
+
 _PENDING_LIMIT_BYTES: Final = 262_144
 """Small responses wait for the end of the reactor iteration up to this size, and then leave at once.
 
@@ -182,7 +186,7 @@ class SocketWriter:
                 else:
                     sent = self._send_region(piece)
                 self.has_progressed = True
-                budget_bytes -= sent
+                budget_bytes -= max(sent, _LEAST_PIECE_BYTES)
         except BlockingIOError:
             return False
         except OSError as error:

@@ -21,6 +21,7 @@ from odradek.log.partition_log import PartitionLog
 from odradek.log.tests.managers import TOPIC_ID, append, folders, opened, run_until
 from odradek.log.tests.threads import Threads
 from odradek.protocol.errors import ErrorCode
+from odradek.protocol.streaming import run_steps
 
 PATH = "/data/a"
 CONFIG = {"internal.segment.bytes": "400", "index.interval.bytes": "1", "file.delete.delay.ms": "1000"}
@@ -155,7 +156,7 @@ def test_random_work_with_too_few_descriptors(seed: int) -> None:
                 case 3:
                     manager.flush(log)
                 case 4:
-                    log.offset_for_timestamp(random.randrange(2))
+                    run_steps(log.offset_for_timestamp(random.randrange(2)))
                 case _:
                     now_ms = run_until(manager, now_ms, now_ms + random.randrange(70_000))
                     threads.run()

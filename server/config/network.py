@@ -126,7 +126,8 @@ class NetworkProperties(PropertySet):
     request_timeout_ms = integer(
         "request.timeout.ms",
         30_000,
-        doc="Longest wait for the answer to a request that the broker itself sends.",
+        doc="Longest wait for the answer to a request that the broker itself sends, and for the replication of a "
+        "transaction's state.",
     )
     fetch_max_bytes = integer(
         "fetch.max.bytes",
