@@ -525,7 +525,7 @@ class LogManager(LogUpkeep):
         stray log stays as a whole, to be tried again.
         """
         key = (topic, partition)
-        failure: LogDirFailure | DiskFullError | None = None
+        failure: LogDirFailure | ShortageError | None = None
         refused = self._offline.get(key)
         if refused is not None and self.directories[refused.rpartition("/")[0]].failure is None:
             try:
@@ -533,7 +533,7 @@ class LogManager(LogUpkeep):
                 del self._offline[key]
             except LogDirFailure as error:
                 failure = error
-            except DiskFullError as error:
+            except ShortageError as error:
                 if suffix == STRAY_SUFFIX:
                     raise
                 failure = error
@@ -548,7 +548,7 @@ class LogManager(LogUpkeep):
                 del self._logs[key]
                 self._log_counts[log.log_directory] -= 1
                 renamed(path)
-        if not isinstance(failure, DiskFullError):
+        if not isinstance(failure, ShortageError):
             # What lies in a directory that is offline, perhaps since now, is no matter of the next topic of that name.
             self._forget(key)
         if failure is not None:
