@@ -12,7 +12,7 @@ from typing import Protocol
 
 from odradek.log.background import Schedule
 from odradek.log.config import LogConfig
-from odradek.log.filesystem import DiskFullError, LogDirFailure
+from odradek.log.filesystem import LogDirFailure, ShortageError
 from odradek.log.partition_log import PartitionLog
 from odradek.properties import PropertySet
 from odradek.protocol.errors import ErrorCode, KafkaError
@@ -71,14 +71,13 @@ class ReplicaManager:
     `request_sync` is for partitions with flush.before.acks, see `Partition`.
 
     partitions: by (topic name, index); partitions_by_id: by (topic id, index)
-    begin_steps, run_steps: how the image is followed, and how the end of that is waited for; the server sets them when
-        it lets clients in
+    run_steps: how the image is followed; the server sets it when it lets clients in
     listeners: called with a topic's name when all its replicas here have the roles that the image gives them
     """
 
     __slots__ = (
         "_applied", "_broker_id", "_configs", "_finished", "_image", "_is_loaded", "_is_working", "_logs", "_now_ms",
-        "_queued", "_request_sync", "_retired", "_tasks", "_without_room", "begin_steps", "listeners", "partitions",
+        "_queued", "_request_sync", "_retired", "_tasks", "_without_room", "listeners", "partitions",
         "partitions_by_id", "run_steps",
     )  # fmt: skip
 
@@ -106,7 +105,6 @@ class ReplicaManager:
         self._queued = self._finished = 0
         self._applied: dict[str, tuple[TopicMetadata, LogConfig]] = {}
         self.run_steps: RunSteps = run_at_once
-        self.begin_steps: Callable[[Steps], object] | None = None
         self.listeners: list[Callable[[str], None]] = []
         self.partitions: dict[tuple[str, int], Partition] = {}
         self.partitions_by_id: dict[tuple[bytes, int], Partition] = {}
@@ -168,7 +166,6 @@ class ReplicaManager:
     def stop(self) -> None:
         """Follow the image no further: the logs are about to be closed."""
         self.run_steps = lambda steps: _Done()
-        self.begin_steps = None
 
     async def applied(self) -> None:
         """Return when this broker has followed all that has been published so far."""
@@ -198,7 +195,7 @@ class ReplicaManager:
         self._queued = self._finished + len(self._tasks)
         if self._tasks and not self._is_working:
             self._is_working = True
-            (self.begin_steps or self.run_steps)(self._work())
+            self.run_steps(self._work())
 
     def _work(self) -> Steps:
         """Do the tasks in their order. Deleted topics are retired first: nothing more is to be written to them."""
@@ -293,7 +290,7 @@ class ReplicaManager:
                 # Found on the disk under a name that no topic had, and not what this topic was made of.
                 self._logs.mark_stray(topic.name, index)
                 return create(topic.name, index, topic.topic_id, now_ms, is_new=True)
-        except DiskFullError as error:
+        except ShortageError as error:
             logger.error("no room for a partition topic=%s partition=%d: %s", topic.name, index, error)
             self._without_room.add((topic.name, index))
             self._logs.schedule.once(_NO_ROOM_RETRY_MS, lambda: self._make_up(topic, index))
@@ -302,7 +299,7 @@ class ReplicaManager:
         return None
 
     def _make_up(self, topic: TopicMetadata, index: int) -> None:
-        """Try again to make a log for which there was no room."""
+        """Try again to make a log for which a resource was short."""
         self._without_room.discard((topic.name, index))
         partition = self.partitions.get((topic.name, index))
         current = self._image.topics.get(topic.name)
@@ -316,7 +313,7 @@ class ReplicaManager:
     def _delete_log(self, topic: str, index: int) -> None:
         try:
             self._logs.delete_log(topic, index)
-        except (LogDirFailure, DiskFullError) as failure:
+        except (LogDirFailure, ShortageError) as failure:
             logger.error("log not deleted topic=%s partition=%d: %s", topic, index, failure)
 
     def _configure(self, name: str) -> Steps:
@@ -351,7 +348,7 @@ class ReplicaManager:
         self.partitions_by_id.pop((partition.topic_id, partition.index), None)
         partition.retire()
 
-    def _on_failure(self, failure: LogDirFailure | DiskFullError) -> None:
+    def _on_failure(self, failure: LogDirFailure | ShortageError) -> None:
         self._logs.fail_directory(failure.directory, failure)
         if isinstance(failure, LogDirFailure):
             self.directory_failed(failure.directory)

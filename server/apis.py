@@ -169,7 +169,7 @@ class Dispatch:
     def find(self, code: int) -> BoundApi:
         """The API and version of an API code; `bound` has those that were asked for before.
 
-        Raises `DecodeError` if it is not served: Kafka closes such a connection.
+        Raises `DecodeError` if it is not served, or cannot be loaded now: Kafka closes such a connection.
 
         ApiVersions in a version that there is not is the exception: it is answered in version 0, which says what there
         is, so that the client can ask again (KIP-511).
@@ -186,7 +186,11 @@ class Dispatch:
         if api is None:
             raise DecodeError(f"unknown api key {key}")
         if api.first_version <= version <= api.last_version:
-            bound = self.bound[api_code(key, version)] = BoundApi(api, version)
+            try:
+                bound = self.bound[api_code(key, version)] = BoundApi(api, version)
+            except OSError as error:
+                # No descriptor to import it with. The client connects again, and the next attempt imports anew.
+                raise DecodeError(f"{api.name} cannot be loaded now: {error}") from error
             return bound
         if key == API_VERSIONS_KEY:
             return BoundApi(api, 0, unsupported_version=True)

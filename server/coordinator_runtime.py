@@ -25,7 +25,7 @@ from odradek.coordinator.steps import Steps
 from odradek.log.background import RunInThread
 from odradek.log.validation import Origin
 from odradek.protocol.errors import ErrorCode, KafkaError
-from odradek.protocol.records import build_plain_batch
+from odradek.protocol.records import Codec, build_plain_batch, recompress
 from odradek.server.coordinator_loading import MAX_CHUNK_BYTES, ShardLoad, is_transient, retry_pause_s
 from odradek.server.pending_writes import PendingWrite, WriteTimeouts
 from odradek.server.slices import Slices
@@ -152,7 +152,11 @@ class CoordinatorRuntime(ABC, Generic[S]):
 
     `partition_count` says how many partitions their topic has, or 0 while it does not exist. `now_ms` is the wall
     clock; deadlines are on the monotonic one.
+
+    codec: that of the batches written
     """
+
+    codec = Codec.NONE
 
     def __init__(
         self,
@@ -314,6 +318,8 @@ class CoordinatorRuntime(ABC, Generic[S]):
                 led.load_failures = 0
                 self._carry_out(led, result)
                 self._loaded(led)
+                if not any(other.shard.phase is Phase.LOADING for other in self._led.values()):
+                    logger.info("coordinators loaded topic=%s shards=%d", self.topic, len(self._led))
 
         Deferred.fromCoroutine(run()).addCallbacks(
             loaded, lambda failure: self._load_failed(led, load.offset, failure.value)
@@ -366,6 +372,8 @@ class CoordinatorRuntime(ABC, Generic[S]):
             offsets: list[int] = []
             try:
                 for batch in _batches(result, now_ms):
+                    if self.codec is not Codec.NONE:
+                        batch = recompress(batch, self.codec)
                     info = led.append(batch, now_ms)
                     offsets += (info.first_offset, info.last_offset)
             except KafkaError as error:

@@ -39,9 +39,9 @@ class ReactorPacing:
         """Run short steps, with other work between them, to their result."""
         return self._slices.run(steps)
 
-    def begin(self, steps: Generator[None, None, Any], /) -> None:
-        """Run short steps, the end of which nobody waits for."""
-        self._slices.run(steps).addErrback(_report_failure)
+    def run_to_stop(self, steps: Generator[None, None, None], /) -> Awaitable[None]:
+        """As `run`, for work of the broker's own, which nobody misses when the broker stops: no exception is raised."""
+        return self._slices.run(steps).addErrback(_report)
 
     def in_thread(self, work: Callable[[], None], /) -> Awaitable[None]:
         """Do in another thread what blocks. Raises what it raises."""
@@ -78,6 +78,6 @@ class ReactorPacing:
         self._end_s = None
 
 
-def _report_failure(failure: Failure) -> None:
-    if not isinstance(failure.value, SchedulerStopped):
-        logger.error("unexpected error in following the metadata; please report it", exc_info=failure.value)
+def _report(failure: Failure) -> None:
+    if not failure.check(SchedulerStopped) and isinstance(failure.value, Exception):
+        logger.error("work of the broker failed; please report it", exc_info=failure.value)

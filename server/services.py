@@ -98,7 +98,13 @@ class Services:
         """Creates, grows and deletes topics."""
         from odradek.replication.topic_admin import TopicAdmin
 
-        return TopicAdmin(self.controller, self.configs, self.random_source, self.replicas.applied)
+        return TopicAdmin(
+            self.controller,
+            self.configs,
+            self.random_source,
+            self.replicas.applied,
+            spare_descriptors=self.logs.fs.spare_descriptors,
+        )
 
     @cached_property
     def config_admin(self) -> "ConfigAdmin":
@@ -120,6 +126,7 @@ class Services:
         import uuid
 
         from odradek.coordinator.settings import GroupSettings
+        from odradek.protocol.records import Codec
         from odradek.server.group_coordinators import GroupCoordinatorRuntime
 
         config = self.config
@@ -143,6 +150,7 @@ class Services:
             load_buffer_bytes=config.offsets_load_buffer_size,
             slices=self.slices,
             run_in_thread=self.run_in_thread,
+            codec=Codec(config.offsets_topic_compression_codec),
         )
 
     @cached_property
