@@ -79,5 +79,5 @@ class ReactorPacing:
 
 
 def _report(failure: Failure) -> None:
-    if not failure.check(SchedulerStopped) and isinstance(failure.value, Exception):
+    if isinstance(failure.value, Exception) and not isinstance(failure.value, SchedulerStopped):
         logger.error("work of the broker failed; please report it", exc_info=failure.value)
