@@ -17,9 +17,11 @@ Work = Generator[Deferred[Any] | None, None, T]
 SLICE_S: Final = 0.002
 """Length of a slice. A step of the work should take far less: a slice ends after the step that exceeds it."""
 
-
 ROWS_PER_STEP: Final = 128
 """Rows of a request or a response that a step handles where one takes a few microseconds."""
+
+SMALL_REQUEST_STEPS: Final = 8
+"""Steps that a request may take at once: those of a small one."""
 
 
 class Slices:
@@ -39,23 +41,27 @@ class Slices:
         self._renewal: Any = None
         self._cooperator = Cooperator(self._measure, lambda tick: clock.callLater(0, tick))
 
-    def run(self, work: Work[T]) -> Deferred[T]:
+    def run(self, work: Work[T], at_once: int = 0) -> Deferred[T]:
         """Run `work` to its end, and return a Deferred of its return value.
 
-        It begins at once with what is left of the slice: short work costs no reactor iteration. A step that yields a
+        It begins at once with what is left of the slice, and with up to `at_once` steps where nothing is left: a small
+        request does not wait for large ones. Short work costs no reactor iteration. A step that yields a
         Deferred is followed by the next when that has fired. Cancelling the Deferred closes the generator. Work that is
         left at `stop` ends with `SchedulerStopped`.
         """
         is_over = self.begin()
         if is_over is None:
-            return self.run_later(work)
+            if not at_once:
+                return self.run_later(work)
+            is_over = self._measure()
         try:
             while True:
                 waited_for = next(work)
+                at_once -= 1
                 is_used_up = is_over()
                 if waited_for is not None:
                     return self.run_later(work, waited_for)
-                if is_used_up:
+                if is_used_up and at_once <= 0:
                     break
         except StopIteration as end:
             is_over()

@@ -20,7 +20,7 @@ from odradek.protocol.messages.delete_records import (
 )
 from odradek.protocol.schema import rows
 from odradek.server.purgatory import DelayedOperation
-from odradek.server.slices import ROWS_PER_STEP
+from odradek.server.slices import ROWS_PER_STEP, SMALL_REQUEST_STEPS
 from odradek.server.waits import shield
 
 if TYPE_CHECKING:
@@ -38,7 +38,8 @@ _Row = DeleteRecordsResponseDeleteRecordsPartitionResult
 def delete_records(services: "Services", context: "RequestContext", request: DeleteRecordsRequest) -> Any:
     """Move the log start of each partition; errors are per partition. All move although the client may be gone."""
     timeout_ms = request.timeout_ms
-    return shield(services.slices.run(_move(services, request))).addCallback(lambda pending: pending.wait(timeout_ms))
+    moved = services.slices.run(_move(services, request), SMALL_REQUEST_STEPS)
+    return shield(moved).addCallback(lambda pending: pending.wait(timeout_ms))
 
 
 def _move(services: "Services", request: DeleteRecordsRequest) -> "Generator[None, None, _PendingRequest]":

@@ -16,6 +16,7 @@ from odradek.protocol.messages.find_coordinator import (
 )
 from odradek.protocol.schema import rows
 from odradek.replication.topic_names import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
+from odradek.server.slices import SMALL_REQUEST_STEPS
 
 if TYPE_CHECKING:
     from odradek.server.coordinator_runtime import CoordinatorRuntime
@@ -36,9 +37,9 @@ def find_coordinator(services: "Services", context: "RequestContext", request: F
     topic = _TOPICS.get(request.key_type)
     if topic is not None and topic not in services.metadata.topics:
         return services.create_internal_topic(topic).addCallback(
-            lambda _: services.slices.run(_answer(services, context, request))
+            lambda _: services.slices.run(_answer(services, context, request), SMALL_REQUEST_STEPS)
         )
-    return services.slices.run(_answer(services, context, request))
+    return services.slices.run(_answer(services, context, request), SMALL_REQUEST_STEPS)
 
 
 def find_coordinator_error(

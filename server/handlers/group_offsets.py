@@ -32,7 +32,7 @@ from odradek.protocol.messages.offset_fetch import (
 )
 from odradek.protocol.schema import rows
 from odradek.protocol.types import ZERO_UUID
-from odradek.server.slices import ROWS_PER_STEP
+from odradek.server.slices import ROWS_PER_STEP, SMALL_REQUEST_STEPS
 
 if TYPE_CHECKING:
     from odradek.replication.cluster_metadata import ClusterMetadata
@@ -90,7 +90,7 @@ def offset_commit_error(request: OffsetCommitRequest, version: int, error: Kafka
 
 def offset_fetch(services: "Services", context: "RequestContext", request: OffsetFetchRequest) -> Any:
     """Each group from its shard."""
-    return services.slices.run(_fetch_groups(services, context, request))
+    return services.slices.run(_fetch_groups(services, context, request), SMALL_REQUEST_STEPS)
 
 
 def _fetch_groups(

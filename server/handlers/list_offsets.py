@@ -27,6 +27,7 @@ from odradek.protocol.messages.offset_for_leader_epoch import (
 from odradek.protocol.schema import rows
 from odradek.protocol.streaming import Step
 from odradek.replication.offset_lookup import check_timestamp_supported
+from odradek.server.slices import SMALL_REQUEST_STEPS
 
 if TYPE_CHECKING:
     from twisted.internet.defer import Deferred
@@ -126,7 +127,7 @@ def offset_for_leader_epoch(
             yield
         return response
 
-    return services.slices.run(look_up())
+    return services.slices.run(look_up(), SMALL_REQUEST_STEPS)
 
 
 def offset_for_leader_epoch_error(

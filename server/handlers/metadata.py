@@ -28,7 +28,7 @@ from odradek.replication.cluster_metadata import NO_CONTROLLER, PartitionMetadat
 from odradek.replication.topic_names import check_topic_name, is_internal
 from odradek.server.authorized_operations import CLUSTER_OPERATIONS, NOT_REQUESTED, TOPIC_OPERATIONS
 from odradek.server.request import EncodedBody
-from odradek.server.slices import ROWS_PER_STEP
+from odradek.server.slices import ROWS_PER_STEP, SMALL_REQUEST_STEPS
 from odradek.server.waits import carry_through
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def metadata(services: "Services", context: "RequestContext", request: MetadataR
             lambda errors: _response(services.metadata, context, request, found.names, found.unknown_ids, errors)
         )
 
-    return services.slices.run(_find_asked(services, context, request)).addCallback(create_missing)
+    return services.slices.run(_find_asked(services, context, request), SMALL_REQUEST_STEPS).addCallback(create_missing)
 
 
 def metadata_error(request: MetadataRequest, version: int, error: KafkaError) -> MetadataResponse:

@@ -24,7 +24,7 @@ from odradek.replication.cluster_metadata import PartitionMetadata, offline_repl
 from odradek.replication.topic_names import is_internal
 from odradek.server.authorized_operations import TOPIC_OPERATIONS
 from odradek.server.handlers.metadata import missing_topic_error
-from odradek.server.slices import ROWS_PER_STEP
+from odradek.server.slices import ROWS_PER_STEP, SMALL_REQUEST_STEPS
 
 if TYPE_CHECKING:
     from odradek.server.request import RequestContext
@@ -38,7 +38,7 @@ def describe_topic_partitions(
     services: "Services", context: "RequestContext", request: DescribeTopicPartitionsRequest
 ) -> Any:
     """One page."""
-    return services.slices.run(_describe_page(services, request))
+    return services.slices.run(_describe_page(services, request), SMALL_REQUEST_STEPS)
 
 
 def _describe_page(

@@ -224,8 +224,9 @@ class TestOffsetFetch:
             -1 if n % 2 else n for n in range(PARTITIONS)
         ]
 
-    def test_as_of_one_moment(self, world):
+    def test_as_of_one_moment(self, world, monkeypatch):
         """A transaction's offsets are seen together or not at all; a long fetch takes several steps."""
+        monkeypatch.setattr(group_offsets, "SMALL_REQUEST_STEPS", 0)
         context = RequestContext("host", "PLAINTEXT")
         context.api_version = 9
         request = of.OffsetFetchRequest(groups=[of.OffsetFetchRequestGroup(group_id="g", topics=None)])

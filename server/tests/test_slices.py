@@ -65,6 +65,15 @@ def test_all_work_shares_a_slice(work):
     assert set(work.iterate() + work.iterate()) == set("abcd")
 
 
+def test_a_small_request_does_not_wait_for_large_ones(work):
+    work.slices.run(work.steps("a", 9))
+    results = []
+    work.slices.run(work.steps("b", 3), at_once=4).addCallback(results.append)
+    assert results == ["b"]
+    work.slices.run(work.steps("c", 9), at_once=4)
+    assert "".join(work.log) == "aaabbbcccc"
+
+
 def test_work_that_begins_shares_the_slice_with_what_is_left(work):
     work.slices.run(work.steps("a", 9))
     for began in "bcd":
