@@ -6,6 +6,7 @@ import select
 from twisted.internet.error import ConnectionLost
 
 from odradek.server import reactor as reactor_module
+from odradek.server.slices import Slices
 from odradek.server.tests.edge import Edge, Kind, Script
 
 PAUSE_S = 30.0
@@ -89,6 +90,24 @@ def test_a_slow_timer_is_reported_with_its_name(caplog):
     (line,) = lines(caplog)
     assert "longest_ms=300 longest=" in line
     assert "checkpoint" in line
+
+
+def test_slow_slices_are_reported_with_the_work_that_is_left(caplog):
+    edge = watched()
+
+    def search_the_log():
+        while True:
+            edge.now_s += 0.3
+            yield
+
+    slices = Slices(edge.reactor, edge.reactor.seconds)
+    slices.run_later(search_the_log())
+    edge.reactor.runUntilCurrent()
+    edge.reactor.doIteration(0)
+    slices.stop()
+    (line,) = lines(caplog)
+    assert "longest='slices of " in line
+    assert "search_the_log" in line
 
 
 def test_many_short_pieces_of_work_are_slow_together(caplog):
