@@ -1,6 +1,8 @@
 """All open client connections: closed at the end, and when idle; looked after for stalls."""
 
 import logging
+from heapq import nsmallest
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
 
 from odradek.server.stalls import StallWatch
@@ -54,6 +56,20 @@ class ConnectionRegistry:
             self._call.cancel()
             self._call = None
         for connection in list(self._open):
+            connection.close()
+
+    def close_least_active(self, count: int, spared_listener: str) -> None:
+        """Close those without activity for the longest time, but for the connections of one listener."""
+        candidates = [
+            (observed.active_s, connection)
+            for connection, observed in self._open.items()
+            if connection.connection.context.listener_name != spared_listener
+        ]
+        for _, connection in nsmallest(count, candidates, key=itemgetter(0)):
+            logger.info(
+                "closing a connection: there are more than max.connections allows client=%s",
+                connection.connection.context.client_host,
+            )
             connection.close()
 
     def _look(self) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from twisted.internet.defer import Deferred
+from twisted.internet.task import SchedulerStopped
 
 logger = logging.getLogger(__name__)
 
@@ -38,4 +39,7 @@ class DelayedTasks:
 
 
 def _report(failure: Any) -> None:
+    if isinstance(failure.value, SchedulerStopped):
+        # The broker stops, and whoever starts next takes it up.
+        return
     logger.error("a delayed task failed; please report it", exc_info=failure.value)

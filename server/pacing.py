@@ -1,13 +1,18 @@
 """Changes of the metadata that take long, on the reactor thread: how they give way to clients."""
 
+import logging
 from collections.abc import Awaitable, Callable, Generator
 from typing import Any, TypeVar
 
 from twisted.internet.defer import Deferred
+from twisted.internet.task import SchedulerStopped
+from twisted.python.failure import Failure
 
 from odradek.log.background import RunInThread
 from odradek.replication.metadata_store import Waiter
 from odradek.server.slices import SLICE_S, Slices
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -33,6 +38,10 @@ class ReactorPacing:
     def run(self, steps: Generator[None, None, T], /) -> Awaitable[T]:
         """Run short steps, with other work between them, to their result."""
         return self._slices.run(steps)
+
+    def run_to_stop(self, steps: Generator[None, None, None], /) -> Awaitable[None]:
+        """As `run`, for work of the broker's own, which nobody misses when the broker stops: no exception is raised."""
+        return self._slices.run(steps).addErrback(_report)
 
     def in_thread(self, work: Callable[[], None], /) -> Awaitable[None]:
         """Do in another thread what blocks. Raises what it raises."""
@@ -67,3 +76,8 @@ class ReactorPacing:
 
     def _begin_iteration(self) -> None:
         self._end_s = None
+
+
+def _report(failure: Failure) -> None:
+    if isinstance(failure.value, Exception) and not isinstance(failure.value, SchedulerStopped):
+        logger.error("work of the broker failed; please report it", exc_info=failure.value)

@@ -7,10 +7,10 @@ from itertools import combinations
 
 import pytest
 
-from odradek.log.filesystem import DiskFullError, MemoryFileSystem
+from odradek.log.filesystem import DiskFullError, LogDirFailure, MemoryFileSystem
 from odradek.log.log_manager import LogManager
 from odradek.log.partition_log import Origin, PartitionLog
-from odradek.log.tests.managers import NEW_ID, TOPIC_ID, folders, opened, run_due
+from odradek.log.tests.managers import DIRECTORIES, NEW_ID, TOPIC_ID, folders, opened, run_due, run_until
 from odradek.log.tests.support import idempotent
 from odradek.protocol.records import ControlType, build_control_batch
 
@@ -177,3 +177,38 @@ def test_truncation(refused: frozenset[str]) -> None:
     deleted = log.truncate_to(log.segments[1].base_offset, 0)
     assert len(deleted) == 2
     assert log.failure is None
+
+
+def beside_a_damaged_log() -> tuple[MemoryFileSystem, LogManager]:
+    """A log that is served in one directory, and a damaged one of its name in the other."""
+    fs = MemoryFileSystem()
+    manager = opened(fs, DIRECTORIES)
+    manager.create_log("t", 0, TOPIC_ID, 0)
+    fs.make_directory("/data/b/t-0")
+    manager._offline["t", 0] = "/data/b/t-0"
+    return fs, manager
+
+
+@pytest.mark.parametrize("path", DIRECTORIES)
+def test_a_stray_log_beside_a_damaged_one_is_renamed_when_there_is_room(path: str) -> None:
+    fs, manager = beside_a_damaged_log()
+    fs.fail("rename", path_contains=path, error=errno.ENOSPC)
+    with pytest.raises(DiskFullError):
+        manager.mark_stray("t", 0)
+    # What tells that the log is a stray is still there, so that whoever wants the name tries again.
+    assert manager.topic_id("t", 0) == TOPIC_ID
+    manager.mark_stray("t", 0)
+    assert [folders(fs, one) for one in DIRECTORIES] == [["t-0-stray"]] * 2
+    manager.create_log("t", 0, NEW_ID, 0)
+
+
+@pytest.mark.parametrize("path", DIRECTORIES)
+def test_a_deletion_of_which_one_directory_fails_removes_the_other(path: str) -> None:
+    fs, manager = beside_a_damaged_log()
+    fs.fail("rename", path_contains=path, error=errno.EIO)
+    with pytest.raises(LogDirFailure):
+        manager.delete_log("t", 0)
+    [left] = manager.online_directories
+    run_until(manager, 0, 120_000)
+    assert folders(fs, left) == []
+    assert manager.get("t", 0) is None

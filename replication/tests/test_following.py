@@ -243,6 +243,6 @@ def test_placing_a_log_does_not_look_at_all_others():
     logs._logs = Logs()
     for index in range(6):
         logs.create_log("t", index, ID, 0, is_new=True)
-    logs.delete_log("t", 1, 0)
+    logs.delete_log("t", 1)
     logs.create_log("t", 6, ID, 0, is_new=True)
     assert [logs.get("t", index).log_directory for index in (0, 2, 3, 4, 5, 6)] == ["/a", "/a", "/b", "/a", "/b", "/b"]

@@ -58,7 +58,7 @@ class Paced:
         self.cluster = cluster = Cluster(server=self)
         slices = Slices(self.clock, lambda: 0.0, slice_s=0.0)
         pacing = ReactorPacing(self.clock, slices, lambda: 0.0, lambda *work: self.threads.append(work), 0.0)
-        cluster.replicas.run_steps = pacing.run
+        cluster.replicas.run_steps = pacing.run_to_stop
         cluster.controller.pause = pacing.pause
         store.pace(pacing)
 
@@ -270,6 +270,34 @@ def test_slices_that_stop_undo_the_change(paced):
     paced.turn()
     assert request.result == "SchedulerStopped"
     assert run_now(paced.store.get_children("/brokers/topics")) == []
+
+
+def test_work_of_the_broker_ends_with_it_in_silence(caplog):
+    clock = Iterations()
+    slices = Slices(clock, lambda: 0.0, slice_s=0.0)
+    pacing = ReactorPacing(clock, slices, lambda: 0.0, run_inline, 0.0)
+
+    def steps(error=None):
+        yield
+        yield
+        if error is not None:
+            raise error
+
+    waiting = Deferred.fromCoroutine(asking(pacing.run_to_stop(steps())))
+    clock.iterate()
+    slices.stop()
+    assert waiting.called
+    assert caplog.records == []
+    pacing = ReactorPacing(clock, Slices(clock, lambda: 0.0, slice_s=0.0), lambda: 0.0, run_inline, 0.0)
+    waiting = Deferred.fromCoroutine(asking(pacing.run_to_stop(steps(RuntimeError("a defect")))))
+    for _ in range(4):
+        clock.iterate()
+    assert waiting.called
+    assert "please report it" in caplog.text
+
+
+async def asking(work):
+    await work
 
 
 def test_a_paced_transaction_tells_which_operation_failed(paced):

@@ -237,6 +237,31 @@ def test_deletions_that_were_answered_outlive_a_kill_among_many():
             assert {p: wire.offset("t", EARLIEST, p) for p in acknowledged} == acknowledged
 
 
+def held_files(broker, topic):
+    """What the broker's process has open of a topic, its deleted files included."""
+    found = []
+    for fd in os.listdir(f"/proc/{broker.pid}/fd"):
+        try:
+            found.append(os.readlink(f"/proc/{broker.pid}/fd/{fd}"))
+        except FileNotFoundError:
+            continue
+    return [path for path in found if f"/{topic}-" in path]
+
+
+def test_a_deleted_topic_takes_no_room_while_its_producers_stay(broker, wire, make_topic):
+    topic = make_topic(file_delete_delay_ms=20)
+    with Wire(broker.port) as producer, Wire(broker.port) as consumer:
+        for _ in range(3):
+            assert producer.produce(topic, VALUE).error_code == 0
+        assert consumer.fetch(topic, 0).error_code == 0
+        assert held_files(broker, topic)
+        state = DeleteTopicsRequestDeleteTopicState(name=topic)
+        (answer,) = wire.ask(DeleteTopicsRequest(topics=[state], timeout_ms=5000)).responses
+        assert answer.error_code == 0
+        until(lambda: not held_files(broker, topic))
+        assert producer.produce(topic, VALUE).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
 # Compaction
 
 
