@@ -52,6 +52,7 @@ class PlainEPollReactor(EPollReactor):
         self.watchdog = Watchdog()
         self.scheduler = RequestScheduler(self.seconds, self.turn, self.watchdog)
         self._woke_s: float | None = None
+        self._unhandled: list[tuple[int, int, Any]] = []
 
     def runUntilCurrent(self) -> None:
         """Run the timers that are due, and what threads have handed over; then send the responses made.
@@ -85,13 +86,13 @@ class PlainEPollReactor(EPollReactor):
             if busy_s > watchdog.threshold_s:
                 watchdog.report(busy_s)
             self._woke_s = None
-        events = self._poll(0 if scheduler.waiting else timeout)
+        events = self._take_unhandled() or self._poll(0 if scheduler.waiting else timeout)
         now_s = self._woke_s = clock()
         watchdog.begin_iteration(now_s)
         scheduler.begin_iteration(now_s)
         had_events = bool(events)
         while events:
-            self._handle(events)
+            self._handle(events, now_s + READ_S)
             if len(events) < _MOST_EVENTS or clock() - now_s > READ_S:
                 break
             events = self._poll(0)
@@ -108,11 +109,19 @@ class PlainEPollReactor(EPollReactor):
             return []
         return events
 
-    def _handle(self, events: list[tuple[int, int]]) -> None:
+    def _take_unhandled(self) -> list[tuple[int, int]]:
+        """Take the events for which the last iteration had no time, but for those of descriptors closed since."""
+        selectables: Any = self._selectables
+        unhandled, self._unhandled = self._unhandled, []
+        return [(descriptor, event) for descriptor, event, owner in unhandled if selectables.get(descriptor) is owner]
+
+    def _handle(self, events: list[tuple[int, int]], end_s: float) -> None:
+        """Handle events until `end_s`; those that are left come first in the next iteration."""
         reactor: Any = self
         scheduler, clock = self.scheduler, self.seconds
         selectables = reactor._selectables
-        for descriptor, event in events:
+        remaining = iter(events)
+        for descriptor, event in remaining:
             selectable = selectables.get(descriptor)
             if selectable is None:
                 continue
@@ -128,6 +137,8 @@ class PlainEPollReactor(EPollReactor):
             if ended_s - scheduler.ended_s > NOTABLE_S:
                 self.watchdog.note(ended_s - scheduler.ended_s, selectable)
             scheduler.ended_s = ended_s
+            if ended_s > end_s:
+                self._unhandled = [(descriptor, event, selectables.get(descriptor)) for descriptor, event in remaining]
 
     def _disconnect(self, selectable: Any, error: BaseException) -> None:
         """Disconnect what has failed; nothing of it may affect others."""

@@ -12,6 +12,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from twisted.internet.task import Cooperator
+
 if TYPE_CHECKING:
     from odradek.server.connection import Connection
 
@@ -82,8 +84,19 @@ class Watchdog:
 def _describe(work: Any) -> str:
     while isinstance(work, partial):
         work = work.func
+    owner: Any = getattr(work, "__self__", None)
+    if isinstance(owner, Cooperator):
+        # Slices: those that are not at their end yet tell most of the time.
+        tasks: Any = owner
+        return f"slices of {', '.join(sorted({_innermost(task._iterator) for task in tasks._tasks})) or 'ended work'}"
     name = getattr(work, "__qualname__", None) or type(getattr(work, "protocol", work)).__qualname__
     return f"{getattr(work, '__module__', '')}.{name}"
+
+
+def _innermost(work: Any) -> str:
+    while (inner := getattr(work, "gi_yieldfrom", None)) is not None:
+        work = inner
+    return getattr(work, "__qualname__", type(work).__qualname__)
 
 
 def _describe_request(context: Any, api_key: int) -> str:

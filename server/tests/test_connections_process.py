@@ -1,6 +1,7 @@
 """A broker process and its connections: a pause of the process, interrupted uploads."""
 
 import os
+import re
 import signal
 import socket
 import struct
@@ -10,6 +11,7 @@ import pytest
 
 from odradek.protocol import codec
 from odradek.protocol.messages.api_versions import ApiVersionsRequest
+from odradek.protocol.messages.describe_cluster import DescribeClusterRequest
 from odradek.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from odradek.server.tests.test_group_restart import Member, await_coordinator
 from odradek.server.tests.wire import Wire, until
@@ -22,7 +24,7 @@ UPLOAD_BYTES = 16 << 20
 
 @pytest.fixture(scope="module")
 def broker():
-    with OdradekBroker({"group.min.session.timeout.ms": "200", "num.partitions": "4"}) as broker:
+    with OdradekBroker({"group.min.session.timeout.ms": "200", "reactor.slow.iteration.ms": "1"}) as broker:
         yield broker
 
 
@@ -65,3 +67,11 @@ def test_interrupted_uploads_leave_no_memory_behind(broker):
                 upload.sendall(struct.pack(">i", 2 * UPLOAD_BYTES) + bytes(UPLOAD_BYTES))
             wire.ask(ApiVersionsRequest())
         until(lambda: resident_bytes(broker) - before < 2 * UPLOAD_BYTES)
+
+
+def test_a_slow_iteration_is_logged_with_what_ran(broker):
+    with Wire(broker.port) as wire:
+        # The first request of its kind imports its modules, and compiles its messages.
+        wire.ask(DescribeClusterRequest())
+    until(lambda: "reactor iteration was slow" in broker.log_text())
+    assert re.search(r"wall_ms=\d+ cpu_ms=\d+ longest_ms=\d+ longest='\w+ client=/127.0.0.1", broker.log_text())

@@ -6,10 +6,11 @@ import select
 from twisted.internet.error import ConnectionLost
 
 from odradek.server import reactor as reactor_module
+from odradek.server.slices import Slices
 from odradek.server.tests.edge import Edge, Kind, Script
 
 PAUSE_S = 30.0
-FAILING_FD = 1_000_002
+FIRST_FD = 1_000_002
 
 
 def expire(edge, timers, due_s):
@@ -91,6 +92,24 @@ def test_a_slow_timer_is_reported_with_its_name(caplog):
     assert "checkpoint" in line
 
 
+def test_slow_slices_are_reported_with_the_work_that_is_left(caplog):
+    edge = watched()
+
+    def search_the_log():
+        while True:
+            edge.now_s += 0.3
+            yield
+
+    slices = Slices(edge.reactor, edge.reactor.seconds)
+    slices.run_later(search_the_log())
+    edge.reactor.runUntilCurrent()
+    edge.reactor.doIteration(0)
+    slices.stop()
+    (line,) = lines(caplog)
+    assert "longest='slices of " in line
+    assert "search_the_log" in line
+
+
 def test_many_short_pieces_of_work_are_slow_together(caplog):
     edge = watched()
 
@@ -121,31 +140,59 @@ def test_waiting_for_events_and_short_iterations_are_not_reported(caplog):
     assert edge.reactor.watchdog.slow_iterations == 0
 
 
-def test_a_connection_that_fails_while_it_is_closed_affects_no_other(monkeypatch):
-    edge = Edge(Script(), [Kind.SMALL])
-    failed = []
+class Reader:
+    """A socket that is readable, and takes a while to read."""
 
-    class Failing:
-        def fileno(self):
-            return FAILING_FD
+    def __init__(self, edge, descriptor, cost_s=0.0, error=None):
+        self.descriptor = descriptor
+        self.reads = 0
+        self._edge = edge
+        self._cost_s = cost_s
+        self._error = error
+        edge.reactor.addReader(self)
 
-        def doRead(self):  # noqa: N802
-            return ConnectionLost()
+    def fileno(self):
+        return self.descriptor
 
-        def connectionLost(self, reason):  # noqa: N802
-            failed.append(reason)
-            raise ZeroDivisionError("a defect")
+    def doRead(self):  # noqa: N802
+        self.reads += 1
+        self._edge.now_s += self._cost_s
+        return self._error
 
-        def logPrefix(self):  # noqa: N802
-            return "failing"
+    def connectionLost(self, reason):  # noqa: N802
+        raise ZeroDivisionError("a defect")
 
-    monkeypatch.setattr(reactor_module, "_log_failure", lambda: None)
-    edge.reactor.addReader(Failing())
+
+def readable_once(edge, readers):
+    """Have the next poll find all of them readable, and what it finds besides."""
     wait = edge.reactor._poller.poll
     is_first = iter([True])
-    edge.reactor._poller.poll = lambda timeout, most: (
-        [(FAILING_FD, select.EPOLLIN), *wait(timeout, most)] if next(is_first, False) else wait(timeout, most)
-    )
+
+    def poll(timeout, most):
+        found = [(reader.descriptor, select.EPOLLIN) for reader in readers] if next(is_first, False) else []
+        return found + wait(0 if found else timeout, most)
+
+    edge.reactor._poller.poll = poll
+
+
+def test_an_iteration_has_an_end_although_many_sockets_are_ready():
+    edge = Edge(Script(), [])
+    readers = [Reader(edge, FIRST_FD + number, cost_s=0.001) for number in range(8)]
+    readable_once(edge, readers)
+    edge.reactor.doIteration(0)
+    assert [reader.reads for reader in readers] == [1, 1, 1, 0, 0, 0, 0, 0]
+    edge.reactor.removeReader(readers[4])
+    edge.reactor.doIteration(None)
+    assert [reader.reads for reader in readers] == [1, 1, 1, 1, 0, 1, 1, 0]
+    edge.reactor.doIteration(None)
+    assert [reader.reads for reader in readers] == [1, 1, 1, 1, 0, 1, 1, 1]
+
+
+def test_a_connection_that_fails_while_it_is_closed_affects_no_other(monkeypatch):
+    failures = []
+    monkeypatch.setattr(reactor_module, "_log_failure", lambda: failures.append(1))
+    edge = Edge(Script(), [Kind.SMALL])
+    readable_once(edge, [Reader(edge, FIRST_FD, error=ConnectionLost())])
     edge.run().check()
-    assert failed
+    assert failures
     assert edge.answers == [(0, 0, 0, b"")]
