@@ -209,6 +209,10 @@ class GroupShard:
             offsets or self._state.offsets, request, require_stable=require_stable, topic_id=topic_id
         )
 
+    def count_offsets(self, group_id: str) -> int:
+        """The number of a group's offsets."""
+        return self._state.offsets.count(group_id)
+
     def copy_offsets(self, group_id: str) -> OffsetStore:
         """A group's offsets as of now, for a fetch that takes several steps."""
         return self._state.offsets.copy_of_group(group_id)

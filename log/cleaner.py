@@ -28,7 +28,7 @@ from odradek.log.compaction_run import (
     WorkerStalled,
     remove_cleaned,
 )
-from odradek.log.filesystem import DiskFullError, FileSystem, LogDirFailure
+from odradek.log.filesystem import FileSystem, LogDirFailure, ShortageError
 from odradek.log.partition_log import PartitionLog
 from odradek.log.segment import CLEANED_SUFFIX, DeletedSegment, Segment
 
@@ -38,6 +38,8 @@ Key = tuple[str, int]
 
 # A log with less to read is compacted by a thread of the broker: a process takes longer to start.
 _LEAST_BYTES_FOR_PROCESS = 256 * 1024
+_BYTES_PER_OFFSET = 4
+"""The number of offsets counts as well, since time and memory depend on the number of records."""
 _VISITS_PER_STEP = 200
 _MAX_LOSSES = 3
 _LEAST_BACKOFF_MS = 100
@@ -45,7 +47,7 @@ _LEAST_BACKOFF_MS = 100
 _STALLED_SECONDS = 600.0
 """Other logs are compacted before one whose process made no progress is tried again."""
 _RENAMED_AT_ONCE = 4
-_FULL_DISK_SECONDS = 1.0
+_SHORTAGE_SECONDS = 1.0
 
 
 class CleanerSettings(Protocol):
@@ -317,7 +319,9 @@ class Cleaner:
 
     def _worker(self, target: Target) -> Worker:
         if self._start_worker is not None:
-            size_bytes = target.clean_bytes + target.cleanable_bytes
+            # A small batch may have millions of records.
+            offsets = target.end_offset - target.first_dirty_offset
+            size_bytes = max(target.clean_bytes + target.cleanable_bytes, offsets * _BYTES_PER_OFFSET)
             key = (target.log.topic, target.log.partition)
             is_patient = key not in self._losses and key not in self._stalled_until
             if self._processes and is_patient and size_bytes >= _LEAST_BYTES_FOR_PROCESS:
@@ -391,7 +395,7 @@ class Cleaner:
             return
         try:
             log.begin_replacement(replacement, group)
-        except (LogDirFailure, DiskFullError) as failure:
+        except (LogDirFailure, ShortageError) as failure:
             self._give_up(compaction, failure)
             return
         compaction.bytes_before += sum(segment.size_bytes for segment in group)
@@ -421,9 +425,9 @@ class Cleaner:
         except LogDirFailure as failure:
             self._give_up(compaction, failure)
             return
-        except DiskFullError:
+        except ShortageError:
             # There is no way back, but there will be room again.
-            wait_seconds = _FULL_DISK_SECONDS
+            wait_seconds = _SHORTAGE_SECONDS
         if left or wait_seconds:
             # By way of a thread, so that what waits for the main one comes first.
             self._run_in_thread(
@@ -472,7 +476,7 @@ class Cleaner:
         # A file that is not there was deleted with its segment or log, whoever did that.
         if compaction.is_cancelled or error is None or isinstance(error, FileNotFoundError | Cancelled):
             logger.info("compaction cancelled log=%s", log)
-        elif isinstance(error, OSError | LogDirFailure | DiskFullError):
+        elif isinstance(error, OSError | LogDirFailure | ShortageError):
             self._host.fail_directory(log.log_directory, error)
         elif isinstance(error, WorkerStalled):
             self._stalled_until[key] = self._monotonic() + _STALLED_SECONDS

@@ -8,14 +8,14 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 
 from odradek.log.background import RunAll
-from odradek.log.filesystem import DiskFullError, LogDirFailure
+from odradek.log.filesystem import LogDirFailure, ShortageError
 from odradek.log.flush import FlushTask
 from odradek.log.log_directory import LogDirectory
 from odradek.log.partition_log import PartitionLog
 
 logger = logging.getLogger(__name__)
 
-Failures = list[tuple[str, LogDirFailure | DiskFullError]]
+Failures = list[tuple[str, LogDirFailure | ShortageError]]
 """Log directories, each with what has failed in it."""
 
 
@@ -24,14 +24,16 @@ def close_logs(
 ) -> Failures:
     """Make all logs durable, so that the next start need not recover; return what failed. Blocks."""
     failures: Failures = []
+    undone: set[PartitionLog] = set()
     tasks: list[tuple[PartitionLog, FlushTask]] = []
 
     def guarded(log: PartitionLog, action: Callable[[], None]) -> Callable[[], None]:
         def act() -> None:
             try:
                 action()
-            except (LogDirFailure, DiskFullError) as failure:
+            except (LogDirFailure, ShortageError) as failure:
                 failures.append((log.log_directory, failure))
+                undone.add(log)
 
         return act
 
@@ -45,12 +47,14 @@ def close_logs(
 
     run_all([preparation(log) for log in logs], threads)
     changed = {log.log_directory for log, _ in tasks}
+    prepared = len(failures)
     synced = {directory.path for directory in directories if directory.path in changed and _sync(directory, failures)}
     lost = {path for path, failure in failures if isinstance(failure, LogDirFailure)}
+    lost |= {path for path, _ in failures[prepared:]}
     single = [(log, task) for log, task in tasks if log.log_directory not in synced | lost]
     run_all([guarded(log, task.run) for log, task in single], threads)
     for log, task in tasks:
-        if log.log_directory not in lost:
+        if log.log_directory not in lost and log not in undone:
             guarded(log, lambda log=log, task=task: log.finish_close(task, monotonic_ms))()  # type: ignore[misc]
     return failures
 

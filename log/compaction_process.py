@@ -58,7 +58,12 @@ class ProcessWorker:
         A patient one runs when nobody else wants to, and gives up (WorkerLost) where that is hardly ever.
         """
         command_end, commands = os.pipe()
-        answers, answer_end = os.pipe()
+        try:
+            answers, answer_end = os.pipe()
+        except OSError:
+            os.close(command_end)
+            os.close(commands)
+            raise
         try:
             self._pid = os.posix_spawn(
                 sys.executable,

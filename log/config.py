@@ -21,6 +21,10 @@ COMPRESSION_TYPES = ("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"
 CLEANUP_POLICIES = ("compact", "delete")
 TIMESTAMP_TYPES = ("CreateTime", "LogAppendTime")
 
+NO_REMOTE_STORAGE = "there is no remote storage"
+ONE_BROKER = "the cluster is this one broker"
+"""Reasons for which properties are accepted without effect."""
+
 GZIP_LEVEL_NOTE = "between 1 and 9, or -1"
 THROTTLED_REPLICAS_NOTE = "* or a list of partition:broker pairs"
 
@@ -137,6 +141,7 @@ class LogConfig(PropertySet):
         (),
         check=is_throttled_replicas,
         note=THROTTLED_REPLICAS_NOTE,
+        no_effect=ONE_BROKER,
         doc="Replicas whose fetching as followers is throttled.",
     )
     index_interval_bytes = integer(
@@ -157,13 +162,14 @@ class LogConfig(PropertySet):
         (),
         check=is_throttled_replicas,
         note=THROTTLED_REPLICAS_NOTE,
+        no_effect=ONE_BROKER,
         doc="Replicas whose serving to followers is throttled.",
     )
     local_retention_bytes = long(
         "local.retention.bytes",
         -2,
         minimum=-2,
-        no_effect=True,
+        no_effect=NO_REMOTE_STORAGE,
         synonyms=["log.local.retention.bytes"],
         doc="Bytes kept locally when segments are also in remote storage; -2 means retention.bytes.",
     )
@@ -171,7 +177,7 @@ class LogConfig(PropertySet):
         "local.retention.ms",
         -2,
         minimum=-2,
-        no_effect=True,
+        no_effect=NO_REMOTE_STORAGE,
         synonyms=["log.local.retention.ms"],
         doc="Time for which segments that are also in remote storage stay local; -2 means retention.ms.",
     )
@@ -242,19 +248,19 @@ class LogConfig(PropertySet):
     remote_log_copy_disable = boolean(
         "remote.log.copy.disable",
         False,
-        no_effect=True,
+        no_effect=NO_REMOTE_STORAGE,
         doc="Makes a topic's remote storage read-only.",
     )
     remote_log_delete_on_disable = boolean(
         "remote.log.delete.on.disable",
         False,
-        no_effect=True,
+        no_effect=NO_REMOTE_STORAGE,
         doc="Whether turning remote storage off deletes what is in it.",
     )
     remote_storage_enable = boolean(
         "remote.storage.enable",
         False,
-        no_effect=True,
+        no_effect=NO_REMOTE_STORAGE,
         doc="Keeps old segments in remote storage, which this broker does not have.",
     )
     retention_bytes = long(
@@ -306,6 +312,7 @@ class LogConfig(PropertySet):
         "unclean.leader.election.enable",
         False,
         synonyms=["unclean.leader.election.enable"],
+        no_effect=ONE_BROKER,
         doc="Whether a replica that is not in sync may become leader, at the price of lost records.",
     )
 

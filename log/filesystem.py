@@ -17,6 +17,7 @@ from contextlib import suppress
 from random import Random
 from typing import ClassVar, NamedTuple, Protocol
 
+from odradek.log import descriptors
 from odradek.log.syncfs import sync_file_system_of
 from odradek.protocol.errors import ErrorCode, KafkaError
 
@@ -37,12 +38,11 @@ class LogDirFailure(KafkaError):  # noqa: N818 - a state of the directory, not o
         self.directory = directory
 
 
-class DiskFullError(KafkaError):
-    """There is no room for a write in a log directory. Nothing of it is left; tried again, it works once there is room.
+class ShortageError(KafkaError):
+    """A resource that an operation in a log directory needs is short. Nothing of it is left; it can be tried again.
 
-    Apache Kafka takes such a directory offline until it is restarted. Here the write is refused, everything else goes
-    on, and clients, to whom E56 is one to try again after, lose nothing but time. A sync that finds no room is another
-    matter: what it was to write may be lost, so that is a LogDirFailure.
+    The operation is refused and everything else goes on: clients, to whom KAFKA_STORAGE_ERROR is one to try again
+    after, lose nothing but time. The disk is sound, so the directory stays online.
     """
 
     def __init__(self, directory: str, message: str) -> None:
@@ -50,11 +50,43 @@ class DiskFullError(KafkaError):
         self.directory = directory
 
 
+class DiskFullError(ShortageError):
+    """There is no room for a write in a log directory.
+
+    Apache Kafka takes such a directory offline until it is restarted. A sync that finds no room is another matter: what
+    it was to write may be lost, so that is a LogDirFailure.
+    """
+
+
+class ExhaustedError(ShortageError):
+    """The process or the machine has no file descriptor, or no memory, left for an operation in a log directory."""
+
+
+_EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
+
+
 def is_disk_full(error: BaseException) -> bool:
     """Whether it says that there is no room, on the disk or within the user's quota."""
     if isinstance(error, DiskFullError):
         return True
     return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+
+
+def is_exhausted(error: BaseException) -> bool:
+    """Return whether it reports that descriptors or memory ran out: nothing about the disk."""
+    return isinstance(error, ExhaustedError) or (isinstance(error, OSError) and error.errno in _EXHAUSTED)
+
+
+def is_shortage(error: BaseException) -> bool:
+    """Return whether an operation failed for a resource that is short, and can be tried again."""
+    return is_disk_full(error) or is_exhausted(error)
+
+
+def storage_error(directory: str, message: str, error: OSError) -> ShortageError | LogDirFailure:
+    """The error to raise for an operation in a log directory that failed with `error`."""
+    if is_disk_full(error):
+        return DiskFullError(directory, message)
+    return ExhaustedError(directory, message) if is_exhausted(error) else LogDirFailure(directory, message)
 
 
 class LockedError(Exception):
@@ -173,6 +205,10 @@ class FileSystem(Protocol):
 
     def lock(self, path: str) -> FileLock:
         """Take the exclusive lock file at `path`; LockedError if it is held."""
+        ...
+
+    def spare_descriptors(self) -> int:
+        """Files that may be opened now to be kept open, beyond a reserve for short use."""
         ...
 
 
@@ -362,6 +398,9 @@ class OsFileSystem:
 
     def lock(self, path: str) -> FileLock:
         return _OsLock(path)
+
+    def spare_descriptors(self) -> int:
+        return descriptors.spare()
 
 
 class _OsLock:
@@ -557,6 +596,7 @@ class MemoryFileSystem:
     - `fail("write", after=3, error=errno.ENOSPC)`: the third write from now writes half and raises OSError.
     - `fail_at(n, error=errno.EIO)`: the n-th change from now, whichever it is.
     - `is_full`: until it is set back, nothing can be created, and a write writes half and raises ENOSPC.
+    - `spare`: files that may still be opened and kept; below 0 whatever needs a descriptor raises EMFILE.
     - `crash_at(n)`: the n-th change from now is half done (a write) or not done, and raises SimulatedCrash.
     - `crash()`: lose what was not synced, and any lock held; with a Random, a random part of it survives, torn.
     """
@@ -573,6 +613,7 @@ class MemoryFileSystem:
         self._crash_at: int | None = None
         self._fail_at: tuple[int, int] | None = None
         self.is_full = False
+        self.spare = 1 << 20
 
     def fail_at(self, changes_from_now: int, *, error: int = errno.EIO) -> None:
         self._fail_at = (self.operations + changes_from_now, error)
@@ -587,6 +628,7 @@ class MemoryFileSystem:
         self._faults.clear()
         self._fail_at = None
         self.is_full = False
+        self.spare = 1 << 20
 
     def crash_at(self, changes_from_now: int) -> None:
         self._crash_at = self.operations + changes_from_now
@@ -632,7 +674,15 @@ class MemoryFileSystem:
             half_done()
         raise OSError(error, os.strerror(error), path)
 
+    def spare_descriptors(self) -> int:
+        return self.spare
+
+    def _take_descriptor(self, path: str) -> None:
+        if self.spare < 0:
+            self._raise(errno.EMFILE, path, None)
+
     def open(self, path: str, *, create: bool = False) -> File:
+        self._take_descriptor(path)
         node = self._nodes.get(path)
         if node is None:
             if not create or path.rpartition("/")[0] not in self._directories:
@@ -650,6 +700,7 @@ class MemoryFileSystem:
     def list_names(self, directory: str) -> list[str]:
         if directory not in self._directories:
             raise FileNotFoundError(errno.ENOENT, "no such directory", directory)
+        self._take_descriptor(directory)
         prefix = directory.rstrip("/") + "/"
         paths = [*self._nodes, *(path for path in self._directories if path != "/")]
         return sorted({p[len(prefix) :] for p in paths if p.startswith(prefix) and "/" not in p[len(prefix) :]})
@@ -683,6 +734,7 @@ class MemoryFileSystem:
     def remove_tree(self, directory: str) -> None:
         if directory not in self._directories:
             raise FileNotFoundError(errno.ENOENT, "no such directory", directory)
+        self._take_descriptor(directory)
         self.before("remove", directory)
         for names in (self._nodes, self._durable_names):
             for path in [path for path in names if path.startswith(directory + "/")]:
@@ -702,6 +754,7 @@ class MemoryFileSystem:
 
     def read_bytes(self, path: str) -> bytes:
         content = self._node(path).content
+        self._take_descriptor(path)
         return content.read(0, content.size)
 
     def space_bytes(self, path: str) -> tuple[int, int]:
@@ -710,10 +763,12 @@ class MemoryFileSystem:
     def sync_path(self, path: str) -> None:
         node = self._nodes.get(path)
         if node is not None:
+            self._take_descriptor(path)
             self.before("sync", path)
             node.sync()
 
     def sync_directory(self, path: str) -> None:
+        self._take_descriptor(path)
         self.before("sync_directory", path)
         names = self._durable_names
         for name in [name for name in names if name.rpartition("/")[0] == path and name not in self._nodes]:

@@ -1,9 +1,10 @@
 """Making a log durable, in three steps: decide and take note in the log's thread, sync between them in any."""
 
+import errno
 from collections.abc import Sequence
 from threading import Lock
 
-from odradek.log.filesystem import File, FileSystem, LogDirFailure
+from odradek.log.filesystem import ExhaustedError, File, FileSystem, LogDirFailure
 from odradek.log.producer_snapshots import SnapshotWrite
 from odradek.log.segment import Segment
 
@@ -26,11 +27,12 @@ class FlushTask:
 
     `files` are held open and written to, `paths` go by name, so the log may go on appending, rolling and deleting
     meanwhile; `directories` are those with new names in them. `sealed_segments` are those that take no more appends and
-    whose indexes are synced with it. `snapshots` are written first.
+    whose indexes are synced with it. `snapshots` are written first. A task that raises ExhaustedError had no descriptor
+    to open what it is to sync: nothing failed, and the syncs can be made again.
     """
 
     __slots__ = (
-        "_directories", "_files", "_fs", "_gate", "_log_directory", "_paths",
+        "_directories", "_files", "_fs", "_gate", "_log_directory", "paths",
         "sealed_segments", "snapshots", "target_offset",
     )  # fmt: skip
 
@@ -51,14 +53,14 @@ class FlushTask:
         self._log_directory = log_directory
         self.target_offset = target_offset
         self._files = files
-        self._paths = paths
+        self.paths = paths
         self._directories = directories
         self.sealed_segments = sealed_segments
         self._gate = gate
         self.snapshots = snapshots
 
     def run(self) -> None:
-        """Sync. Blocks; raises LogDirFailure."""
+        """Sync. Blocks; raises LogDirFailure, ExhaustedError."""
         gate = self._gate
         with gate.lock:
             if gate.failure is not None:
@@ -66,6 +68,9 @@ class FlushTask:
             try:
                 self._sync()
             except OSError as error:
+                # Memory may have run out within a sync, whose failure is reported once; a descriptor only before one.
+                if error.errno in (errno.EMFILE, errno.ENFILE):
+                    raise ExhaustedError(self._log_directory, f"flush put off: {error}") from error
                 gate.failure = LogDirFailure(self._log_directory, f"flush failed: {error}")
                 raise gate.failure from error
 
@@ -80,7 +85,7 @@ class FlushTask:
             snapshot.run(self._fs, sync=True)
         for file in self._files:
             file.sync()
-        for path in self._paths:
+        for path in self.paths:
             self._fs.sync_path(path)
         for directory in self._directories:
             self._fs.sync_directory(directory)

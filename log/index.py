@@ -12,7 +12,7 @@ from array import array
 from bisect import bisect_right
 from typing import Any, ClassVar
 
-from odradek.log.filesystem import File, FileSystem, remove_if_exists, write_atomically
+from odradek.log.filesystem import File, FileSystem, is_exhausted, remove_if_exists, write_atomically
 
 _BLOCK_ENTRIES = 512
 _PENDING_ENTRIES = 256
@@ -161,7 +161,12 @@ class SparseIndex:
         self._pending += self.entry.pack(first, second)
         self._count += 1
         if len(self._pending) >= _PENDING_ENTRIES * self.entry.size and not self._is_rebuilding:
-            self.write_pending()
+            try:
+                self.write_pending()
+            except OSError as error:
+                # Without a descriptor entries wait in memory: the batch they belong to is appended all the same.
+                if not is_exhausted(error):
+                    raise
 
     def _floor_slot(self, target: int, field: int) -> int:
         """The last slot whose `field` is <= target; -1 if there is none."""
@@ -287,9 +292,9 @@ class OffsetIndex(SparseIndex):
         return self.base_offset + relative, found
 
     def truncate_to(self, offset: int) -> None:
-        """Drop entries with offsets at or above `offset`."""
-        _ = self.count
-        self._truncate(self._floor_slot(offset - 1 - self.base_offset, 0) + 1)
+        """Drop entries with offsets at or above `offset`. If there are none the file is not read."""
+        if self.count and self._last_offset >= offset:
+            self._truncate(self._floor_slot(offset - 1 - self.base_offset, 0) + 1)
 
     def _loaded(self) -> None:
         self._last_offset = self.base_offset + (self.get(self._count - 1)[0] if self._count else 0)
@@ -339,9 +344,9 @@ class TimeIndex(SparseIndex):
         return found, self.base_offset + relative
 
     def truncate_to(self, offset: int) -> None:
-        """Drop entries with offsets at or above `offset`."""
-        _ = self.count
-        self._truncate(self._floor_slot(offset - 1 - self.base_offset, 1) + 1)
+        """Drop entries with offsets at or above `offset`. If there are none the file is not read."""
+        if self.count and self._last_offset >= offset:
+            self._truncate(self._floor_slot(offset - 1 - self.base_offset, 1) + 1)
 
     def _loaded(self) -> None:
         timestamp, relative = self.get(self._count - 1) if self._count else (-1, 0)

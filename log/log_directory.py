@@ -20,13 +20,16 @@ from odradek.log.checkpoints import (
     encode_uuid,
 )
 from odradek.log.filesystem import (
-    DiskFullError,
+    ExhaustedError,
     FileLock,
     FileSystem,
     LockedError,
     LogDirFailure,
+    ShortageError,
     is_disk_full,
+    is_exhausted,
     remove_if_exists,
+    storage_error,
 )
 
 logger = logging.getLogger(__name__)
@@ -97,7 +100,8 @@ def list_partitions(fs: FileSystem, path: str) -> list[PartitionDirectory]:
 class LogDirectory:
     """A log directory and what is known of it. `failure` is set once it is offline, `is_full` while writes are refused.
 
-    Methods that touch the disk raise LogDirFailure; those that write checkpoints also DiskFullError.
+    Methods that touch the disk raise LogDirFailure; those that write checkpoints also ShortageError;
+    any of them raises ExhaustedError.
     """
 
     def __init__(self, fs: FileSystem, path: str) -> None:
@@ -216,20 +220,20 @@ class LogDirectory:
             self._checkpoints[file_name].write()
         except OSError as error:
             message = f"writing {file_name} failed in {self.path}: {error}"
-            failure = DiskFullError if is_disk_full(error) else LogDirFailure
-            raise failure(self.path, message) from error
+            raise storage_error(self.path, message, error) from error
 
     def mark_clean(self, broker_epoch: int) -> None:
         """The last thing before the lock is released: the next start need not recover."""
         try:
             checkpoints.write_clean_shutdown(self.fs, self.path, broker_epoch)
         except OSError as error:
-            if is_disk_full(error):
-                raise DiskFullError(self.path, f"writing {checkpoints.CLEAN_SHUTDOWN_FILE} failed: {error}") from error
-            raise self.failed("closing", error) from error
+            message = f"writing {checkpoints.CLEAN_SHUTDOWN_FILE} failed in {self.path}: {error}"
+            raise storage_error(self.path, message, error) from error
 
-    def failed(self, what: str, error: Exception) -> LogDirFailure:
-        return LogDirFailure(self.path, f"{what} failed in {self.path}: {error}")
+    def failed(self, what: str, error: Exception) -> LogDirFailure | ShortageError:
+        """The error for something that has to succeed: also a full disk fails the directory."""
+        kind = ExhaustedError if is_exhausted(error) else LogDirFailure
+        return kind(self.path, f"{what} failed in {self.path}: {error}")
 
 
 def read_topic_id(fs: FileSystem, directory: str, *, is_clean: bool) -> bytes | None:

@@ -23,7 +23,15 @@ from odradek.log.checkpoints import (
 from odradek.log.closing import close_logs
 from odradek.log.compaction_run import Worker
 from odradek.log.config import LogConfig
-from odradek.log.filesystem import DiskFullError, FileSystem, LogDirFailure, is_disk_full
+from odradek.log.filesystem import (
+    DiskFullError,
+    ExhaustedError,
+    FileSystem,
+    LogDirFailure,
+    ShortageError,
+    is_exhausted,
+    storage_error,
+)
 from odradek.log.found_directories import FoundLog, KnownPartitions, Verdict, judge, shown
 from odradek.log.log_directory import (
     ALL_CHECKPOINTS,
@@ -266,9 +274,9 @@ class LogManager(LogUpkeep):
             raise directory.failed("opening", error) from error
 
     def _set_aside(self, path: str, key: Key) -> None:
-        """Rename a directory as stray. A failure takes its log directory offline; a full disk is tried again later."""
+        """Rename a directory as stray. A failure takes its log directory offline; a shortage is tried again later."""
         if self.directories[path.rpartition("/")[0]].failure is None:
-            with suppress(LogDirFailure, DiskFullError):
+            with suppress(LogDirFailure, ShortageError):
                 self._rename(path, key, STRAY_SUFFIX)
 
     def _loading(
@@ -289,7 +297,8 @@ class LogManager(LogUpkeep):
         holes_to = _ANYWHERE if stored_topic_id is None else cleaned_to or 0
 
         def load() -> None:
-            topic_id = log = failure = None
+            topic_id = log = None
+            failure: Exception | None = None
             report = RecoveryReport()
             try:
                 topic_id = read_topic_id(self.fs, path, is_clean=directory.was_clean)
@@ -317,8 +326,10 @@ class LogManager(LogUpkeep):
                 if config.flush_before_acks and not directory.was_clean:
                     # What was found may be in memory only, and is about to be read.
                     log.flush(self._monotonic_ms())
-            except (LogDirFailure, DamagedLogError, MalformedFileError, OSError) as error:
+            except (LogDirFailure, DamagedLogError, MalformedFileError, ExhaustedError) as error:
                 failure = error
+            except OSError as error:
+                failure = storage_error(directory.path, f"loading {path} failed: {error}", error)
             except DiskFullError as error:
                 # What a start finds has to be set right before anything is served.
                 failure = LogDirFailure(directory.path, f"{error.message}; free some and start again")
@@ -334,6 +345,8 @@ class LogManager(LogUpkeep):
         if isinstance(loaded.failure, DamagedLogError | MalformedFileError):
             logger.error("partition is not served log=%s why=%s", loaded.path, loaded.failure)
         elif loaded.failure is not None:
+            if isinstance(loaded.failure, ExhaustedError):
+                raise loaded.failure
             self.fail_directory(directory.path, loaded.failure)
         if loaded.topic_id is not None:
             self._topic_ids[loaded.key] = loaded.topic_id
@@ -377,7 +390,7 @@ class LogManager(LogUpkeep):
         """The partition's log, made in the directory with the fewest partitions if there is none.
 
         Unless `is_new`, none is made while a directory is offline, since the log may be there. Raises KafkaError: E56
-        for that or if no directory takes it (DiskFullError if one will when it has room), E103 if the log that is
+        for that or if no directory takes it (ShortageError if one will when it has room), E103 if the log that is
         there belongs to another topic id.
         """
         key = (topic, partition)
@@ -400,22 +413,22 @@ class LogManager(LogUpkeep):
         return log
 
     def _create(self, topic: str, partition: int, now_ms: int) -> PartitionLog:
-        full: DiskFullError | None = None
+        short: ShortageError | None = None
         key = (topic, partition)
         for directory in sorted(self._online(), key=lambda directory: self._log_counts[directory.path]):
             try:
                 log = self._create_in(directory, key, now_ms)
-            except (LogDirFailure, DamagedLogError, DiskFullError) as error:
+            except (LogDirFailure, DamagedLogError, ShortageError) as error:
                 self.fail_directory(directory.path, error)
-                if key in self._offline:
+                short = error if isinstance(error, ShortageError) else short
+                if key in self._offline or is_exhausted(error):
                     break
-                full = error if isinstance(error, DiskFullError) else full
                 continue
             self._add_log(key, log)
             self._sync_names(log)
             return log
-        if full is not None and key not in self._offline:
-            raise full
+        if short is not None and key not in self._offline:
+            raise short
         raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"no log directory can take {topic}-{partition}")
 
     def _add_log(self, key: Key, log: PartitionLog) -> None:
@@ -423,7 +436,7 @@ class LogManager(LogUpkeep):
         self._log_counts[log.log_directory] += 1
 
     def _create_in(self, directory: LogDirectory, key: Key, now_ms: int) -> PartitionLog:
-        """Raises LogDirFailure, DamagedLogError, DiskFullError.
+        """Raises LogDirFailure, DamagedLogError, ShortageError.
 
         What was half made is gone then, durably: if the log were made elsewhere, the next start would find it twice. If
         it cannot be removed, the partition is offline, and that start finds it here.
@@ -431,6 +444,8 @@ class LogManager(LogUpkeep):
         What is there already is never the new log: `open` took in all there was, what it refused is offline, and what
         is deleted or half made does not keep the name.
         """
+        if self.fs.spare_descriptors() < 1:
+            raise ExhaustedError(directory.path, f"no file descriptor is left for the log of {key[0]}-{key[1]}")
         # After a crash an entry of a deleted log of that name would cut or empty the new one.
         for file_name in ALL_CHECKPOINTS if directory.may_have_checkpoint_of(key) else ():
             directory.write_checkpoint(file_name, self._offsets(file_name, directory.path))
@@ -440,8 +455,7 @@ class LogManager(LogUpkeep):
         try:
             self.fs.make_directory(path)
         except OSError as error:
-            kind = DiskFullError if is_disk_full(error) else LogDirFailure
-            raise kind(directory.path, f"making {path} failed: {error}") from error
+            raise storage_error(directory.path, f"making {path} failed: {error}", error) from error
         try:
             return open_partition_log(
                 self.fs,
@@ -454,7 +468,11 @@ class LogManager(LogUpkeep):
                 producer_expiration_ms=self.settings.producer_id_expiration_ms,
                 choose_jitter_ms=self._choose_jitter_ms,
             )
-        except (LogDirFailure, DamagedLogError, DiskFullError) as error:
+        except (LogDirFailure, DamagedLogError, ShortageError) as error:
+            if is_exhausted(error):
+                # A removal takes descriptors, a change of the name does not.
+                self._remove_tree_later(self._rename(path, key, DELETE_SUFFIX), 0)
+                raise
             try:
                 self.fs.remove_tree(path)
                 self.fs.sync_directory(directory.path)
@@ -467,8 +485,7 @@ class LogManager(LogUpkeep):
         try:
             checkpoints.write_partition_metadata(self.fs, log.directory, topic_id, sync=False)
         except OSError as error:
-            kind = DiskFullError if is_disk_full(error) else LogDirFailure
-            failure = kind(log.log_directory, f"writing partition.metadata failed: {error}")
+            failure = storage_error(log.log_directory, f"writing partition.metadata failed: {error}", error)
             self.fail_directory(log.log_directory, failure)
             raise failure from error
         self._topic_ids[log.topic, log.partition] = topic_id
@@ -497,7 +514,7 @@ class LogManager(LogUpkeep):
     def mark_stray(self, topic: str, partition: int) -> None:
         """Take out a log that no topic of the cluster has; its renamed directory is kept.
 
-        Raises LogDirFailure; DiskFullError, and then it is still there.
+        Raises LogDirFailure; ShortageError, and then it is still there.
         """
         self._take_out(topic, partition, STRAY_SUFFIX, lambda path: None)
 
@@ -508,7 +525,7 @@ class LogManager(LogUpkeep):
         stray log stays as a whole, to be tried again.
         """
         key = (topic, partition)
-        failure: LogDirFailure | DiskFullError | None = None
+        failure: LogDirFailure | ShortageError | None = None
         refused = self._offline.get(key)
         if refused is not None and self.directories[refused.rpartition("/")[0]].failure is None:
             try:
@@ -516,7 +533,7 @@ class LogManager(LogUpkeep):
                 del self._offline[key]
             except LogDirFailure as error:
                 failure = error
-            except DiskFullError as error:
+            except ShortageError as error:
                 if suffix == STRAY_SUFFIX:
                     raise
                 failure = error
@@ -531,7 +548,7 @@ class LogManager(LogUpkeep):
                 del self._logs[key]
                 self._log_counts[log.log_directory] -= 1
                 renamed(path)
-        if not isinstance(failure, DiskFullError):
+        if not isinstance(failure, ShortageError):
             # What lies in a directory that is offline, perhaps since now, is no matter of the next topic of that name.
             self._forget(key)
         if failure is not None:
@@ -545,7 +562,7 @@ class LogManager(LogUpkeep):
     def _rename(self, path: str, key: Key, suffix: str) -> str:
         """Let a partition's directory have a name that is not served.
 
-        Raises LogDirFailure, with it offline; DiskFullError if it stays where it is, which what is deleted never does.
+        Raises LogDirFailure, with it offline; ShortageError if it stays where it is, which what is deleted never does.
         """
         parent = path.rpartition("/")[0]
         target = f"{parent}/{marked_name(*key, self._random_bytes(16), suffix)}"
@@ -555,10 +572,9 @@ class LogManager(LogUpkeep):
             else:
                 self.fs.rename(path, target)
         except OSError as error:
-            if is_disk_full(error):
-                raise DiskFullError(parent, f"no room to rename {path}: {error}") from error
-            failure = LogDirFailure(parent, f"renaming {path} failed: {error}")
-            self.fail_directory(parent, failure)
+            failure = storage_error(parent, f"renaming {path} failed: {error}", error)
+            if isinstance(failure, LogDirFailure):
+                self.fail_directory(parent, failure)
             raise failure from error
         if suffix == STRAY_SUFFIX:
             logger.warning(
@@ -649,7 +665,7 @@ class LogManager(LogUpkeep):
                     directory.mark_clean(broker_epoch)
             except LogDirFailure as failure:
                 self.fail_directory(directory.path, failure)
-            except DiskFullError as error:
+            except ShortageError as error:
                 logger.error("no room to note a clean stop: the next start will recover error=%s", error)
         for directory in self.directories.values():
             directory.unlock()

@@ -4,13 +4,15 @@ The log of one partition is one object, PartitionLog, written in three modules, 
 log_state (this one), log_append, partition_log.
 """
 
+import errno
 import logging
+import os
 from collections.abc import Callable
 from typing import NamedTuple, TypeVar
 
 from odradek.log import checkpoints
 from odradek.log.config import LogConfig
-from odradek.log.filesystem import DiskFullError, FileSystem, LogDirFailure, is_disk_full
+from odradek.log.filesystem import FileSystem, LogDirFailure, ShortageError, is_shortage, storage_error
 from odradek.log.flush import FlushTask, SyncGate
 from odradek.log.leader_epochs import LeaderEpochs
 from odradek.log.producer_snapshots import SnapshotWrite
@@ -160,7 +162,7 @@ class LogState:
     def roll(self, now_ms: int) -> Segment:
         """Begin a new segment at the log's end; the active one itself if it is empty.
 
-        Raises LogDirFailure, DiskFullError.
+        Raises LogDirFailure, ShortageError.
         """
         self._raise_if_failed()
         try:
@@ -173,6 +175,8 @@ class LogState:
         base_offset = max(first_offset, self.log_end_offset)
         if base_offset == self._active.base_offset:
             return self._active
+        if self.fs.spare_descriptors() < 1:
+            raise OSError(errno.EMFILE, f"{os.strerror(errno.EMFILE)} (the rest is kept back for short use)")
         if is_doomed:
             self._unless_full(self._active.seal)
         else:
@@ -239,19 +243,22 @@ class LogState:
         self._unsynced_paths.add(path)
 
     def _unless_full(self, write: Callable[[], T]) -> T | None:
-        """Do what can be done without: None, and nothing changed, if there is no room for it. Raises OSError."""
+        """Do what can be done without: None, and nothing changed, if a resource is short. Raises OSError."""
         try:
             return write()
         except OSError as error:
-            if not is_disk_full(error):
+            if not is_shortage(error):
                 raise
-            logger.warning("no room directory=%s error=%s", self.directory, error)
+            logger.warning("no room or no descriptor directory=%s error=%s", self.directory, error)
             return None
 
-    def _refuse_or_fail(self, what: str, error: OSError) -> DiskFullError | LogDirFailure:
-        """What to raise for a failed append or roll: it can be tried again if all that was missing is room."""
-        if is_disk_full(error) and not self._active.is_torn:
-            return DiskFullError(self.log_directory, f"no room for {what} in {self.directory}: {error.strerror}")
+    def _refuse_or_fail(self, what: str, error: OSError) -> ShortageError | LogDirFailure:
+        """What to raise for a failed append or roll: it can be tried again if all that was missing is a resource."""
+        if not self._active.is_torn:
+            message = f"{what} refused in {self.directory}: {error.strerror}"
+            refusal = storage_error(self.log_directory, message, error)
+            if isinstance(refusal, ShortageError):
+                return refusal
         return self._fail(what, error)
 
     def _fail(self, what: str, error: OSError) -> LogDirFailure:

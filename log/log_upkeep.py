@@ -19,7 +19,14 @@ from odradek.log.checkpoints import (
 from odradek.log.cleaner import Cleaner
 from odradek.log.compaction_run import Worker
 from odradek.log.config import LogConfig
-from odradek.log.filesystem import DiskFullError, FileSystem, LogDirFailure, is_disk_full
+from odradek.log.filesystem import (
+    FileSystem,
+    LogDirFailure,
+    ShortageError,
+    is_disk_full,
+    is_exhausted,
+    is_shortage,
+)
 from odradek.log.log_directory import LogDirectory
 from odradek.log.partition_log import PartitionLog
 from odradek.log.producer_expiry import ProducerExpiry
@@ -125,7 +132,7 @@ class LogUpkeep:
         )
         self._run_in_thread = run_in_thread
         self._log_start_writes = {path: self._log_start_write(path) for path in paths}
-        self._age_verifier = AgeVerifier(run_in_thread, self._apply_retention)
+        self._age_verifier = AgeVerifier(run_in_thread, self._apply_retention, monotonic, sleep)
         self._on_directory_failure = on_directory_failure
         self._logs: dict[Key, PartitionLog] = {}
         # What is there and not served, and where: in a directory that is offline, or damaged.
@@ -133,6 +140,7 @@ class LogUpkeep:
         self._flushing: dict[PartitionLog, list[Done]] = {}
         self._moved: set[str] = set()
         self._cleaning: Job | None = None
+        self._has_noted_exhaustion = False
         self._removals = Removals(run_in_thread, self._removal_failed)
 
     def _monotonic_ms(self) -> int:
@@ -157,13 +165,16 @@ class LogUpkeep:
     def fail_directory(self, path: str, error: Exception) -> None:
         """Take a directory offline, for good: its partitions answer E56 until the broker is started again.
 
-        If there merely is no room in it, it stays: what was refused is tried again, by whoever wants it.
+        If merely a resource is short, it stays: what was refused is tried again, by whoever wants it.
         """
         directory = self.directories[path]
         if directory.failure is not None:
             return
         if is_disk_full(error):
             self._note_full(directory, error)
+            return
+        if is_exhausted(error):
+            self._note_exhaustion(error)
             return
         directory.failure = error
         logger.error("log directory is offline path=%s error=%s", path, error)
@@ -187,7 +198,18 @@ class LogUpkeep:
             error,
         )
 
+    def _note_exhaustion(self, error: Exception) -> None:
+        """Log it once in each period of `_ROOM_CHECK_MS` in which it happens."""
+        if not self._has_noted_exhaustion:
+            self._has_noted_exhaustion = True
+            logger.error(
+                "no file descriptor or no memory left: what needs it is refused or put off; close connections or raise "
+                "the limits (ulimit -n) error=%s",
+                error,
+            )
+
     def _look_for_room(self, now_ms: int) -> bool:
+        self._has_noted_exhaustion = False
         self._removals.retry()
         for directory in self._online():
             if not directory.is_full:
@@ -273,17 +295,17 @@ class LogUpkeep:
         self._run_in_thread(work, finish)
 
     def _remove(self, path: str, remove: Callable[[], None]) -> None:
-        """Let a thread remove something in a log directory; where that takes room that there is not, later again."""
+        """Let a thread remove something in a log directory; where a resource for that is short, later again."""
         if self.directories[path].failure is None:
             self._removals.add(path, remove)
 
     def _removal_failed(self, path: str, error: Exception) -> bool:
         """Return whether to try again when there may be room."""
         self._background_failed(path, error)
-        return is_disk_full(error)
+        return is_shortage(error)
 
     def _background_failed(self, path: str, error: Exception) -> None:
-        if isinstance(error, OSError | LogDirFailure | DiskFullError):
+        if isinstance(error, OSError | LogDirFailure | ShortageError):
             self.fail_directory(path, error)
         else:
             logger.error("background work failed directory=%s", path, exc_info=error)
@@ -300,7 +322,7 @@ class LogUpkeep:
         """Apply a log's start and retention; the files go after file.delete.delay.ms."""
         try:
             deleted = log.delete_old_segments(now_ms)
-        except LogDirFailure as failure:
+        except (LogDirFailure, ShortageError) as failure:
             self.fail_directory(log.log_directory, failure)
             return
         self.remove_later(log, deleted)
@@ -355,6 +377,8 @@ class LogUpkeep:
 
         def finish(error: Exception | None) -> None:
             if error is not None:
+                if isinstance(error, ShortageError):
+                    log.abandon_flush(task)
                 self._background_failed(log.log_directory, error)
             else:
                 log.finish_flush(task, self._monotonic_ms())

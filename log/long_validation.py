@@ -34,9 +34,10 @@ from odradek.protocol.record_batch import (
     read_header,
 )
 from odradek.protocol.record_chain import MAX_DECOMPRESSED_BYTES, IncompleteRecordError, LargestDelta
+from odradek.protocol.record_runs import SINGLE_RECORDS, Run, records_to_block_end
 from odradek.protocol.record_shape import TakesLongError, read_varint
 from odradek.protocol.record_stream import OPENED_PER_STEP, RecordStream
-from odradek.protocol.streaming import PIECE_BYTES, Piece, Step, ThreadCall, iter_compressed, iter_decompressed
+from odradek.protocol.streaming import Piece, Step, ThreadCall, iter_compressed, iter_decompressed
 
 
 def check_in_steps(batch: memoryview, config: LogConfig, now_ms: int) -> Generator[Step, None, CheckedRecords]:
@@ -132,32 +133,51 @@ def _check_each_record(stream: RecordStream, check: RecordCheck, count: int) -> 
 
 def _renumbered(stream: RecordStream, count: int) -> Iterator[Piece]:
     """The records of a batch that has been checked, with offset deltas 0, 1, 2... and without attributes."""
-    output = bytearray()
-    for index in range(count):
+    index = run_at = 0
+    while index < count:
+        yield b""
         yield from _steps(stream.fill_deltas())
-        window = stream.window
-        length, start = read_varint(window, stream.position)
-        delta_end = read_varint(window, start + 1)[1]
-        rest_at = read_varint(window, delta_end)[1]
-        numbered = bytearray(1)
-        numbered += window[start + 1 : delta_end]
-        put_varint(numbered, index)
-        rest_bytes = start + length - rest_at
-        put_varint(output, len(numbered) + rest_bytes)
-        output += numbered
-        stream.position = rest_at
-        while rest_bytes:
-            part = stream.window[stream.position : stream.position + rest_bytes]
-            output += part
-            stream.position += len(part)
-            rest_bytes -= len(part)
-            if len(output) >= PIECE_BYTES:
-                yield bytes(output)
-                output.clear()
-            if rest_bytes:
-                yield from _steps(stream.fill())
-        if index % OPENED_PER_STEP == 0:
-            yield b""
+        if run_at <= index:
+            try:
+                run = Run(stream.window, stream.position, min(count - index, records_to_block_end(index)))
+                records = run.renumbered(index) if run.count else b""
+            except (IncompleteRecordError, TakesLongError):
+                records = b""
+            if records:
+                index += run.count
+                stream.position = run.end
+                yield records
+                continue
+            run_at = index + SINGLE_RECORDS
+        last = min(count, index + SINGLE_RECORDS)
+        while index < last:
+            yield from _renumbered_record(stream, index)
+            index += 1
+
+
+def _renumbered_record(stream: RecordStream, index: int) -> Iterator[Piece]:
+    yield from _steps(stream.fill_deltas())
+    window = stream.window
+    length, start = read_varint(window, stream.position)
+    delta_end = read_varint(window, start + 1)[1]
+    rest_at = read_varint(window, delta_end)[1]
+    numbered = bytearray(1)
+    numbered += window[start + 1 : delta_end]
+    put_varint(numbered, index)
+    rest_bytes = start + length - rest_at
+    head = bytearray()
+    put_varint(head, len(numbered) + rest_bytes)
+    output = head + numbered
+    stream.position = rest_at
+    while rest_bytes:
+        part = stream.window[stream.position : stream.position + rest_bytes]
+        output += part
+        stream.position += len(part)
+        rest_bytes -= len(part)
+        if rest_bytes:
+            yield bytes(output)
+            output.clear()
+            yield from _steps(stream.fill())
     yield bytes(output)
 
 

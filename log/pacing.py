@@ -57,3 +57,19 @@ class Pacer(Throttle):
         if self._keep_to_rate() - self._rested >= _BUSY_SECONDS:
             self._sleep(_BREAK_SECONDS)
             self._rested = self._monotonic()
+
+
+class Pause:
+    """Called often by a thread beside the main one: takes a short break every few milliseconds, as `Pacer`."""
+
+    __slots__ = ("_monotonic", "_rested", "_sleep")
+
+    def __init__(self, monotonic: Callable[[], float], sleep: Callable[[float], None]) -> None:
+        self._monotonic = monotonic
+        self._sleep = sleep
+        self._rested = monotonic()
+
+    def __call__(self) -> None:
+        if self._monotonic() - self._rested >= _BUSY_SECONDS:
+            self._sleep(_BREAK_SECONDS)
+            self._rested = self._monotonic()

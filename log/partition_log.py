@@ -8,7 +8,15 @@ from bisect import bisect_right
 from collections.abc import Generator, Iterable
 
 from odradek.log import checkpoints, producer_replay, retention, timestamps
-from odradek.log.filesystem import DiskFullError, FileRegion, LogDirFailure, is_disk_full, remove_if_exists
+from odradek.log.filesystem import (
+    ExhaustedError,
+    FileRegion,
+    LogDirFailure,
+    is_exhausted,
+    is_shortage,
+    remove_if_exists,
+    storage_error,
+)
 from odradek.log.flush import FlushTask
 from odradek.log.log_append import AppendInfo, LogAppend, UnexpectedOffsetError
 from odradek.log.log_state import LoadedState
@@ -110,7 +118,9 @@ class PartitionLog(LogAppend):
         return FileRegion(segment.file, position, available)
 
     def _unreadable(self, error: OSError | ValueError) -> KafkaError:
-        """The error of a read that failed: the disk failed, or what it gave is damaged (CORRUPT_MESSAGE)."""
+        """The error of a read that failed: no descriptor, a failed disk, or damaged records (CORRUPT_MESSAGE)."""
+        if is_exhausted(error):
+            return ExhaustedError(self.log_directory, f"read refused in {self.directory}: {error}")
         if isinstance(error, OSError) and not isinstance(error, CorruptSegmentError):
             return self._fail("read", error)
         if str(error) not in self._known_damage:
@@ -305,7 +315,7 @@ class PartitionLog(LogAppend):
         except FileNotFoundError:
             return deleted
         except OSError as error:
-            if not is_disk_full(error):
+            if not is_shortage(error):
                 raise
             # The longer name has no room. If not even the removal has, it is tried again with the other files.
             if self._unless_full(lambda: remove_if_exists(self.fs, path)) is not None:
@@ -318,7 +328,7 @@ class PartitionLog(LogAppend):
 
         The files are renamed; hand the result to `remove_deleted` after file.delete.delay.ms. What a full disk does not
         let go yet goes with a later call. `doubtful_segment` is then the one whose records have to be read before
-        retention.ms can decide about it. Raises LogDirFailure.
+        retention.ms can decide about it. Raises LogDirFailure, ShortageError.
         """
         self._raise_if_failed()
         try:
@@ -341,13 +351,13 @@ class PartitionLog(LogAppend):
             self._unsynced_segments = [s for s in self._unsynced_segments if s in self.segments]
             return deleted
         except OSError as error:
-            raise self._fail("retention", error) from error
+            raise self._refuse_or_fail("retention", error) from error
 
     def begin_replacement(self, replacement: Segment, replaced: list[Segment]) -> None:
         """Put a compacted segment, complete and synced under the suffix .cleaned, in place of neighbours it is made of.
 
         Then `put_away` each of these, oldest first, and `finish_replacement`. After a crash in between, the next start
-        finishes or undoes it. Raises LogDirFailure; DiskFullError, in which case the log is as before.
+        finishes or undoes it. Raises LogDirFailure; ShortageError, in which case the log is as before.
         """
         self._raise_if_failed()
         self._untouched_end = None
@@ -365,7 +375,7 @@ class PartitionLog(LogAppend):
         self._bases[first : first + len(replaced)] = [replacement.base_offset]
 
     def put_away(self, segment: Segment, replacement: Segment) -> DeletedSegment:
-        """Rename the files of a segment that was replaced. Raises LogDirFailure; DiskFullError: try again."""
+        """Rename the files of a segment that was replaced. Raises LogDirFailure; ShortageError: try again."""
         try:
             marked = segment.mark_deleted()
             return marked if segment.base_offset == replacement.base_offset else self._with_snapshot(marked)
@@ -383,15 +393,14 @@ class PartitionLog(LogAppend):
     def remove_deleted(self, segments: list[DeletedSegment]) -> None:
         """Remove the files of deleted segments. Only files are touched: it may run in another thread.
 
-        Raises LogDirFailure; DiskFullError where a removal needs room: try again.
+        Raises LogDirFailure; ShortageError where a removal needs a resource: try again.
         """
         try:
             for segment in segments:
                 for name in segment.names:
                     remove_if_exists(self.fs, f"{self.directory}/{name}")
         except OSError as error:
-            kind = DiskFullError if is_disk_full(error) else LogDirFailure
-            raise kind(self.log_directory, f"removing deleted segments failed: {error}") from error
+            raise storage_error(self.log_directory, f"removing deleted segments failed: {error}", error) from error
 
     # Flush and close
 
@@ -460,6 +469,12 @@ class PartitionLog(LogAppend):
         self._unsynced_segments = [s for s in self._unsynced_segments if s not in task.sealed_segments]
         self.last_flush_ms = monotonic_ms
 
+    def abandon_flush(self, task: FlushTask) -> None:
+        """The task had no descriptor to sync with: leave what it was to sync to a later one."""
+        self._flush_tasks.remove(task)
+        self._unsynced_paths.update(task.paths)
+        self._add_snapshots(task.snapshots)
+
     def _add_snapshots(self, snapshots: Iterable[SnapshotWrite]) -> None:
         """Count on snapshots that were written, unless their segments were deleted meanwhile."""
         for snapshot in snapshots:
@@ -471,13 +486,16 @@ class PartitionLog(LogAppend):
                 snapshot.remove(self.fs)
 
     def flush(self, monotonic_ms: int, target_offset: int | None = None) -> None:
-        """All three steps of a flush at once; blocks. Raises LogDirFailure."""
+        """All three steps of a flush at once; blocks. Raises LogDirFailure, ExhaustedError."""
         task = self.prepare_flush(target_offset)
         if task is not None:
             try:
                 task.run()
             except LogDirFailure as failure:
                 self.failure = failure
+                raise
+            except ExhaustedError:
+                self.abandon_flush(task)
                 raise
             self.finish_flush(task, monotonic_ms)
 
@@ -493,7 +511,7 @@ class PartitionLog(LogAppend):
         """Write all that a start relies on, unsynced; None if nothing was changed since the last clean stop.
 
         What the task syncs, and the names in the log directory, have to be durable before `finish_close`. Blocks.
-        Raises LogDirFailure; DiskFullError if there is no room: the next start recovers then.
+        Raises LogDirFailure; ShortageError if there is no room: the next start recovers then.
         """
         if self.failure is not None:
             return None

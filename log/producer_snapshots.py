@@ -4,7 +4,7 @@ from contextlib import suppress
 from struct import Struct
 from typing import Final
 
-from odradek.log.filesystem import FileSystem, is_disk_full, write_whole
+from odradek.log.filesystem import FileSystem, is_shortage, write_whole
 from odradek.log.producer_table import RECORD
 from odradek.protocol.crc import crc32c
 
@@ -63,7 +63,7 @@ class SnapshotWrite:
         self.is_cancelled = False
 
     def run(self, fs: FileSystem, *, sync: bool) -> None:
-        """Write the file, unless there is no room, or no directory any more. Blocks. Raises OSError.
+        """Write the file, unless a resource is short, or there is no directory any more. Blocks. Raises OSError.
 
         A recovery does without a snapshot, and rejects one that was written in part.
         """
@@ -72,7 +72,7 @@ class SnapshotWrite:
         except OSError as error:
             with suppress(OSError):
                 fs.remove(self._path)
-            if not isinstance(error, FileNotFoundError) and not is_disk_full(error):
+            if not isinstance(error, FileNotFoundError) and not is_shortage(error):
                 raise
         else:
             self.is_written = True

@@ -9,7 +9,7 @@ from contextlib import suppress
 from heapq import heappop, heappush
 from typing import NamedTuple
 
-from odradek.log.filesystem import FileSystem, is_disk_full, remove_if_exists, write_whole
+from odradek.log.filesystem import FileSystem, is_shortage, remove_if_exists, write_whole
 from odradek.log.producer_entry import NO_EPOCH, NO_OFFSET, BatchMark, ProducerEntry
 from odradek.log.producer_snapshots import CorruptSnapshotError, SnapshotWrite, decode_snapshot, encode_snapshot
 from odradek.log.producer_table import RECORD, ProducerTable
@@ -361,7 +361,7 @@ class ProducerState:
         try:
             self.take_snapshot(sync=sync)
         except OSError as error:
-            if not is_disk_full(error):
+            if not is_shortage(error):
                 raise
 
     def spare_latest_snapshot(self, offset: int) -> None:

@@ -3,9 +3,11 @@
 from typing import Final
 
 from odradek.log.config import LogConfig
+from odradek.properties import INT64_MAX
 from odradek.protocol.compression import Buffer
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.record_batch import LOG_APPEND_TIME_FLAG, NO_TIMESTAMP, BatchHeader, wrap_int64
+from odradek.protocol.record_runs import LEAST_RUN, SINGLE_RECORDS, Run, records_to_block_end
 from odradek.protocol.record_shape import check_record
 
 MOST_RECORD_ERRORS: Final = 1000
@@ -50,10 +52,36 @@ class RecordCheck:
         Raises InvalidRecordError; IncompleteRecordError at the end of the data, with the records before it checked;
         RejectedRecordsError, TakesLongError.
         """
-        for _ in range(count):
+        end = self.index + count
+        # Strided slices of a memoryview are slow.
+        whole = records if isinstance(records, bytes) else None
+        run_at = self.index
+        while self.index < end:
+            if whole is not None and run_at <= self.index <= end - LEAST_RUN:
+                run = Run(whole, position, min(end - self.index, records_to_block_end(self.index)))
+                if run.count and self._accepts(run):
+                    position = run.end
+                    run_at = self.index
+                    continue
+                run_at = self.index + SINGLE_RECORDS
             timestamp_delta, offset_delta, has_key, position = check_record(records, position)
             self.check(timestamp_delta, offset_delta, has_key)
         return position
+
+    def _accepts(self, run: Run) -> bool:
+        """Take in a run of records if none of them breaks a rule."""
+        if self._client_set_type or (self._needs_key and not run.has_key):
+            return False
+        deltas = run.timestamp_deltas()
+        least, largest = self._base_timestamp + min(deltas), self._base_timestamp + max(deltas)
+        if not NO_TIMESTAMP < least <= largest <= INT64_MAX:
+            return False
+        if self._create_time and not self._earliest <= least <= largest <= self._latest:
+            return False
+        self.is_numbered = self.is_numbered and run.is_numbered(self.index)
+        self.max_timestamp = max(self.max_timestamp, largest)
+        self.index += run.count
+        return True
 
     def check(self, timestamp_delta: int, offset_delta: int, has_key: bool) -> None:
         """Check the next record. Raises RejectedRecordsError once there are too many errors."""

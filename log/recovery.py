@@ -12,11 +12,9 @@ from odradek.log import checkpoints, producer_replay
 from odradek.log.config import LogConfig
 from odradek.log.filesystem import (
     TEMPORARY_SUFFIX,
-    DiskFullError,
     FileSystem,
-    LogDirFailure,
-    is_disk_full,
     remove_if_exists,
+    storage_error,
 )
 from odradek.log.leader_epochs import LeaderEpochs
 from odradek.log.partition_log import LoadedState, PartitionLog
@@ -89,7 +87,7 @@ def open_partition_log(
     watermark is the log's start; set the checkpointed one with `update_high_watermark`. flush.ms counts from
     `monotonic_ms`.
 
-    Blocks while it reads. Raises LogDirFailure, DiskFullError, DamagedLogError.
+    Blocks while it reads. Raises LogDirFailure, ShortageError, DamagedLogError.
     """
     loader = _Loader(fs, directory, config, now_ms, producer_expiration_ms, report or RecoveryReport(), cleaned_to)
     try:
@@ -104,8 +102,7 @@ def open_partition_log(
         return log
     except OSError as error:
         parent = directory.rpartition("/")[0]
-        kind = DiskFullError if is_disk_full(error) else LogDirFailure
-        raise kind(parent, f"loading {directory} failed: {error}") from error
+        raise storage_error(parent, f"loading {directory} failed: {error}", error) from error
 
 
 class _Loader:

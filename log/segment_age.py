@@ -8,19 +8,17 @@ disagree about an unverified segment, its records are read, in a thread, before 
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from odradek.log.background import RunInThread
+from odradek.log.pacing import Pause
 from odradek.log.segment import Segment
-from odradek.protocol.compression import CompressionError, decompress
-from odradek.protocol.record_batch import (
-    NO_TIMESTAMP,
-    RECORD_BATCH_OVERHEAD,
-    BatchHeader,
-    InvalidRecordError,
-)
-from odradek.protocol.record_chain import MAX_DECOMPRESSED_BYTES, check_records
+from odradek.log.timestamps import BatchSearch
+from odradek.protocol.compression import CompressionError
+from odradek.protocol.record_batch import NO_TIMESTAMP, InvalidRecordError
+from odradek.protocol.streaming import Step, run_steps
 
 if TYPE_CHECKING:
     from odradek.log.partition_log import PartitionLog
@@ -43,44 +41,35 @@ def is_doubtful(segment: Segment, bound_ms: int) -> bool:
     return (segment.largest_timestamp_ms < bound_ms) is not (segment.modified_ms < bound_ms)
 
 
-def read_largest_timestamp(segment: Segment, size_bytes: int) -> int:
-    """The largest timestamp of the records in the first `size_bytes` of a segment. Blocks. Raises OSError.
+def read_largest_timestamp(segment: Segment, size_bytes: int) -> Generator[Step, None, int]:
+    """Find the largest timestamp of the records in the first `size_bytes` of a segment, in steps. Raises OSError.
 
     A batch that cannot be read counts with the timestamp that it states.
     """
     largest = NO_TIMESTAMP
     for position, header in segment.headers(0, size_bytes):
-        if header.is_log_append_time:
-            timestamp = header.max_timestamp
-        else:
-            batch = segment.file.pread(position, header.size_bytes)
-            try:
-                timestamp = _largest_in_batch(header, batch)
-            except (InvalidRecordError, CompressionError):
-                timestamp = header.max_timestamp
+        timestamp = header.max_timestamp
+        if not header.is_log_append_time:
+            with suppress(InvalidRecordError, CompressionError):
+                timestamp = yield from BatchSearch(segment, position, header).largest_timestamp()
         largest = max(largest, timestamp)
+        yield None
     return largest
-
-
-def _largest_in_batch(header: BatchHeader, batch: bytes) -> int:
-    records: bytes | memoryview = memoryview(batch)[RECORD_BATCH_OVERHEAD:]
-    if header.codec:
-        records = decompress(header.codec, records, MAX_DECOMPRESSED_BYTES)
-    if header.base_timestamp >= NO_TIMESTAMP:
-        for expected in (max(0, header.max_timestamp - header.base_timestamp), 0):
-            largest_delta = check_records(records, header.record_count, expected)[1]
-            if largest_delta is not None:
-                return header.base_timestamp + largest_delta
-    from odradek.protocol.record_reader import iter_records
-
-    return max((record.timestamp for record in iter_records(batch)), default=NO_TIMESTAMP)
 
 
 class AgeVerifier:
     """Reads doubtful segments, one at a time, in a thread. `retry(log, now_ms)` is called after each."""
 
-    def __init__(self, run_in_thread: RunInThread, retry: Callable[["PartitionLog", int], None]) -> None:
+    def __init__(
+        self,
+        run_in_thread: RunInThread,
+        retry: Callable[["PartitionLog", int], None],
+        monotonic: Callable[[], float],
+        sleep: Callable[[float], None],
+    ) -> None:
         self._run_in_thread = run_in_thread
+        self._monotonic = monotonic
+        self._sleep = sleep
         self._retry = retry
         self._waiting: dict[Segment, tuple[PartitionLog, int]] = {}
         self._is_reading = False
@@ -101,7 +90,8 @@ class AgeVerifier:
         found: list[int] = []
 
         def read() -> None:
-            found.append(read_largest_timestamp(segment, size_bytes))
+            pause = Pause(self._monotonic, self._sleep)
+            found.append(run_steps(read_largest_timestamp(segment, size_bytes), pause))
 
         def finish(error: Exception | None) -> None:
             del self._waiting[segment]

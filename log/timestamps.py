@@ -58,7 +58,7 @@ def offset_for_timestamp(
                     yield None
                 if header.max_timestamp < timestamp or header.last_offset < next_offset:
                     continue
-                found = yield from _Search(segment, position, header).first_at_least(timestamp, next_offset)
+                found = yield from BatchSearch(segment, position, header).first_at_least(timestamp, next_offset)
                 if found is not None:
                     return found
         next_offset = following
@@ -92,7 +92,7 @@ def offset_of_max_timestamp(segments: list[Segment]) -> Generator[Step, None, Ti
             if number % HEADERS_PER_STEP == 0:
                 yield None
             if header.max_timestamp == max_timestamp:
-                found = yield from _Search(segment, position, header).latest()
+                found = yield from BatchSearch(segment, position, header).latest()
                 # Compaction leaves batches without records.
                 if found is not None:
                     return found
@@ -100,8 +100,8 @@ def offset_of_max_timestamp(segments: list[Segment]) -> Generator[Step, None, Ti
     return None
 
 
-class _Search:
-    """The search for a record in one batch."""
+class BatchSearch:
+    """The search for a record in one batch, in steps."""
 
     __slots__ = ("_header", "_position", "_segment")
 
@@ -143,6 +143,24 @@ class _Search:
         found = yield from self.first_at_least(header.max_timestamp, header.base_offset)
         if found is not None and found.timestamp == header.max_timestamp:
             return found
+        return (yield from self._latest_of_each())
+
+    def largest_timestamp(self) -> Generator[Step, None, int]:
+        """The largest timestamp of the records, whatever the header states; -1 without any."""
+        header = self._header
+        if header.base_timestamp >= NO_TIMESTAMP:
+            for expected in (max(0, header.max_timestamp - header.base_timestamp), 0):
+                largest = LargestDelta(expected)
+                stream = RecordStream((yield from self._pieces()))
+                yield from stream.follow(header.record_count, largest)
+                yield from stream.expect_end()
+                if largest.value is not None:
+                    return header.base_timestamp + largest.value
+        latest = yield from self._latest_of_each()
+        return NO_TIMESTAMP if latest is None else latest.timestamp
+
+    def _latest_of_each(self) -> Generator[Step, None, TimestampOffset | None]:
+        header = self._header
         latest, latest_offset = NO_TIMESTAMP - 1, -1
         stream = RecordStream((yield from self._pieces()))
         for index in range(header.record_count):

@@ -8,7 +8,7 @@ from bisect import bisect_left
 from contextlib import suppress
 from typing import NamedTuple
 
-from odradek.log.filesystem import FileSystem, is_disk_full, remove_if_exists, write_atomically
+from odradek.log.filesystem import FileSystem, is_shortage, remove_if_exists, write_atomically
 
 _ENTRY = struct.Struct(">hqqqq")
 _LAST_OFFSET = struct.Struct(">q")
@@ -55,7 +55,7 @@ class TransactionIndex:
         try:
             self.write_pending()
         except OSError as error:
-            if not is_disk_full(error):
+            if not is_shortage(error):
                 raise
 
     def write_pending(self) -> None:

@@ -14,6 +14,7 @@ from typing import NamedTuple
 from odradek.log.config import LogConfig
 from odradek.log.record_check import RecordCheck
 from odradek.properties import INT64_MAX
+from odradek.protocol.batch_builder import recompress
 from odradek.protocol.compression import Codec, CompressionError, DecompressedTooLargeError, decompress
 from odradek.protocol.crc import crc32c
 from odradek.protocol.errors import ErrorCode, KafkaError
@@ -205,11 +206,18 @@ def check_batch(batch: memoryview, config: LogConfig, origin: Origin, now_ms: in
 
 def _rewritten(checked: CheckedRecords, size_bytes: int, is_numbered: bool) -> CheckedRecords:
     """The batch in the codec it is stored in, with offset deltas 0, 1, 2... Raises KafkaError, TakesLongError."""
-    from odradek.log.long_validation import rewrite_in_steps
-
-    if size_bytes > MOST_BYTES_REWRITTEN_AT_ONCE or checked.header.record_count > MOST_OPENED_AT_ONCE:
+    config, header, batch, _ = checked
+    if size_bytes > MOST_BYTES_REWRITTEN_AT_ONCE or header.record_count > MOST_OPENED_AT_ONCE:
         raise TakesLongError
-    return run_steps(rewrite_in_steps(checked, size_bytes, is_numbered))
+    if not is_numbered:
+        from odradek.log.long_validation import rewrite_in_steps
+
+        return run_steps(rewrite_in_steps(checked, size_bytes, is_numbered))
+    target = target_codec(header, config)
+    rewritten = memoryview(recompress(batch, target, compression_level(target, config)))
+    if len(rewritten) > config.max_message_bytes:
+        raise too_large(len(rewritten), config)
+    return checked._replace(header=read_header(rewritten), batch=rewritten)
 
 
 def target_codec(header: BatchHeader, config: LogConfig) -> Codec:

@@ -78,6 +78,8 @@ class UnknownPropertyError(PropertyError):
 class Property(Generic[T]):
     """One declared property: what it is called, what it may hold, and what it is for.
 
+    `no_effect` is the reason for which it is accepted without effect; empty for all others.
+
     It has no `__set__`, so that the value in an instance's `__dict__` is found first: reading a property
     costs what reading any attribute costs.
     """
@@ -105,7 +107,7 @@ class Property(Generic[T]):
         note: str = "",
         update_mode: UpdateMode = UpdateMode.READ_ONLY,
         internal: bool = False,
-        no_effect: bool = False,
+        no_effect: str = "",
         synonyms: Iterable[Synonym | str] = (),
     ) -> None:
         self.name = name
@@ -270,6 +272,11 @@ class PropertySet:
         """The properties by Kafka's name, in the order of their declaration."""
         return cls.__declared
 
+    @classmethod
+    def takes(cls, name: str) -> bool:
+        """Return whether a value may be given under this name."""
+        return name in cls.__declared
+
     def replace(self, changes: Mapping[str, str | None]) -> Self:
         """A set with some values changed; None takes a value back, so that its default holds again."""
         values = dict(self.explicit)
@@ -290,7 +297,8 @@ class PropertySet:
         return prop.format(self.__dict__[prop.attribute])
 
     def __repr__(self) -> str:
-        shown = (f"{n}={HIDDEN if self.__declared[n].sensitive else t}" for n, t in self.explicit.items())
+        hidden = {name for name, prop in self.__declared.items() if prop.sensitive}
+        shown = (f"{n}={HIDDEN if n in hidden else t}" for n, t in self.explicit.items())
         return f"{type(self).__name__}({', '.join(shown)})"
 
 

@@ -78,13 +78,14 @@ Step = ThreadCall[bytes] | None
 Piece = bytes | ThreadCall[bytes]
 
 
-def run_steps(steps: Generator[Step, None, T]) -> T:
+def run_steps(steps: Generator[Step, None, T], after_each: Callable[[], None] = lambda: None) -> T:
     """Run long work in place, to its end."""
     try:
         while True:
             call = next(steps)
             if call is not None:
                 call()
+            after_each()
     except StopIteration as end:
         return end.value  # type: ignore[no-any-return]
 

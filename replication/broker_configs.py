@@ -129,7 +129,7 @@ class BrokerConfigs:
         changes: dict[str, str | None] = {}
         for layer in (default, own):
             for name, value in layer.items():
-                if name not in type(self.static).declared():
+                if not self.static.takes(name):
                     continue
                 for synonym in SYNONYM_GROUPS.get(name, ()):
                     changes[synonym] = None

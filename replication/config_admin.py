@@ -7,7 +7,7 @@ controller does. Configurations of groups, client metrics and loggers are not ke
 
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from enum import IntEnum
 from typing import Protocol, TypeVar
 
@@ -32,6 +32,7 @@ from odradek.protocol.messages.list_config_resources import (
     ListConfigResourcesResponse,
     ListConfigResourcesResponseConfigResource,
 )
+from odradek.protocol.schema import rows
 from odradek.replication.broker_configs import BrokerConfigs, listener_base
 from odradek.replication.controller import Controller
 from odradek.replication.topic_admin import check_topic_configs
@@ -40,7 +41,6 @@ from odradek.replication.topic_names import check_topic_name
 logger = logging.getLogger(__name__)
 
 MAX_BROKER_ID = (1 << 31) - 1
-_REFUSALS_PER_STEP = 50
 
 
 class ResourceType(IntEnum):
@@ -83,16 +83,10 @@ Changed = Callable[[R, Mapping[str, str]], dict[str, str]]
 
 
 class ConfigAdmin:
-    """Configuration changes on the controller, for the broker that it runs on.
+    """Configuration changes on the controller, for the broker that it runs on."""
 
-    pause: called between resources; what it returns ends when other requests have had their turn
-    """
-
-    def __init__(
-        self, controller: Controller, configs: BrokerConfigs, pause: Callable[[], Awaitable[None]] | None = None
-    ) -> None:
+    def __init__(self, controller: Controller, configs: BrokerConfigs) -> None:
         self._controller = controller
-        self._pause = pause
         self._image = controller.image
         self._configs = configs
         self._broker_properties = type(configs.static).declared()
@@ -134,7 +128,8 @@ class ConfigAdmin:
         self._controller.check_active()
         counts = Counter((resource.resource_type, resource.resource_name) for resource in resources)
         errors: list[KafkaError | None] = []
-        for number, resource in enumerate(resources, 1):
+        for resource in resources:
+            await self._controller.pause()
             try:
                 if counts[resource.resource_type, resource.resource_name] > 1:
                     raise KafkaError(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
@@ -146,9 +141,6 @@ class ConfigAdmin:
                 errors.append(error)
             else:
                 errors.append(None)
-            # A change is a transaction of the store, a refusal is cheap.
-            if self._pause is not None and (errors[-1] is None or number % _REFUSALS_PER_STEP == 0):
-                await self._pause()
         return errors
 
     async def _alter_one(self, resource: R, changed: "Changed[R]", validate_only: bool) -> None:
@@ -292,13 +284,13 @@ class ConfigAdmin:
             ResourceType.BROKER: brokers,
             ResourceType.TOPIC: sorted(self._image.topics),
         }
-        resources = [
-            ListConfigResourcesResponseConfigResource(resource_name=name, resource_type=kind)
-            for kind, found in names.items()
-            if kind in wanted
-            for name in found
-        ]
-        return ListConfigResourcesResponse(config_resources=resources)
+        listed = [(kind, name) for kind, found in names.items() if kind in wanted for name in found]
+        return ListConfigResourcesResponse(
+            config_resources=rows(
+                lambda one: ListConfigResourcesResponseConfigResource(resource_name=one[1], resource_type=one[0]),
+                listed,
+            )
+        )
 
 
 def parse_broker_id(name: str) -> int:

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import Final, Protocol
 
 from odradek.log.config import LogConfig
-from odradek.log.filesystem import DiskFullError, FileRegion, LogDirFailure
+from odradek.log.filesystem import FileRegion, LogDirFailure, ShortageError, storage_error
 from odradek.log.log_append import LATEST_PRODUCE_VERSION, AppendInfo
 from odradek.log.partition_log import PartitionLog
 from odradek.log.timestamps import TimestampOffset
@@ -70,7 +70,7 @@ class Partition:
         topic_id: bytes,
         index: int,
         local_id: int,
-        on_failure: Callable[[LogDirFailure | DiskFullError], None] = lambda failure: None,
+        on_failure: Callable[[LogDirFailure | ShortageError], None] = lambda failure: None,
         request_sync: "Callable[[Partition], None]" = lambda partition: None,
     ) -> None:
         """`request_sync` has the log synced soon, and `synced` called then; any number of times meanwhile."""
@@ -213,7 +213,7 @@ class Partition:
                 transaction_version=transaction_version,
                 checked=checked,
             )
-        except (LogDirFailure, DiskFullError) as failure:
+        except (LogDirFailure, ShortageError) as failure:
             self._on_failure(failure)
             raise
         if self._follows_log_end:
@@ -256,7 +256,7 @@ class Partition:
         upper_offset = log.last_stable_offset if isolation_level else log.high_watermark
         try:
             return log.read(offset, max_bytes, upper_offset=upper_offset, at_least_one=at_least_one)
-        except LogDirFailure as failure:
+        except (LogDirFailure, ShortageError) as failure:
             self._on_failure(failure)
             raise
 
@@ -274,11 +274,11 @@ class Partition:
             raise self.read_failed(error) from error
 
     def read_failed(self, error: OSError) -> KafkaError:
-        """Have the log directory taken offline, because reading from it failed with `error`; the error to raise.
+        """The error to raise when a read failed with `error`; a failed disk takes the log directory offline.
 
         Raises KafkaError: as `leading_log`.
         """
-        failure = LogDirFailure(self.leading_log().log_directory, f"reading {self!r} failed: {error}")
+        failure = storage_error(self.leading_log().log_directory, f"reading {self!r} failed: {error}", error)
         self._on_failure(failure)
         return failure
 
@@ -295,7 +295,7 @@ class Partition:
         """Has the directory taken offline that fails. Appends and reads, the hot paths, do it by hand."""
         try:
             yield
-        except LogDirFailure as failure:
+        except (LogDirFailure, ShortageError) as failure:
             self._on_failure(failure)
             raise
 

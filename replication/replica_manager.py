@@ -12,7 +12,7 @@ from typing import Protocol
 
 from odradek.log.background import Schedule
 from odradek.log.config import LogConfig
-from odradek.log.filesystem import DiskFullError, LogDirFailure
+from odradek.log.filesystem import LogDirFailure, ShortageError
 from odradek.log.partition_log import PartitionLog
 from odradek.properties import PropertySet
 from odradek.protocol.errors import ErrorCode, KafkaError
@@ -290,7 +290,7 @@ class ReplicaManager:
                 # Found on the disk under a name that no topic had, and not what this topic was made of.
                 self._logs.mark_stray(topic.name, index)
                 return create(topic.name, index, topic.topic_id, now_ms, is_new=True)
-        except DiskFullError as error:
+        except ShortageError as error:
             logger.error("no room for a partition topic=%s partition=%d: %s", topic.name, index, error)
             self._without_room.add((topic.name, index))
             self._logs.schedule.once(_NO_ROOM_RETRY_MS, lambda: self._make_up(topic, index))
@@ -299,7 +299,7 @@ class ReplicaManager:
         return None
 
     def _make_up(self, topic: TopicMetadata, index: int) -> None:
-        """Try again to make a log for which there was no room."""
+        """Try again to make a log for which a resource was short."""
         self._without_room.discard((topic.name, index))
         partition = self.partitions.get((topic.name, index))
         current = self._image.topics.get(topic.name)
@@ -313,7 +313,7 @@ class ReplicaManager:
     def _delete_log(self, topic: str, index: int) -> None:
         try:
             self._logs.delete_log(topic, index)
-        except (LogDirFailure, DiskFullError) as failure:
+        except (LogDirFailure, ShortageError) as failure:
             logger.error("log not deleted topic=%s partition=%d: %s", topic, index, failure)
 
     def _configure(self, name: str) -> Steps:
@@ -348,7 +348,7 @@ class ReplicaManager:
         self.partitions_by_id.pop((partition.topic_id, partition.index), None)
         partition.retire()
 
-    def _on_failure(self, failure: LogDirFailure | DiskFullError) -> None:
+    def _on_failure(self, failure: LogDirFailure | ShortageError) -> None:
         self._logs.fail_directory(failure.directory, failure)
         if isinstance(failure, LogDirFailure):
             self.directory_failed(failure.directory)

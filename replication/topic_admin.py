@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from odradek.log.config import LogConfig
-from odradek.properties import PropertyError, UnknownPropertyError
+from odradek.properties import INT32_MAX, PropertyError, UnknownPropertyError
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages.create_partitions import (
     CreatePartitionsRequest,
@@ -37,6 +37,7 @@ from odradek.replication.broker_configs import BrokerConfigs
 from odradek.replication.cluster_metadata import PartitionMetadata, TopicMetadata
 from odradek.replication.config_sources import topic_config_source
 from odradek.replication.controller import Controller, NewTopic, new_partition
+from odradek.replication.log_capacity import Claim, LogCapacity
 from odradek.replication.topic_ids import random_topic_id
 from odradek.replication.topic_names import (
     CLUSTER_METADATA_TOPIC,
@@ -79,6 +80,8 @@ class TopicAdmin:
 
     `applied` is called after a change; what it returns ends when this broker's replicas are as the image has them. A
     client hears of the change then: what it creates can be used at once, on this broker at least.
+
+    `spare_descriptors` returns how many files this broker may open and keep, of which each partition needs one.
     """
 
     def __init__(
@@ -87,9 +90,11 @@ class TopicAdmin:
         configs: BrokerConfigs,
         random: RandomSource,
         applied: Callable[[], Awaitable[None]],
+        spare_descriptors: Callable[[], int] = lambda: INT32_MAX,
     ) -> None:
         self._controller = controller
         self._applied = applied
+        self._capacity = LogCapacity(controller.broker_id, spare_descriptors)
         self._image = controller.image
         self._configs = configs
         self._random = random
@@ -123,6 +128,9 @@ class TopicAdmin:
         """Creates topics that a client asked for but did not create, Kafka's own ones included; errors by name."""
         topics = [self._auto_topic(name) for name in dict.fromkeys(names)]
         outcomes = await self._create(topics, validate_only=False)
+        for outcome in outcomes.values():
+            if isinstance(outcome, KafkaError) and outcome.code == ErrorCode.POLICY_VIOLATION:
+                logger.warning("a topic that clients need cannot be created: %s", outcome.message)
         return {name: outcome if isinstance(outcome, KafkaError) else None for name, outcome in outcomes.items()}
 
     def default_configs(self, name: str) -> dict[str, str]:
@@ -158,6 +166,12 @@ class TopicAdmin:
         self, topics: Sequence[CreateTopicsRequestCreatableTopic], validate_only: bool
     ) -> dict[str, NewTopic | KafkaError]:
         """What became of each topic: its new state, or why it was not created."""
+        with self._capacity.claims() as claim:
+            return await self._create_claimed(topics, validate_only, claim)
+
+    async def _create_claimed(
+        self, topics: Sequence[CreateTopicsRequestCreatableTopic], validate_only: bool, claim: Claim
+    ) -> dict[str, NewTopic | KafkaError]:
         outcomes: dict[str, NewTopic | KafkaError] = {}
         if self._count_partitions(topics) > MAX_PARTITIONS_PER_REQUEST:
             error = KafkaError(
@@ -167,7 +181,8 @@ class TopicAdmin:
         for topic in topics:
             await self._controller.pause()
             try:
-                outcomes[topic.name] = self._plan(topic)
+                planned_topic = outcomes[topic.name] = self._plan(topic)
+                claim(topic.name, planned_topic.topic.partitions)
             except KafkaError as error:
                 outcomes[topic.name] = error
         if not validate_only:
@@ -309,6 +324,10 @@ class TopicAdmin:
 
     async def create_partitions(self, request: CreatePartitionsRequest) -> CreatePartitionsResponse:
         """Adds partitions to topics. Raises KafkaError NOT_CONTROLLER."""
+        with self._capacity.claims() as claim:
+            return await self._create_partitions(request, claim)
+
+    async def _create_partitions(self, request: CreatePartitionsRequest, claim: Claim) -> CreatePartitionsResponse:
         self._controller.check_active()
         counts = Counter(topic.name for topic in request.topics)
         results = [
@@ -317,21 +336,25 @@ class TopicAdmin:
             if count > 1
         ]
         for topic in request.topics:
+            await self._controller.pause()
             if counts[topic.name] > 1:
                 continue
             error = None
             try:
-                await self._grow(topic, request.validate_only)
+                await self._grow(topic, request.validate_only, claim)
             except KafkaError as raised:
                 error = raised
             results.append(_growth_result(topic.name, error))
         await self._applied()
         return CreatePartitionsResponse(results=results)
 
-    async def _grow(self, topic: CreatePartitionsRequestCreatePartitionsTopic, validate_only: bool) -> None:
+    async def _grow(
+        self, topic: CreatePartitionsRequestCreatePartitionsTopic, validate_only: bool, claim: Claim
+    ) -> None:
         while True:
             await self._controller.store.ready()
             grown, old_count = self._plan_growth(topic)
+            claim(topic.name, grown.partitions[old_count:])
             if validate_only:
                 return
             try:
@@ -405,6 +428,7 @@ class TopicAdmin:
         names, ids = self._requested(request, results)
         found: dict[bytes, TopicMetadata] = {}
         for topic_id in ids:
+            await self._controller.pause()
             topic = self._image.topics_by_id.get(topic_id)
             if topic is None:
                 results.append(_deletion_result(None, topic_id, ErrorCode.UNKNOWN_TOPIC_ID))
@@ -412,6 +436,7 @@ class TopicAdmin:
                 found[topic_id] = topic
         twice: set[bytes] = set()
         for name in names:
+            await self._controller.pause()
             topic = self._image.topics.get(name)
             if topic is None:
                 results.append(_deletion_result(name, ZERO_UUID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
@@ -422,6 +447,12 @@ class TopicAdmin:
                 results.append(_deletion_result(name, topic.topic_id, ErrorCode.INVALID_REQUEST, text))
             else:
                 found[topic.topic_id] = topic
+        for topic in list(found.values()):
+            present = self._image.topics.get(topic.name)
+            if present is None or present.topic_id != topic.topic_id:
+                # Another request has deleted it during a pause; there may be a new one of that name.
+                del found[topic.topic_id]
+                results.append(_deletion_result(topic.name, topic.topic_id, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
         errors = await self._controller.delete_topics([topic.name for topic in found.values()])
         await self._applied()
         for topic in found.values():

@@ -63,7 +63,7 @@ APIS: Final = {
         Api(15, "DescribeGroups", 0, 6, "groups:describe_groups"),
         Api(16, "ListGroups", 0, 5, "groups:list_groups"),
         Api(18, "ApiVersions", 0, 4, "api_versions:api_versions"),
-        Api(19, "CreateTopics", 2, 7, "topics:create_topics", 100_000),
+        Api(19, "CreateTopics", 2, 7, "topics:create_topics", 50_000),
         Api(20, "DeleteTopics", 1, 6, "topics:delete_topics"),
         Api(21, "DeleteRecords", 0, 2, "delete_records:delete_records", MAX_ELEMENTS),
         Api(22, "InitProducerId", 0, 5, "producers:init_producer_id"),
@@ -76,7 +76,7 @@ APIS: Final = {
         Api(32, "DescribeConfigs", 1, 4, "configs:describe_configs", 100_000),
         Api(33, "AlterConfigs", 0, 2, "configs:alter_configs"),
         Api(35, "DescribeLogDirs", 1, 5, "log_dirs:describe_log_dirs", MAX_ELEMENTS),
-        Api(37, "CreatePartitions", 0, 3, "topics:create_partitions", 100_000),
+        Api(37, "CreatePartitions", 0, 3, "topics:create_partitions", 50_000),
         Api(42, "DeleteGroups", 0, 2, "groups:delete_groups"),
         Api(44, "IncrementalAlterConfigs", 0, 1, "configs:incremental_alter_configs"),
         Api(47, "OffsetDelete", 0, 0, "group_offsets:offset_delete"),
@@ -169,7 +169,7 @@ class Dispatch:
     def find(self, code: int) -> BoundApi:
         """The API and version of an API code; `bound` has those that were asked for before.
 
-        Raises `DecodeError` if it is not served: Kafka closes such a connection.
+        Raises `DecodeError` if it is not served, or cannot be loaded now: Kafka closes such a connection.
 
         ApiVersions in a version that there is not is the exception: it is answered in version 0, which says what there
         is, so that the client can ask again (KIP-511).
@@ -186,7 +186,11 @@ class Dispatch:
         if api is None:
             raise DecodeError(f"unknown api key {key}")
         if api.first_version <= version <= api.last_version:
-            bound = self.bound[api_code(key, version)] = BoundApi(api, version)
+            try:
+                bound = self.bound[api_code(key, version)] = BoundApi(api, version)
+            except OSError as error:
+                # No descriptor to import it with. The client connects again, and the next attempt imports anew.
+                raise DecodeError(f"{api.name} cannot be loaded now: {error}") from error
             return bound
         if key == API_VERSIONS_KEY:
             return BoundApi(api, 0, unsupported_version=True)

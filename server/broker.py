@@ -10,17 +10,21 @@ import gc
 import logging
 import math
 import os
+import socket
 import time
 from collections.abc import Callable
 from typing import Any, Final
 
 from twisted.internet.defer import Deferred
 from twisted.internet.error import CannotListenError
+from twisted.internet.task import SchedulerStopped
+from twisted.python.failure import Failure
 
 from odradek import __version__
 from odradek.coordinator.producer_ids import ProducerIdManager
+from odradek.log import descriptors
 from odradek.log.checkpoints import read_meta_properties
-from odradek.log.filesystem import LockedError
+from odradek.log.filesystem import ExhaustedError, LockedError
 from odradek.log.found_directories import KnownPartitions
 from odradek.log.log_directory import InconsistentMetaError
 from odradek.log.log_manager import AllLogDirsFailed, DuplicateLogError, LogManager, LogManagerSettings
@@ -42,11 +46,13 @@ from odradek.replication.topic_names import GROUP_METADATA_TOPIC, TRANSACTION_ST
 from odradek.server.apis import Dispatch
 from odradek.server.config import BrokerConfig, Listener
 from odradek.server.connection import Connection
+from odradek.server.connection_quotas import Acceptor, ConnectionQuotas
 from odradek.server.connections import ConnectionRegistry
 from odradek.server.delayed_tasks import DelayedTasks
 from odradek.server.fetch_sessions import FetchSessionCache
 from odradek.server.flusher import Flusher
 from odradek.server.pacing import ReactorPacing
+from odradek.server.preloading import preload
 from odradek.server.producer_id_floor import settle_producer_ids
 from odradek.server.reactor import install as install_reactor
 from odradek.server.record_work import RecordWork
@@ -63,7 +69,7 @@ logger = logging.getLogger(__name__)
 EXIT_FAILED: Final = 1
 _CATCH_UP_S: Final = 1
 _STORE_FAILURES = (MetadataStoreError, StartError)
-_LOG_FAILURES = (LockedError, InconsistentMetaError, DuplicateLogError, AllLogDirsFailed)
+_LOG_FAILURES = (LockedError, InconsistentMetaError, DuplicateLogError, AllLogDirsFailed, ExhaustedError)
 
 
 class BrokerStartError(Exception):
@@ -96,6 +102,16 @@ class Broker:
         self._fs = surroundings.fs
         self._dispatch = Dispatch(self.services)
         self._connections = ConnectionRegistry(self.services, config.connections_max_idle_ms)
+        self._acceptors: list[Acceptor] = []
+        self._quotas = ConnectionQuotas(
+            config,
+            self._reactor,
+            protected=config.inter_broker_name,
+            spare_descriptors=self._fs.spare_descriptors,
+            margin=descriptors.reserve,
+            close_least_active=self._connections.close_least_active,
+            on_scarcity=self._preload,
+        )
         self._background: Any = None
         self._delayed_tasks = DelayedTasks(self._reactor)
         self._topic_configs: BrokerConfigs | None = None
@@ -120,12 +136,14 @@ class Broker:
             # One that is lost from here on stops the reactor.
             self.services.logs.raise_if_none_is_online()
         except BaseException as error:
+            is_short = self._fs.spare_descriptors() < 1
             await self.stop()
             if isinstance(error, (*_STORE_FAILURES, *_LOG_FAILURES, OSError)):
-                raise BrokerStartError(str(error)) from error
+                hint = _descriptor_hint() if is_short else ""
+                raise BrokerStartError(f"{error}{hint}") from error
             raise
-        for port in self.ports:
-            port.startReading()
+        for acceptor in self._acceptors:
+            acceptor.start()
         self._connections.start()
         self._is_running = True
         self._watch()
@@ -137,6 +155,8 @@ class Broker:
         self._is_running = False
         if self.watchdog is not None:
             self.watchdog.threshold_s = math.inf
+        for acceptor in self._acceptors:
+            acceptor.stop()
         for port in self.ports:
             port.stopListening()
         self.ports.clear()
@@ -173,9 +193,23 @@ class Broker:
             )
             port = self._listen(listener, factory)
             port.stopReading()
+            self._set_buffer_sizes(port)
             self.ports.append(port)
+            acceptor = factory.acceptor = self._quotas.listen(listener.name, port)
+            self._acceptors.append(acceptor)
             bound_ports[listener.name] = port.getHost().port
         self._advertised = self.config.advertise(bound_ports, self._surroundings.host_name())
+
+    def _set_buffer_sizes(self, port: Any) -> None:
+        """Set them for the listening socket: the connections that it accepts inherit them."""
+        config = self.config
+        for name, size_bytes, option in (
+            ("socket.send.buffer.bytes", config.socket_send_buffer_bytes, socket.SO_SNDBUF),
+            ("socket.receive.buffer.bytes", config.socket_receive_buffer_bytes, socket.SO_RCVBUF),
+        ):
+            # Left alone, the system gives a connection what it makes use of, which Kafka's default would cut down.
+            if name in config.explicit and size_bytes > 0:
+                port.socket.setsockopt(socket.SOL_SOCKET, option, size_bytes)
 
     def _listen(self, listener: Listener, factory: KafkaTransportFactory) -> Any:
         backlog = self.config.socket_listen_backlog_size
@@ -369,6 +403,7 @@ class Broker:
     def _on_config(self, old: PropertySet, new: PropertySet) -> None:
         assert isinstance(new, BrokerConfig)
         self.services.config = new
+        self._quotas.update(new)
         if self._is_running:
             self._watch()
         self.services.logs.update_settings(LogManagerSettings.of(new))
@@ -390,6 +425,12 @@ class Broker:
     def _note_offline(self) -> None:
         if self._is_running:
             Deferred.fromCoroutine(self.services.controller.take_offline(self.services.replicas.offline))
+
+    def _preload(self) -> None:
+        def stopped(failure: Failure) -> Failure | None:
+            return None if isinstance(failure.value, SchedulerStopped) else failure
+
+        self.services.slices.run(preload()).addErrback(stopped)
 
     def _on_store_session(self, event: SessionEvent) -> None:
         if event is SessionEvent.CONNECTED and self._is_running:
@@ -456,6 +497,13 @@ def run(config: BrokerConfig, started_s: float) -> int:
     reactor.run()
     logger.info("odradek stopped")
     return EXIT_FAILED if broker.has_failed else 0
+
+
+def _descriptor_hint() -> str:
+    return (
+        f"; the process may open {descriptors.limit()} files and each segment of each partition needs one: raise the "
+        "limit (ulimit -n, LimitNOFILE= of systemd, --ulimit nofile= of Docker)"
+    )
 
 
 def _log_through_stdlib() -> None:

@@ -1,6 +1,8 @@
 """All open client connections: closed at the end, and when idle; looked after for stalls."""
 
 import logging
+from heapq import nsmallest
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
 
 from odradek.server.stalls import StallWatch
@@ -56,26 +58,47 @@ class ConnectionRegistry:
         for connection in list(self._open):
             connection.close()
 
+    def close_least_active(self, count: int, spared_listener: str) -> None:
+        """Close those without activity for the longest time, but for the connections of one listener."""
+        candidates = [
+            (observed.active_s, connection)
+            for connection, observed in self._open.items()
+            if connection.connection.context.listener_name != spared_listener
+        ]
+        for _, connection in nsmallest(count, candidates, key=itemgetter(0)):
+            logger.info(
+                "closing a connection: there are more than max.connections allows client=%s",
+                connection.connection.context.client_host,
+            )
+            connection.close()
+
     def _look(self) -> None:
         # Less than 1 us for each connection.
         reactor = self._services.reactor
         self._call = reactor.callLater(self._interval_s, self._look)
         now_s = reactor.seconds()
         for connection, observed in list(self._open.items()):
-            stall = observed.stall
-            stall.look(connection, self._services, now_s, connection.writer.has_progressed)
-            if connection.take_activity():
-                observed.active_s = now_s
-            idle_s = now_s - observed.active_s
-            if 0 < self._max_idle_s <= idle_s:
-                level = logging.WARNING if stall.holds_something else logging.DEBUG
-                context = connection.connection.context
-                logger.log(
-                    level,
-                    "closing idle connection client=%s client_id=%s idle_s=%.0f has_unanswered_request=%s",
-                    context.client_host, context.client_id, idle_s, stall.holds_something,
-                )  # fmt: skip
-                connection.close()
+            try:
+                self._look_at(connection, observed, now_s)
+            except Exception:
+                logger.exception("connection could not be looked at; closing it; please report it")
+                connection.writer.abort()
+
+    def _look_at(self, connection: "KafkaTransport", observed: "_Observed", now_s: float) -> None:
+        stall = observed.stall
+        stall.look(connection, self._services, now_s, connection.writer.has_progressed)
+        if connection.take_activity():
+            observed.active_s = now_s
+        idle_s = now_s - observed.active_s
+        if 0 < self._max_idle_s <= idle_s:
+            level = logging.WARNING if stall.holds_something else logging.DEBUG
+            context = connection.connection.context
+            logger.log(
+                level,
+                "closing idle connection client=%s client_id=%s idle_s=%.0f has_unanswered_request=%s",
+                context.client_host, context.client_id, idle_s, stall.holds_something,
+            )  # fmt: skip
+            connection.close()
 
 
 class _Observed:

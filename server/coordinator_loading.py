@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 from twisted.internet.defer import Deferred
 
 from odradek.log.background import RunInThread
+from odradek.log.filesystem import FileRegion
 from odradek.protocol.compression import Codec, DecompressedTooLargeError
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.records import (
@@ -87,7 +88,7 @@ class ShardLoad(Generic[R]):
         log = self._partition.leading_log()
         self.offset = log.log_start_offset
         while self.offset < log.log_end_offset:
-            region = self._partition.region_to_end(self.offset, self._chunk_bytes)
+            region = await self._slices.run(self._find_chunk())
             if region is None:
                 break
             try:
@@ -100,6 +101,12 @@ class ShardLoad(Generic[R]):
             self._check_wanted()
             if self.offset == start_offset:
                 raise InvalidRecordError(f"no whole batch in {len(chunk)} bytes")
+
+    def _find_chunk(self) -> Generator[None, None, FileRegion | None]:
+        """One step: to look it up in the index of one partition takes little, in those of fifty it adds up."""
+        yield
+        self._check_wanted()
+        return self._partition.region_to_end(self.offset, self._chunk_bytes)
 
     async def _replay_chunk(self, chunk: bytes, log_end_offset: int) -> None:
         batches = iter_batches(chunk)

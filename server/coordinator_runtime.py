@@ -9,10 +9,9 @@ where leadership ends while records wait, the state is discarded and loaded anew
 
 import logging
 from abc import ABC, abstractmethod
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic
 
 from twisted.internet.defer import Deferred
 from twisted.internet.task import SchedulerStopped
@@ -23,16 +22,14 @@ from odradek.coordinator.phase import Phase
 from odradek.coordinator.result import CoordinatorRecord, Result
 from odradek.coordinator.steps import Steps
 from odradek.log.background import RunInThread
-from odradek.log.validation import Origin
 from odradek.protocol.errors import ErrorCode, KafkaError
-from odradek.protocol.records import build_plain_batch
+from odradek.protocol.records import Codec, build_plain_batch, recompress
+from odradek.server.coordinator_context import Led, PendingReply, S, is_replicated
 from odradek.server.coordinator_loading import MAX_CHUNK_BYTES, ShardLoad, is_transient, retry_pause_s
 from odradek.server.pending_writes import PendingWrite, WriteTimeouts
 from odradek.server.slices import Slices
-from odradek.server.waits import Wait
 
 if TYPE_CHECKING:
-    from odradek.log.log_append import AppendInfo
     from odradek.replication.partition import Partition
 
 logger = logging.getLogger(__name__)
@@ -42,117 +39,16 @@ _RECORDS_PER_BATCH: Final = 1000
 """Of records that need not be written together, such as the tombstones of many expired offsets."""
 
 
-class Shard(Protocol):
-    """What the runtime needs of a shard, whatever it coordinates."""
-
-    @property
-    def phase(self) -> Phase: ...
-
-    def replay(self, key: bytes, value: bytes | None, offset: int = -1, producer_id: int = -1) -> None: ...
-
-    def finish_loading(self, now_ms: int) -> Steps[Result]: ...
-
-    def resign(self, now_ms: int) -> Result: ...
-
-    def on_appended(self, result: Result, base_offset: int, *, is_replicated: bool = False) -> None: ...
-
-    def on_written(self, result: Result, base_offset: int, now_ms: int) -> Result: ...
-
-    def on_write_failed(self, result: Result, error: ErrorCode, now_ms: int) -> Result: ...
-
-    def on_write_timed_out(self, result: Result, now_ms: int) -> Result: ...
-
-    def next_deadline_ms(self) -> int | None: ...
-
-    def tick(self, now_ms: int) -> Result: ...
-
-
-S = TypeVar("S", bound=Shard)
-"""The kind of shard."""
-
-
-class PendingReply:
-    """A token: holds the response if it comes at once, else hands out a Deferred for it."""
-
-    __slots__ = ("_deferred", "_describe", "_response")
-
-    def __init__(self, describe: Callable[[], str]) -> None:
-        self._deferred: Wait[Any] | None = None
-        self._describe = describe
-        self._response: Any = None
-
-    def answer(self, response: Any) -> None:
-        """Called once, when the coordinator has answered."""
-        if self._deferred is None:
-            self._response = response
-        else:
-            self._deferred.callback(response)
-
-    def outcome(self) -> Any:
-        """The response, or a Deferred that will have it."""
-        if self._response is not None:
-            return self._response
-        self._deferred = Wait(self._describe)
-        return self._deferred
-
-
-class Led(Generic[S]):
-    """A shard that is led here, with what waits for replication, in the order of its offsets, and its alarm.
-
-    What waits is the last offset that must be replicated, and what to call with NONE then, or with an error when that
-    will not happen here any more. `load_failures` counts the attempts to load that have failed in a row; after one
-    that is tried again, `alarm` is set for the next attempt. `is_ticking` is set while deadlines that are due take
-    effect.
-    """
-
-    __slots__ = (
-        "alarm", "alarm_ms", "is_appending", "is_ticking", "leader_epoch", "load_failures", "on_wake", "partition",
-        "shard", "waiting",
-    )  # fmt: skip
-
-    def __init__(self, partition: "Partition", shard: S, on_wake: "Callable[[Led[S]], None]") -> None:
-        self.on_wake = on_wake
-        self.partition = partition
-        self.leader_epoch = partition.leader_epoch
-        self.shard = shard
-        self.alarm: Any = None
-        self.alarm_ms = 0
-        self.is_appending = False
-        self.is_ticking = False
-        self.load_failures = 0
-        self.waiting: deque[tuple[int, Callable[[ErrorCode], None]]] = deque()
-
-    def wake(self) -> None:
-        """The partition calls this when its high watermark has moved, or when its disk has failed."""
-        if not self.is_appending and (self.waiting or self.partition.log is None):
-            self.on_wake(self)
-
-    def append(self, batch: bytes, now_ms: int, transaction_version: int = 0) -> "AppendInfo":
-        """Append to the partition; hand what is to follow to `CoordinatorRuntime.when_replicated`.
-
-        Older records are not completed before that: what follows from them may append too, and its turn would come
-        before that of these. Raises as `Partition.append_as_leader`; the caller calls `wake` when it has undone what
-        it wanted to append.
-        """
-        self.is_appending = True
-        try:
-            return self.partition.append_as_leader(
-                memoryview(batch),
-                required_acks=-1,
-                now_ms=now_ms,
-                origin=Origin.COORDINATOR,
-                transaction_version=transaction_version,
-            )
-        finally:
-            self.is_appending = False
-
-
 class CoordinatorRuntime(ABC, Generic[S]):
     """The coordinators of one kind on this broker.
 
     `partition_count` says how many partitions their topic has, or 0 while it does not exist. `now_ms` is the wall
     clock; deadlines are on the monotonic one.
+
+    codec: that of the batches written
     """
+
+    codec = Codec.NONE
 
     def __init__(
         self,
@@ -314,6 +210,8 @@ class CoordinatorRuntime(ABC, Generic[S]):
                 led.load_failures = 0
                 self._carry_out(led, result)
                 self._loaded(led)
+                if not any(other.shard.phase is Phase.LOADING for other in self._led.values()):
+                    logger.info("coordinators loaded topic=%s shards=%d", self.topic, len(self._led))
 
         Deferred.fromCoroutine(run()).addCallbacks(
             loaded, lambda failure: self._load_failed(led, load.offset, failure.value)
@@ -366,6 +264,8 @@ class CoordinatorRuntime(ABC, Generic[S]):
             offsets: list[int] = []
             try:
                 for batch in _batches(result, now_ms):
+                    if self.codec is not Codec.NONE:
+                        batch = recompress(batch, self.codec)
                     info = led.append(batch, now_ms)
                     offsets += (info.first_offset, info.last_offset)
             except KafkaError as error:
@@ -490,12 +390,6 @@ def report_failure(failure: Failure) -> None:
     """Log what has no request to be answered to, unless the broker stops."""
     if not isinstance(failure.value, SchedulerStopped):
         logger.error("unexpected error in a coordinator; please report it", exc_info=failure.value)
-
-
-def is_replicated(partition: "Partition", offset: int) -> bool:
-    """Whether a record is below the partition's high watermark."""
-    log = partition.log
-    return log is not None and log.high_watermark > offset
 
 
 def _batches(result: Result, now_ms: int) -> Iterator[bytes]:

@@ -9,8 +9,9 @@ the same time, one never twice at once. Nothing is held up on purpose.
 """
 
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
+from odradek.log.filesystem import ShortageError
 from odradek.server.waits import Wait
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _Waiting = list["Deferred[bool]"]
+_SHORTAGE_RETRY_S: Final = 1.0
 
 
 class Flusher:
@@ -63,14 +65,18 @@ class Flusher:
             return
         self._under_way.add(partition)
         try:
-            self._logs.flush(log, lambda error: self._ended(partition, waiting, error is None))
-        except Exception:
+            self._logs.flush(log, lambda error: self._ended(partition, waiting, error))
+        except Exception as error:
             # Those of other partitions begin all the same, and this one's next.
             logger.exception("a sync failed to begin; please report it partition=%r", partition)
-            self._ended(partition, waiting, False)
+            self._ended(partition, waiting, error)
 
-    def _ended(self, partition: "Partition", waiting: _Waiting, is_synced: bool) -> None:
+    def _ended(self, partition: "Partition", waiting: _Waiting, error: Exception | None) -> None:
         """Begin the next sync if others came meanwhile, then answer those who waited for this one."""
+        is_synced = error is None
+        if isinstance(error, ShortageError):
+            # The high watermark of `flush.before.acks` waits for it.
+            self._clock.callLater(_SHORTAGE_RETRY_S, self.request, partition)
         self._under_way.discard(partition)
         if partition in self._next:
             self._begin(partition)

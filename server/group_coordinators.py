@@ -15,8 +15,10 @@ from odradek.coordinator.steps import Steps
 from odradek.coordinator.topic_deletion import DeletedTopics, OffsetDeletion
 from odradek.log.background import RunInThread
 from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.protocol.records import Codec
 from odradek.replication.topic_names import GROUP_METADATA_TOPIC
-from odradek.server.coordinator_runtime import CoordinatorRuntime, Led, is_replicated, report_failure
+from odradek.server.coordinator_context import Led, is_replicated
+from odradek.server.coordinator_runtime import CoordinatorRuntime, report_failure
 from odradek.server.slices import Slices
 
 if TYPE_CHECKING:
@@ -38,8 +40,10 @@ class GroupCoordinatorRuntime(CoordinatorRuntime[GroupShard]):
         load_buffer_bytes: int,
         slices: Slices,
         run_in_thread: RunInThread,
+        codec: Codec = Codec.NONE,
     ) -> None:
         self._settings = settings
+        self.codec = codec
         self._random_uuid = random_uuid
         self._deleted_before_loaded: dict[int, DeletedTopics] = {}
         """Topics, by name and id, that were deleted while a partition's shard could not delete their offsets."""

@@ -13,7 +13,7 @@ from odradek.log.validation import Origin
 from odradek.protocol.control_records import ControlType, build_control_batch
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.replication.topic_names import GROUP_METADATA_TOPIC
-from odradek.server.coordinator_runtime import is_replicated
+from odradek.server.coordinator_context import is_replicated
 
 if TYPE_CHECKING:
     from odradek.replication.partition import Partition

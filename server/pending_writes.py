@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from odradek.coordinator.result import Result
 
 if TYPE_CHECKING:
-    from odradek.server.coordinator_runtime import Led
+    from odradek.server.coordinator_context import Led
 
 
 class PendingWrite:

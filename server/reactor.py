@@ -116,21 +116,26 @@ class PlainEPollReactor(EPollReactor):
             selectable = selectables.get(descriptor)
             if selectable is None:
                 continue
-            if event != _READABLE:
-                reactor._doReadOrWrite(selectable, descriptor, event)
-            else:
-                try:
-                    why = selectable.doRead()
-                except BaseException:
-                    why = sys.exc_info()[1]
-                    _log_failure()
-                if why:
+            try:
+                if event != _READABLE:
+                    reactor._doReadOrWrite(selectable, descriptor, event)
+                elif why := selectable.doRead():
                     reactor._disconnectSelectable(selectable, why, True)
-                    why = None
+            except BaseException as error:
+                _log_failure()
+                self._disconnect(selectable, error)
             ended_s = clock()
             if ended_s - scheduler.ended_s > NOTABLE_S:
                 self.watchdog.note(ended_s - scheduler.ended_s, selectable)
             scheduler.ended_s = ended_s
+
+    def _disconnect(self, selectable: Any, error: BaseException) -> None:
+        """Disconnect what has failed; nothing of it may affect others."""
+        reactor: Any = self
+        try:
+            reactor._disconnectSelectable(selectable, error, True)
+        except BaseException:
+            _log_failure()
 
     def _handle_input(self, most_s: float) -> None:
         """Handle the input that has arrived, with all requests that can be begun, for at most `most_s` seconds."""

@@ -98,14 +98,20 @@ class Services:
         """Creates, grows and deletes topics."""
         from odradek.replication.topic_admin import TopicAdmin
 
-        return TopicAdmin(self.controller, self.configs, self.random_source, self.replicas.applied)
+        return TopicAdmin(
+            self.controller,
+            self.configs,
+            self.random_source,
+            self.replicas.applied,
+            spare_descriptors=self.logs.fs.spare_descriptors,
+        )
 
     @cached_property
     def config_admin(self) -> "ConfigAdmin":
         """Changes configurations."""
         from odradek.replication.config_admin import ConfigAdmin
 
-        return ConfigAdmin(self.controller, self.configs, self.pause)
+        return ConfigAdmin(self.controller, self.configs)
 
     @cached_property
     def config_describer(self) -> "ConfigDescriber":
@@ -120,6 +126,7 @@ class Services:
         import uuid
 
         from odradek.coordinator.settings import GroupSettings
+        from odradek.protocol.records import Codec
         from odradek.server.group_coordinators import GroupCoordinatorRuntime
 
         config = self.config
@@ -143,6 +150,7 @@ class Services:
             load_buffer_bytes=config.offsets_load_buffer_size,
             slices=self.slices,
             run_in_thread=self.run_in_thread,
+            codec=Codec(config.offsets_topic_compression_codec),
         )
 
     @cached_property
@@ -229,12 +237,6 @@ class Services:
         if broker is None or endpoint is None:
             return None
         return LeaderNode(broker.broker_id, partition.leader_epoch, endpoint.host, endpoint.port, broker.rack)
-
-    def pause(self) -> "Deferred[None]":
-        """Return a Deferred that fires in the next reactor iteration."""
-        from twisted.internet.task import deferLater
-
-        return deferLater(self.reactor, 0)
 
     def create_internal_topic(self, name: str) -> "Deferred[Any]":
         """Create a topic the broker needs for itself; one that is there, or cannot be made now, is no error here."""

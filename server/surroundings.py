@@ -51,7 +51,7 @@ class Surroundings:
 
     def monotonic_ms(self) -> int:
         """`monotonic` in ms."""
-        return int(self.monotonic() * 1000)
+        return time.monotonic_ns() // 1_000_000
 
     def sleep(self, seconds: float) -> None:
         """Hold up a thread; never called in the reactor's."""

@@ -17,7 +17,8 @@ from odradek.coordinator.transaction_shard import TransactionShard
 from odradek.log.background import RunInThread
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.replication.topic_names import TRANSACTION_STATE_TOPIC
-from odradek.server.coordinator_runtime import CoordinatorRuntime, Led, report_failure
+from odradek.server.coordinator_context import Led
+from odradek.server.coordinator_runtime import CoordinatorRuntime, report_failure
 from odradek.server.marker_sender import MarkerSender, TopicPartition
 from odradek.server.slices import Slices
 

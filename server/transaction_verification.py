@@ -5,6 +5,7 @@ is asked whether they announced it. Without that, a batch that was long on its w
 transaction has ended, and nobody would ever end it again. Where the transaction is open already, nobody is asked.
 """
 
+from collections.abc import Generator
 from enum import Enum
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
     from odradek.log.producer_state import Verification
     from odradek.replication.partition import Partition
     from odradek.server.services import Services
+
+MOST_AT_ONCE: Final = 100
+"""Partitions of a request that are looked at in one step, within 0.5 ms."""
 
 NO_SEQUENCE: Final = -1
 _FIRST_PAUSE_MS: Final = 1
@@ -126,9 +130,24 @@ class TransactionVerifier:
         None if nothing in it is transactional. Raises KafkaError INVALID_PRODUCER_ID_MAPPING for several producers.
         """
         batches: dict[Partition, int] = {}
-        producers = set()
+        producers: set[tuple[int, int]] = set()
+        found = self._run(
+            self._find_transactional(request, version, batches, producers),
+            sum([len(topic.partition_data) for topic in request.topic_data]),
+        )
+        return _then(found, lambda _: self._verify_batches(request, version, batches, producers))
+
+    def _find_transactional(
+        self,
+        request: ProduceRequest,
+        version: int,
+        batches: "dict[Partition, int]",
+        producers: set[tuple[int, int]],
+    ) -> Generator[None, None, None]:
         for topic in request.topic_data:
-            for data in topic.partition_data:
+            for number, data in enumerate(topic.partition_data, 1):
+                if not number % MOST_AT_ONCE:
+                    yield
                 records: Any = data.records
                 if not produce.is_transactional_batch(records) or len(records) < RECORD_BATCH_OVERHEAD:
                     continue
@@ -140,6 +159,14 @@ class TransactionVerifier:
                     batches[produce.find_partition(self._services, topic, data.index, version)] = sequence
                 except KafkaError:
                     continue
+
+    def _verify_batches(
+        self,
+        request: ProduceRequest,
+        version: int,
+        batches: "dict[Partition, int]",
+        producers: set[tuple[int, int]],
+    ) -> Any:
         if not producers:
             return None
         if len(producers) > 1:
@@ -181,8 +208,17 @@ class TransactionVerifier:
         verified = Verified(writer, {}, {}, is_checked)
         if not adds and not is_checked:
             return verified
+        begun = self._run(self._begin(verified, sequences), len(sequences))
+        return _then(begun, lambda _: self._ask_about_guarded(verified))
+
+    def _begin(self, verified: Verified, sequences: "dict[Partition, int]") -> Generator[None, None, None]:
+        """Begin the verification of each partition, before the coordinator is asked."""
+        writer = verified.writer
+        adds = writer.support is Support.ADDS
         monotonic_ms = self._services.monotonic_ms()
-        for partition, sequence in sequences.items():
+        for number, (partition, sequence) in enumerate(sequences.items(), 1):
+            if not number % MOST_AT_ONCE:
+                yield
             try:
                 guard = partition.leading_log().producer_state.begin_verification(
                     writer.producer_id, writer.producer_epoch, sequence, monotonic_ms, adds_partition=adds
@@ -192,9 +228,19 @@ class TransactionVerifier:
             else:
                 if guard is not None:
                     verified.guards[partition] = guard
+
+    def _ask_about_guarded(self, verified: Verified) -> Any:
         if not verified.guards:
             return verified
-        return _then(self._ask(writer, list(verified.guards)), lambda result: _noted(verified, result))
+        return _then(self._ask(verified.writer, list(verified.guards)), lambda result: _noted(verified, result))
+
+    def _run(self, steps: Generator[None, None, None], count: int) -> Any:
+        """Run the steps for `count` partitions: None, or a Deferred of it if they are run in slices."""
+        if count > MOST_AT_ONCE:
+            return self._services.slices.run(steps)
+        for _ in steps:
+            pass
+        return None
 
     def _ask(self, writer: Writer, partitions: "list[Partition]") -> Any:
         """The coordinator's AddPartitionsToTxnResult, an ErrorCode for all of it, or a Deferred of either."""

@@ -18,6 +18,7 @@ from zope.interface import implementer
 from odradek.log.filesystem import File
 from odradek.protocol.framing import FrameError, FrameSplitter
 from odradek.server.connection import Connection, Piece
+from odradek.server.connection_quotas import Acceptor
 from odradek.server.connections import ConnectionRegistry
 from odradek.server.scheduler import RequestScheduler
 from odradek.server.turn import Turn
@@ -35,6 +36,10 @@ the 128 KiB from which on the C library maps and unmaps memory anew for each rea
 _MUCH_BYTES: Final = 262_144
 _TURN_LIMIT_BYTES: Final = 4194304
 """Bytes that one connection may send in one reactor iteration, so that a fast reader does not starve the others."""
+
+_LEAST_PIECE_BYTES: Final = 8_192
+"""A piece counts as so many bytes at least: a fetch of 10,000 partitions with a record each has 20,000 pieces, and each
+is a system call. An iteration sends up to 512 of them."""
 
 _PENDING_LIMIT_BYTES: Final = 262_144
 """Small responses wait for the end of the reactor iteration up to this size, and then leave at once.
@@ -181,7 +186,7 @@ class SocketWriter:
                 else:
                     sent = self._send_region(piece)
                 self.has_progressed = True
-                budget_bytes -= sent
+                budget_bytes -= max(sent, _LEAST_PIECE_BYTES)
         except BlockingIOError:
             return False
         except OSError as error:
@@ -228,6 +233,7 @@ class KafkaTransport(Protocol):
         self._has_input_ended = False
         self._registry = registry
         self._has_received = True
+        self.release: Callable[[], None] | None = None
 
     def connectionMade(self) -> None:
         transport: Any = self.transport
@@ -276,6 +282,9 @@ class KafkaTransport(Protocol):
         """Drop everything: without references in a circle it is freed at once, buffers included."""
         self._closing = True
         self._registry.remove(self)
+        if self.release is not None:
+            self.release()
+            self.release = None
         self._splitter.clear()
         self.writer.close()
         self.connection.connection_lost()
@@ -315,7 +324,10 @@ class KafkaTransport(Protocol):
 
 
 class KafkaTransportFactory(Factory):
-    """Makes a `KafkaTransport` for each connection accepted on a listener."""
+    """Makes a `KafkaTransport` for each connection accepted on a listener.
+
+    acceptor: counts the connections, and refuses what is too many
+    """
 
     noisy = False
 
@@ -330,6 +342,14 @@ class KafkaTransportFactory(Factory):
         self._send_file = send_file
         self._max_frame_bytes = max_frame_bytes
         self._registry = registry
+        self.acceptor: Acceptor | None = None
 
-    def buildProtocol(self, addr: IAddress | None) -> KafkaTransport:
-        return KafkaTransport(self._make_connection, self._max_frame_bytes, self._registry, self._send_file)
+    def buildProtocol(self, addr: IAddress | None) -> KafkaTransport | None:
+        release = None
+        if self.acceptor is not None:
+            release = self.acceptor.admit(getattr(addr, "host", ""))
+            if release is None:
+                return None
+        transport = KafkaTransport(self._make_connection, self._max_frame_bytes, self._registry, self._send_file)
+        transport.release = release
+        return transport

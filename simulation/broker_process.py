@@ -100,6 +100,9 @@ class SimulatedSurroundings(Surroundings):
     def monotonic(self) -> float:
         return self._world.clock.seconds()
 
+    def monotonic_ms(self) -> int:
+        return int(self._world.clock.seconds() * 1000)
+
     def sleep(self, seconds: float) -> None:
         pass
 

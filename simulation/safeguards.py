@@ -25,7 +25,7 @@ from odradek.replication.partition import Partition
 from odradek.server.broker import Broker
 from odradek.server.handlers.delete_records import _PendingRequest
 from odradek.server.marker_sender import MarkerSender
-from odradek.server.surroundings import Surroundings
+from odradek.simulation.broker_process import SimulatedSurroundings
 from odradek.simulation.checker import ViolationKind
 from odradek.simulation.clients.workload import make_clients
 from odradek.simulation.run import Report, run_seed
@@ -120,9 +120,9 @@ def _epochs_never_fall(old: Any) -> Any:
 def _last_marker_lost(old: Any) -> Any:
     """Of each transaction one partition is told nothing, and counts as told."""
 
-    def send(self: MarkerSender, outcome: Any, done: Callable[[Any, ErrorCode], None]) -> None:
+    def send(self: MarkerSender, outcome: Any, done: Callable[[Any, ErrorCode], None]) -> Iterator[None]:
         *others, last = outcome.partitions
-        old(self, outcome._replace(partitions=others) if others else outcome, done)
+        yield from old(self, outcome._replace(partitions=others) if others else outcome, done)
         if others:
             done(last, ErrorCode.NONE)
 
@@ -298,7 +298,7 @@ SAFEGUARDS: Final = (
         "A sync that failed takes the directory offline.",
         ((FlushTask, "run", _failed_syncs_count),),
         (_K.LOST_WRITE, _K.LOST_TRANSACTION, _K.OFFSET_BACK, _K.TWO_VALUES),
-        279,
+        453,
     ),
     Safeguard(
         "write-errors",
@@ -378,19 +378,19 @@ SAFEGUARDS: Final = (
         "A start of the log is on the disk before DeleteRecords is answered.",
         ((_PendingRequest, "answer", _answered_before_it_is_saved),),
         (_K.DELETION_UNDONE,),
-        17,
+        24,
     ),
     Safeguard(
         "topic-ids",
         "Offsets of an earlier topic of the same name are not returned.",
         ((offset_commands, "_is_other_topic", _replaced_by(lambda *arguments: False)),),
         (_K.OFFSET_INVENTED,),
-        2,
+        24,
     ),
     Safeguard(
         "monotonic-clock",
         "Sessions and rebalances end by the monotonic clock.",
-        ((Surroundings, "monotonic_ms", _replaced_by(lambda self: self.now_ms())),),
+        ((SimulatedSurroundings, "monotonic_ms", _replaced_by(lambda self: self.now_ms())),),
         ("expelled from", "no answer in", "gave up on", "still has members"),
         22,
     ),

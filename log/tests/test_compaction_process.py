@@ -15,10 +15,11 @@ from odradek.log import compaction_process
 from odradek.log.compaction_process import ProcessWorker
 from odradek.log.compaction_run import Cancelled, WorkerLost, WorkerStalled
 from odradek.log.filesystem import OsFileSystem
+from odradek.log.partition_log import Origin
 from odradek.log.tests.cleaning import T0, clean, make_log, mark, open_manager, put, records, roll
 from odradek.log.tests.managers import ONE_THREAD, run_due
 from odradek.log.worker_pipe import Heartbeat, WorkerPipe, wait_for
-from odradek.protocol.records import Codec, ControlType
+from odradek.protocol.records import Codec, ControlType, build_batch, empty_batch, read_header
 
 DEADLINE_SECONDS = 20
 SEGMENTS = {"internal.segment.bytes": "2000", "segment.index.bytes": "4096"}
@@ -158,6 +159,21 @@ def test_a_small_log_is_compacted_without(tmp_path, workers, monkeypatch):
     clean(manager)
     assert workers.started == []
     assert manager.cleaner.offsets == {("t", 0): log.log_end_offset}
+    manager.close(T0)
+
+
+def test_a_small_log_of_many_records_is_compacted_by_a_process(tmp_path, workers, monkeypatch):
+    monkeypatch.undo()
+    manager, log = make_log(OsFileSystem(), SEGMENTS, path=str(tmp_path), start_compaction_worker=workers)
+    fill(log)
+    many = empty_batch(read_header(build_batch([(T0, b"k", b"v", ())]))._replace(last_offset_delta=70_000))
+    log.append_as_leader(memoryview(many), leader_epoch=0, now_ms=T0, origin=Origin.COORDINATOR)
+    log.update_high_watermark(log.log_end_offset)
+    roll(log)
+    log.flush(T0)
+    assert log.size_bytes < 256 * 1024
+    clean(manager)
+    assert len(workers.started) == 1
     manager.close(T0)
 
 

@@ -10,6 +10,7 @@ from odradek.log.tests.managers import TOPIC_ID, opened, run_until
 from odradek.log.tests.support import NOW_MS, append, batch, config, open_log
 from odradek.log.tests.threads import Threads
 from odradek.protocol.records import Codec, build_batch, stamp_timestamps
+from odradek.protocol.streaming import run_steps
 
 DAY = 86_400_000
 FIRST_CHECK_MS = 30_000
@@ -118,12 +119,12 @@ def test_largest_timestamp_of_all_records(codec: Codec) -> None:
         base_offset = log.log_end_offset
         log.append_as_follower(stating(NOW_MS + number, timestamps, base_offset, codec), now_ms=NOW_MS)
     segment = log.segments[0]
-    assert read_largest_timestamp(segment, segment.size_bytes) == NOW_MS
+    assert run_steps(read_largest_timestamp(segment, segment.size_bytes)) == NOW_MS
     damaged = bytearray(stating(NOW_MS + 77, [1], log.log_end_offset, Codec.NONE))
     damaged[61] = 0x7E
     stamp_timestamps(damaged, 0, NOW_MS + 77)
     log.append_as_follower(memoryview(damaged), now_ms=NOW_MS)
-    assert read_largest_timestamp(segment, segment.size_bytes) == NOW_MS + 77
+    assert run_steps(read_largest_timestamp(segment, segment.size_bytes)) == NOW_MS + 77
 
 
 def test_a_log_that_was_deleted_while_it_waited_to_be_read_is_left_alone() -> None:

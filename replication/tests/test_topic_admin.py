@@ -339,6 +339,27 @@ def test_topics_are_deleted_by_name_and_by_id():
     assert cluster.image.topics["a"].topic_id != ids["a"]
 
 
+def test_a_topic_that_another_request_replaces_meanwhile_is_not_deleted():
+    cluster = Cluster()
+    create(cluster, new("a"), new("b"))
+    old_id = cluster.image.topics["a"].topic_id
+    pauses = 0
+
+    async def pause():
+        nonlocal pauses
+        pauses += 1
+        if pauses == 2:
+            # The first topic of the request has been looked up.
+            delete(cluster, names=["a"], version=5)
+            create(cluster, new("a"))
+
+    cluster.controller.pause = pause
+    found = delete(cluster, topics=[("a", bytes(16)), ("b", bytes(16))])
+    assert [(name, code) for name, _, code in found] == [("a", E.UNKNOWN_TOPIC_OR_PARTITION), ("b", 0)]
+    assert list(cluster.image.topics) == ["a"]
+    assert cluster.image.topics["a"].topic_id != old_id
+
+
 def test_faults_of_a_deletion():
     cluster = Cluster()
     create(cluster, *(new(name) for name in "abcd"))

@@ -1,6 +1,7 @@
 """Properties of a real server.properties that are taken without effect."""
 
 from odradek.properties import PropertySet, UpdateMode, boolean, class_name, integer, long, string, string_list
+from odradek.server.config.reasons import NO_AUTHENTICATION, NO_CLIENT_METRICS, NO_JMX, NO_KRAFT, NO_ZOOKEEPER
 
 
 class AcceptedProperties(PropertySet):
@@ -9,223 +10,209 @@ class AcceptedProperties(PropertySet):
     broker_heartbeat_interval_ms = integer(
         "broker.heartbeat.interval.ms",
         2000,
-        no_effect=True,
+        no_effect=NO_KRAFT,
         doc="Time between a KRaft broker's heartbeats.",
     )
     broker_session_timeout_ms = integer(
         "broker.session.timeout.ms",
         9000,
-        no_effect=True,
+        no_effect=NO_KRAFT,
         doc="Time after which a KRaft broker without heartbeats is fenced.",
     )
     controller_listener_names = string_list(
         "controller.listener.names",
         (),
-        no_effect=True,
+        no_effect=NO_KRAFT,
         doc="Listeners of KRaft controllers; they are not opened.",
     )
     controller_quorum_append_linger_ms = integer(
         "controller.quorum.append.linger.ms",
         25,
         minimum=0,
-        no_effect=True,
+        no_effect=NO_KRAFT,
         doc="How long a KRaft leader gathers writes.",
     )
     controller_quorum_auto_join_enable = boolean(
         "controller.quorum.auto.join.enable",
         False,
-        no_effect=True,
+        no_effect=NO_KRAFT,
         doc="Whether a KRaft controller joins the voters by itself.",
     )
     controller_quorum_bootstrap_servers = string_list(
         "controller.quorum.bootstrap.servers",
         (),
-        no_effect=True,
+        no_effect=NO_KRAFT,
         doc="Addresses of KRaft controllers.",
     )
     controller_quorum_election_backoff_max_ms = integer(
         "controller.quorum.election.backoff.max.ms",
         1000,
         minimum=0,
-        no_effect=True,
+        no_effect=NO_KRAFT,
         doc="KRaft's longest pause between elections.",
     )
     controller_quorum_election_timeout_ms = integer(
         "controller.quorum.election.timeout.ms",
         1000,
         minimum=0,
-        no_effect=True,
+        no_effect=NO_KRAFT,
         doc="KRaft's election timeout.",
     )
     controller_quorum_fetch_timeout_ms = integer(
         "controller.quorum.fetch.timeout.ms",
         2000,
         minimum=0,
-        no_effect=True,
+        no_effect=NO_KRAFT,
         doc="KRaft's timeout of fetches from the leader.",
     )
     controller_quorum_request_timeout_ms = integer(
         "controller.quorum.request.timeout.ms",
         2000,
         minimum=0,
-        no_effect=True,
+        no_effect=NO_KRAFT,
         doc="KRaft's timeout of requests.",
     )
     controller_quorum_retry_backoff_ms = integer(
         "controller.quorum.retry.backoff.ms",
         20,
         minimum=0,
-        no_effect=True,
+        no_effect=NO_KRAFT,
         doc="KRaft's pause between requests.",
     )
     controller_quorum_voters = string_list(
         "controller.quorum.voters",
         (),
-        no_effect=True,
+        no_effect=NO_KRAFT,
         doc="Members of the KRaft quorum.",
     )
     initial_broker_registration_timeout_ms = integer(
         "initial.broker.registration.timeout.ms",
         60_000,
-        no_effect=True,
+        no_effect=NO_KRAFT,
         doc="Time for a KRaft broker to register.",
     )
     metadata_log_max_record_bytes_between_snapshots = long(
         "metadata.log.max.record.bytes.between.snapshots",
         20_971_520,
         minimum=1,
-        no_effect=True,
+        no_effect=NO_KRAFT,
         doc="Bytes after which KRaft writes a snapshot.",
     )
     metadata_log_max_snapshot_interval_ms = long(
         "metadata.log.max.snapshot.interval.ms",
         3_600_000,
         minimum=0,
-        no_effect=True,
+        no_effect=NO_KRAFT,
         doc="Time after which KRaft writes a snapshot.",
     )
     metadata_log_segment_bytes = integer(
         "metadata.log.segment.bytes",
         1_073_741_824,
         minimum=8388608,
-        no_effect=True,
+        no_effect=NO_KRAFT,
         doc="Segment size of KRaft's metadata log.",
     )
     metadata_log_segment_ms = long(
         "metadata.log.segment.ms",
         604_800_000,
-        no_effect=True,
+        no_effect=NO_KRAFT,
         doc="Segment age of KRaft's metadata log.",
     )
     metadata_max_idle_interval_ms = integer(
         "metadata.max.idle.interval.ms",
         500,
         minimum=0,
-        no_effect=True,
+        no_effect=NO_KRAFT,
         doc="Time between no-op records of KRaft's controller.",
     )
     metadata_max_retention_bytes = long(
         "metadata.max.retention.bytes",
         104_857_600,
-        no_effect=True,
+        no_effect=NO_KRAFT,
         doc="Size up to which KRaft keeps old metadata.",
     )
     metadata_max_retention_ms = long(
         "metadata.max.retention.ms",
         604_800_000,
-        no_effect=True,
+        no_effect=NO_KRAFT,
         doc="Age up to which KRaft keeps old metadata.",
     )
     metric_reporters = string_list(
         "metric.reporters",
         ("org.apache.kafka.common.metrics.JmxReporter",),
         update_mode=UpdateMode.CLUSTER_WIDE,
-        no_effect=True,
+        no_effect=NO_JMX,
         doc="Java classes that receive Kafka's metrics.",
     )
     metrics_num_samples = integer(
         "metrics.num.samples",
         2,
         minimum=1,
-        no_effect=True,
+        no_effect=NO_JMX,
         doc="Samples per metric of Kafka.",
     )
     metrics_recording_level = string(
         "metrics.recording.level",
         "INFO",
-        no_effect=True,
+        no_effect=NO_JMX,
         doc="Which metrics Kafka records.",
     )
     metrics_sample_window_ms = long(
         "metrics.sample.window.ms",
         30_000,
         minimum=1,
-        no_effect=True,
+        no_effect=NO_JMX,
         doc="Length of a sample of Kafka's metrics.",
     )
     principal_builder_class = class_name(
         "principal.builder.class",
         "org.apache.kafka.common.security.authenticator.DefaultKafkaPrincipalBuilder",
         update_mode=UpdateMode.PER_BROKER,
-        no_effect=True,
+        no_effect=NO_AUTHENTICATION,
         doc="Java class that names the user of a connection.",
     )
     process_roles = string_list(
         "process.roles",
         (),
         choices=("broker", "controller"),
-        no_effect=True,
+        no_effect=NO_KRAFT,
         doc="Roles of a KRaft process; this broker always is its own controller.",
-    )
-    quota_window_num = integer(
-        "quota.window.num",
-        11,
-        minimum=1,
-        no_effect=True,
-        doc="Samples that client quotas are measured over.",
-    )
-    quota_window_size_seconds = integer(
-        "quota.window.size.seconds",
-        1,
-        minimum=1,
-        no_effect=True,
-        doc="Length of such a sample.",
     )
     telemetry_max_bytes = integer(
         "telemetry.max.bytes",
         1_048_576,
         minimum=1,
-        no_effect=True,
+        no_effect=NO_CLIENT_METRICS,
         doc="Largest push of a client's metrics.",
     )
     zookeeper_connect = string(
         "zookeeper.connect",
         None,
-        no_effect=True,
+        no_effect=NO_ZOOKEEPER,
         doc="Addresses of ZooKeeper; this version keeps its metadata itself.",
     )
     zookeeper_connection_timeout_ms = integer(
         "zookeeper.connection.timeout.ms",
         None,
-        no_effect=True,
+        no_effect=NO_ZOOKEEPER,
         doc="Time for a connection to ZooKeeper to be established.",
     )
     zookeeper_session_timeout_ms = integer(
         "zookeeper.session.timeout.ms",
         18_000,
-        no_effect=True,
+        no_effect=NO_ZOOKEEPER,
         doc="Session timeout with ZooKeeper.",
     )
     zookeeper_max_in_flight_requests = integer(
         "zookeeper.max.in.flight.requests",
         10,
         minimum=1,
-        no_effect=True,
+        no_effect=NO_ZOOKEEPER,
         doc="Most unanswered requests to ZooKeeper.",
     )
     zookeeper_set_acl = boolean(
         "zookeeper.set.acl",
         False,
-        no_effect=True,
+        no_effect=NO_ZOOKEEPER,
         doc="Whether what is written to ZooKeeper gets ACLs.",
     )

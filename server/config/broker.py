@@ -5,6 +5,7 @@ from typing import Self
 
 from odradek.log.config import LogConfig
 from odradek.properties import PropertyError
+from odradek.replication.broker_configs import LISTENER_PREFIX, listener_base
 from odradek.server.config.accepted import AcceptedProperties
 from odradek.server.config.cluster import ClusterProperties
 from odradek.server.config.groups import GroupProperties
@@ -20,6 +21,9 @@ from odradek.server.config.storage import StorageProperties
 from odradek.server.config.transactions import TransactionProperties
 
 SERVED_PROTOCOLS = ("PLAINTEXT",)
+
+LISTENER_PROPERTIES = ("max.connections", "max.connection.creation.rate")
+"""Properties that one listener may have for itself, as `listener.name.<listener>.<property>`."""
 
 THEMES = (
     NetworkProperties,
@@ -64,6 +68,20 @@ _CAPPED_BY_BROKERS = (
 )
 
 
+def is_listener_property(name: str) -> bool:
+    """Return whether it sets one of LISTENER_PROPERTIES for a listener."""
+    return listener_base(name) in LISTENER_PROPERTIES
+
+
+def parse_listener_property(name: str, text: str) -> tuple[tuple[str, str], int]:
+    """Listener, property and value of a name that `is_listener_property`. Raises PropertyError."""
+    listener, base_name = name.removeprefix(LISTENER_PREFIX).split(".", 1)
+    limit: int = NetworkProperties.declared()[base_name].parse(text)
+    if limit < 1:
+        raise PropertyError(name, text, "must be at least 1")
+    return (listener.upper(), base_name), limit
+
+
 class BrokerConfig(
     NetworkProperties,
     StorageProperties,
@@ -81,6 +99,8 @@ class BrokerConfig(
         advertised_endpoints: what clients are told, before ports are bound (see `advertise`)
         inter_broker_name: name of the listener that brokers use among themselves
         topic_defaults: what holds for a topic without configuration of its own; the base of its LogConfig
+        listener_limits: by listener and property, the `listener.name.<listener>.<property>` of LISTENER_PROPERTIES
+        connections_of_hosts: `max.connections.per.ip.overrides` by host
     """
 
     data_dirs: tuple[str, ...]
@@ -88,6 +108,19 @@ class BrokerConfig(
     advertised_endpoints: tuple[Listener, ...]
     inter_broker_name: str
     topic_defaults: LogConfig
+    listener_limits: dict[tuple[str, str], int]
+    connections_of_hosts: dict[str, int]
+
+    def __init__(self, values: Mapping[str, str] | None = None, *, base: Self | None = None) -> None:
+        texts = dict(values or {})
+        of_listeners = {name: texts.pop(name) for name in list(texts) if is_listener_property(name)}
+        self.listener_limits = dict(parse_listener_property(name, text) for name, text in of_listeners.items())
+        super().__init__(texts, base=base)
+        self.explicit = {**self.explicit, **of_listeners}
+
+    @classmethod
+    def takes(cls, name: str) -> bool:
+        return super().takes(name) or is_listener_property(name)
 
     def derive(self) -> None:
         if "node.id" not in self.explicit and "broker.id" in self.explicit and self.broker_id >= 0:
@@ -95,6 +128,17 @@ class BrokerConfig(
         self.data_dirs = self.log_dir if self.log_dirs is None else self.log_dirs
         self._derive_listeners()
         self.topic_defaults = LogConfig(self.topic_values(self.explicit))
+        self.connections_of_hosts = self._parse_connections_of_hosts()
+
+    def _parse_connections_of_hosts(self) -> dict[str, int]:
+        name, text = "max.connections.per.ip.overrides", self.max_connections_per_ip_overrides
+        connections: dict[str, int] = {}
+        for entry in filter(None, (part.strip() for part in text.split(","))):
+            host, colon, digits = entry.rpartition(":")
+            if not colon or not host.strip() or not (digits.isascii() and digits.isdigit()):
+                raise PropertyError(name, text, f"{entry} is not host:count")
+            connections[host.strip().strip("[]")] = int(digits)
+        return connections
 
     def _derive_listeners(self) -> None:
         property_name = "listener.security.protocol.map"
@@ -150,7 +194,12 @@ class BrokerConfig(
 
     def contradictions(self) -> Iterator[PropertyError]:
         """Everything in which properties, each allowed, contradict one another or what this version serves."""
-        for validate in (self._validate_identity, self._validate_listeners, self._validate_log):
+        for validate in (
+            self._validate_identity,
+            self._validate_listeners,
+            self._validate_connections,
+            self._validate_log,
+        ):
             try:
                 validate()
             except PropertyError as error:
@@ -220,6 +269,11 @@ class BrokerConfig(
         if given is not None:
             raise PropertyError(name, given, choices)
         raise PropertyError(name, None, f"{choices}, because no listener is named {self.inter_broker_name}")
+
+    def _validate_connections(self) -> None:
+        if self.max_connections_per_ip == 0 and not self.connections_of_hosts:
+            name = "max.connections.per.ip"
+            raise PropertyError(name, "0", "needs max.connections.per.ip.overrides for those who may connect")
 
     def _validate_log(self) -> None:
         for name, minimum in (("log.roll.ms", 1), ("log.roll.jitter.ms", 0)):

@@ -1,6 +1,7 @@
 """Consumer groups and committed offsets."""
 
 from odradek.properties import INT32_MAX, PropertySet, UpdateMode, integer, long, short, string, string_list
+from odradek.server.config.reasons import NO_CONSUMER_GROUPS, NO_THREADS
 
 
 class GroupProperties(PropertySet):
@@ -31,27 +32,28 @@ class GroupProperties(PropertySet):
         "group.coordinator.rebalance.protocols",
         ("classic", "consumer", "streams"),
         choices=("consumer", "classic", "share", "streams"),
+        no_effect=NO_CONSUMER_GROUPS,
         doc="Group protocols that are served.",
     )
     group_coordinator_append_linger_ms = integer(
         "group.coordinator.append.linger.ms",
         -1,
         minimum=-1,
-        no_effect=True,
+        no_effect=NO_THREADS,
         doc="How long Kafka gathers writes of its coordinator.",
     )
     group_coordinator_threads = integer(
         "group.coordinator.threads",
         4,
         minimum=1,
-        no_effect=True,
+        no_effect=NO_THREADS,
         doc="Kafka's coordinator threads.",
     )
     group_coordinator_background_threads = integer(
         "group.coordinator.background.threads",
         2,
         minimum=1,
-        no_effect=True,
+        no_effect=NO_THREADS,
         doc="Kafka's coordinator background threads.",
     )
     group_coordinator_cached_buffer_max_bytes = integer(
@@ -59,43 +61,49 @@ class GroupProperties(PropertySet):
         1_048_588,
         minimum=524288,
         update_mode=UpdateMode.CLUSTER_WIDE,
-        no_effect=True,
+        no_effect=NO_THREADS,
         doc="Buffer that Kafka's coordinator keeps for reuse.",
     )
     group_consumer_session_timeout_ms = integer(
         "group.consumer.session.timeout.ms",
         45_000,
         minimum=1,
+        no_effect=NO_CONSUMER_GROUPS,
         doc="Session timeout of members of consumer groups (KIP-848).",
     )
     group_consumer_min_session_timeout_ms = integer(
         "group.consumer.min.session.timeout.ms",
         45_000,
         minimum=1,
+        no_effect=NO_CONSUMER_GROUPS,
         doc="Shortest session timeout a consumer group may be given.",
     )
     group_consumer_max_session_timeout_ms = integer(
         "group.consumer.max.session.timeout.ms",
         60_000,
         minimum=1,
+        no_effect=NO_CONSUMER_GROUPS,
         doc="Longest session timeout a consumer group may be given.",
     )
     group_consumer_heartbeat_interval_ms = integer(
         "group.consumer.heartbeat.interval.ms",
         5000,
         minimum=1,
+        no_effect=NO_CONSUMER_GROUPS,
         doc="Time between heartbeats of members of consumer groups.",
     )
     group_consumer_min_heartbeat_interval_ms = integer(
         "group.consumer.min.heartbeat.interval.ms",
         5000,
         minimum=1,
+        no_effect=NO_CONSUMER_GROUPS,
         doc="Shortest heartbeat interval a consumer group may be given.",
     )
     group_consumer_max_heartbeat_interval_ms = integer(
         "group.consumer.max.heartbeat.interval.ms",
         15_000,
         minimum=1,
+        no_effect=NO_CONSUMER_GROUPS,
         doc="Longest heartbeat interval a consumer group may be given.",
     )
     group_consumer_assignment_interval_ms = integer(
@@ -103,29 +111,34 @@ class GroupProperties(PropertySet):
         1000,
         minimum=0,
         update_mode=UpdateMode.CLUSTER_WIDE,
+        no_effect=NO_CONSUMER_GROUPS,
         doc="Shortest time between two assignments of a consumer group.",
     )
     group_consumer_min_assignment_interval_ms = integer(
         "group.consumer.min.assignment.interval.ms",
         0,
         minimum=0,
+        no_effect=NO_CONSUMER_GROUPS,
         doc="Lower bound of that time for a group.",
     )
     group_consumer_max_assignment_interval_ms = integer(
         "group.consumer.max.assignment.interval.ms",
         15_000,
         minimum=0,
+        no_effect=NO_CONSUMER_GROUPS,
         doc="Upper bound of that time for a group.",
     )
     group_consumer_max_size = integer(
         "group.consumer.max.size",
         INT32_MAX,
         minimum=1,
+        no_effect=NO_CONSUMER_GROUPS,
         doc="Most members of a consumer group.",
     )
     group_consumer_assignors = string_list(
         "group.consumer.assignors",
         ("uniform", "range"),
+        no_effect=NO_CONSUMER_GROUPS,
         doc="Assignors of the broker; the first is the default.",
     )
     group_consumer_migration_policy = string(
@@ -133,6 +146,7 @@ class GroupProperties(PropertySet):
         "bidirectional",
         choices=("disabled", "downgrade", "upgrade", "bidirectional"),
         ignore_case=True,
+        no_effect=NO_CONSUMER_GROUPS,
         doc="Which live groups may change between the classic and the consumer protocol.",
     )
     group_consumer_regex_refresh_interval_ms = integer(
@@ -140,6 +154,7 @@ class GroupProperties(PropertySet):
         600_000,
         minimum=10000,
         internal=True,
+        no_effect=NO_CONSUMER_GROUPS,
         doc="Time after which a subscribed pattern is matched anew; for tests.",
     )
     offset_metadata_max_bytes = integer(
@@ -193,5 +208,7 @@ class GroupProperties(PropertySet):
     offsets_topic_compression_codec = integer(
         "offsets.topic.compression.codec",
         0,
+        minimum=0,
+        maximum=4,
         doc="Codec of writes to __consumer_offsets: 0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd.",
     )

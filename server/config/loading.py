@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from odradek.properties import PropertyError, nearest
-from odradek.server.config.broker import BrokerConfig
+from odradek.server.config.broker import BrokerConfig, is_listener_property, parse_listener_property
 from odradek.server.config.properties_file import read_properties
 
 # Kafka's properties of things this broker does not have: taken, so that a file written for Kafka can be used as it
@@ -16,6 +16,8 @@ ACCEPTED_PREFIXES = (
     "listener.name.", "remote.", "replication.quota.", "sasl.", "security.providers", "server.max.startup.",
     "share.", "ssl.", "unstable.",
 )  # fmt: skip
+
+_NO_SUCH_PART = "this broker does not have that part of Kafka"
 
 
 class Loaded(NamedTuple):
@@ -71,13 +73,16 @@ def config_of(values: Mapping[str, str]) -> Loaded:
     """
     declared = BrokerConfig.declared()
     known: dict[str, str] = {}
-    without_effect: list[str] = []
+    without_effect: dict[str, list[str]] = {}
     warnings: list[str] = []
     for name, text in values.items():
         prop = declared.get(name)
+        if prop is None and is_listener_property(name):
+            known[name] = text
+            continue
         if prop is None:
             if name.startswith(ACCEPTED_PREFIXES):
-                without_effect.append(name)
+                without_effect.setdefault(_NO_SUCH_PART, []).append(name)
             else:
                 like = nearest(name, declared)
                 hint = f", did you mean {like}?" if like else ""
@@ -85,9 +90,9 @@ def config_of(values: Mapping[str, str]) -> Loaded:
             continue
         known[name] = text
         if prop.no_effect:
-            without_effect.append(name)
-    if without_effect:
-        warnings.append(f"properties without effect here: {', '.join(sorted(without_effect))}")
+            without_effect.setdefault(prop.no_effect, []).append(name)
+    for reason, names in sorted(without_effect.items()):
+        warnings.append(f"properties without effect, because {reason}: {', '.join(sorted(names))}")
     return Loaded(_checked(known), warnings)
 
 
@@ -98,7 +103,10 @@ def _checked(values: Mapping[str, str]) -> BrokerConfig:
     valid: dict[str, str] = {}
     for name, text in values.items():
         try:
-            declared[name].parse(text)
+            if is_listener_property(name):
+                parse_listener_property(name, text)
+            else:
+                declared[name].parse(text)
         except PropertyError as error:
             errors.append(error)
         else:

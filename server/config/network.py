@@ -1,6 +1,7 @@
 """Listeners, connections and requests."""
 
 from odradek.properties import INT32_MAX, PropertySet, UpdateMode, integer, long, string, string_list
+from odradek.server.config.reasons import NO_AUTHENTICATION, NO_OUTGOING_CONNECTIONS, NO_THREADS
 
 
 class NetworkProperties(PropertySet):
@@ -42,12 +43,12 @@ class NetworkProperties(PropertySet):
     socket_send_buffer_bytes = integer(
         "socket.send.buffer.bytes",
         102_400,
-        doc="SO_SNDBUF of a connection; -1 leaves it to the system.",
+        doc="SO_SNDBUF of a connection, if it is set; otherwise, and with -1, the system chooses.",
     )
     socket_receive_buffer_bytes = integer(
         "socket.receive.buffer.bytes",
         102_400,
-        doc="SO_RCVBUF of a connection; -1 leaves it to the system.",
+        doc="SO_RCVBUF of a connection, if it is set; otherwise, and with -1, the system chooses.",
     )
     socket_request_max_bytes = integer(
         "socket.request.max.bytes",
@@ -79,14 +80,15 @@ class NetworkProperties(PropertySet):
         INT32_MAX,
         minimum=0,
         update_mode=UpdateMode.CLUSTER_WIDE,
-        doc="Most connections in all.",
+        doc="Most connections in all; further ones wait. A listener may have a limit of its own besides: "
+        "listener.name.<listener>.max.connections.",
     )
     max_connections_per_ip = integer(
         "max.connections.per.ip",
         INT32_MAX,
         minimum=0,
         update_mode=UpdateMode.CLUSTER_WIDE,
-        doc="Most connections from one address.",
+        doc="Most connections from one address; further ones are closed at once.",
     )
     max_connections_per_ip_overrides = string(
         "max.connections.per.ip.overrides",
@@ -99,18 +101,33 @@ class NetworkProperties(PropertySet):
         INT32_MAX,
         minimum=0,
         update_mode=UpdateMode.CLUSTER_WIDE,
-        doc="Most new connections a second.",
+        doc="Most new connections a second; further ones wait. A listener may have a limit of its own besides: "
+        "listener.name.<listener>.max.connection.creation.rate.",
+    )
+    quota_window_num = integer(
+        "quota.window.num",
+        11,
+        minimum=1,
+        doc="Samples over which max.connection.creation.rate is measured.",
+    )
+    quota_window_size_seconds = integer(
+        "quota.window.size.seconds",
+        1,
+        minimum=1,
+        doc="Length of such a sample, and the longest pause between two connections beyond the rate.",
     )
     connection_failed_authentication_delay_ms = integer(
         "connection.failed.authentication.delay.ms",
         100,
         minimum=0,
+        no_effect=NO_AUTHENTICATION,
         doc="How long the answer to a failed authentication is held back.",
     )
     request_timeout_ms = integer(
         "request.timeout.ms",
         30_000,
-        doc="Longest wait for the answer to a request that the broker itself sends.",
+        doc="Longest wait for the answer to a request that the broker itself sends, and for the replication of a "
+        "transaction's state.",
     )
     fetch_max_bytes = integer(
         "fetch.max.bytes",
@@ -133,14 +150,14 @@ class NetworkProperties(PropertySet):
     queued_max_request_bytes = long(
         "queued.max.request.bytes",
         -1,
-        no_effect=True,
+        no_effect=NO_THREADS,
         doc="Kafka's bound on queued requests; here a connection has one request in progress.",
     )
     queued_max_requests = integer(
         "queued.max.requests",
         500,
         minimum=1,
-        no_effect=True,
+        no_effect=NO_THREADS,
         doc="Kafka's length of the queue between its threads.",
     )
     num_network_threads = integer(
@@ -148,7 +165,7 @@ class NetworkProperties(PropertySet):
         3,
         minimum=1,
         update_mode=UpdateMode.CLUSTER_WIDE,
-        no_effect=True,
+        no_effect=NO_THREADS,
         doc="Kafka's network threads; here one event loop does this work.",
     )
     num_io_threads = integer(
@@ -156,7 +173,7 @@ class NetworkProperties(PropertySet):
         8,
         minimum=1,
         update_mode=UpdateMode.CLUSTER_WIDE,
-        no_effect=True,
+        no_effect=NO_THREADS,
         doc="Kafka's request threads; here one event loop does this work.",
     )
     background_threads = integer(
@@ -164,42 +181,42 @@ class NetworkProperties(PropertySet):
         10,
         minimum=1,
         update_mode=UpdateMode.CLUSTER_WIDE,
-        no_effect=True,
+        no_effect=NO_THREADS,
         doc="Kafka's background threads.",
     )
     fetch_purgatory_purge_interval_requests = integer(
         "fetch.purgatory.purge.interval.requests",
         1000,
-        no_effect=True,
+        no_effect=NO_THREADS,
         doc="How often Kafka sweeps its waiting fetches.",
     )
     producer_purgatory_purge_interval_requests = integer(
         "producer.purgatory.purge.interval.requests",
         1000,
-        no_effect=True,
+        no_effect=NO_THREADS,
         doc="How often Kafka sweeps its waiting produce requests.",
     )
     delete_records_purgatory_purge_interval_requests = integer(
         "delete.records.purgatory.purge.interval.requests",
         1,
-        no_effect=True,
+        no_effect=NO_THREADS,
         doc="How often Kafka sweeps its waiting DeleteRecords requests.",
     )
     socket_connection_setup_timeout_ms = long(
         "socket.connection.setup.timeout.ms",
         10_000,
-        no_effect=True,
+        no_effect=NO_OUTGOING_CONNECTIONS,
         doc="Time for a connection the broker opens to be established.",
     )
     socket_connection_setup_timeout_max_ms = long(
         "socket.connection.setup.timeout.max.ms",
         30_000,
-        no_effect=True,
+        no_effect=NO_OUTGOING_CONNECTIONS,
         doc="Upper bound of that time after repeated failures.",
     )
     early_start_listeners = string_list(
         "early.start.listeners",
         None,
-        no_effect=True,
+        no_effect=NO_AUTHENTICATION,
         doc="Kafka's listeners that open before its authorizer is ready.",
     )

@@ -7,8 +7,6 @@ from odradek.log.config import LogConfig
 from odradek.properties import INT32_MAX, INT64_MAX, Property, UnknownPropertyError, nearest
 from odradek.server.config.broker import THEMES, BrokerConfig
 
-_NO_EFFECT = "accepted without effect"
-
 
 def _rows(properties: Iterable[Property[Any]], *, is_topic: bool) -> Iterator[tuple[str, str, str, str, str]]:
     """Name, type, default, update mode, doc of each property that is not internal, by name."""
@@ -70,7 +68,7 @@ def _details(prop: Property[Any], scope: str, *, is_topic: bool) -> str:
     if not is_topic:
         pairs.append(("update", prop.update_mode.value))
     if prop.no_effect:
-        pairs.append(("effect", f"none, {_NO_EFFECT}"))
+        pairs.append(("effect", f"none, because {prop.no_effect}"))
     return "\n".join([prop.name, f"  {prop.doc}", *(f"  {key}: {value}" for key, value in pairs)]) + "\n"
 
 
@@ -83,7 +81,7 @@ def markdown() -> str:
         "",
         "Names, types, defaults and update modes are those of Apache Kafka 4.3. `read-only` properties take effect",
         "at start; `per-broker` and `cluster-wide` ones can be changed while the broker runs, as with Kafka.",
-        f"Properties marked *no effect* are {_NO_EFFECT}, so that a file written for Kafka can be used as it is.",
+        "Properties marked *no effect* are accepted so that a file written for Kafka can be used as it is.",
     ]
     for theme in THEMES:
         lines += _section((theme.__doc__ or "").rstrip("."), theme.declared().values(), is_topic=False)
@@ -98,9 +96,10 @@ def _section(title: str, properties: Iterable[Property[Any]], *, is_topic: bool)
     shown = {prop.name: prop for prop in properties}
     for name, kind, default, update, doc in _rows(shown.values(), is_topic=is_topic):
         prop = shown[name]
-        if is_topic:
-            synonyms = ", ".join(f"`{synonym.name}`" for synonym in prop.synonyms)
-            update = "no effect" if prop.no_effect else synonyms
+        if prop.no_effect:
+            update = f"no effect: {prop.no_effect}"
+        elif is_topic:
+            update = ", ".join(f"`{synonym.name}`" for synonym in prop.synonyms)
         cells = (f"`{name}`", kind, f"`{default}`", prop.allowed, update, doc)
         lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return lines

@@ -4,6 +4,7 @@ import sys
 
 from odradek.log.config import GZIP_LEVEL_NOTE, is_gzip_level
 from odradek.properties import INT64_MAX, PropertySet, UpdateMode, boolean, double, integer, long, string, string_list
+from odradek.server.config.reasons import NO_CORDONING, NO_REMOTE_STORAGE, ONE_BROKER
 
 
 class StorageProperties(PropertySet):
@@ -40,7 +41,7 @@ class StorageProperties(PropertySet):
         "cordoned.log.dirs",
         (),
         update_mode=UpdateMode.PER_BROKER,
-        no_effect=True,
+        no_effect=NO_CORDONING,
         doc="Directories that get no new partitions.",
     )
     num_recovery_threads_per_data_dir = integer(
@@ -316,7 +317,7 @@ class StorageProperties(PropertySet):
         "log.dir.failure.timeout.ms",
         30_000,
         minimum=1,
-        no_effect=True,
+        no_effect=ONE_BROKER,
         doc="Kafka's time for telling its controller of a failed directory.",
     )
     log_local_retention_bytes = long(
@@ -324,7 +325,7 @@ class StorageProperties(PropertySet):
         -2,
         minimum=-2,
         update_mode=UpdateMode.CLUSTER_WIDE,
-        no_effect=True,
+        no_effect=NO_REMOTE_STORAGE,
         doc="Bytes kept locally with remote storage.",
     )
     log_local_retention_ms = long(
@@ -332,7 +333,7 @@ class StorageProperties(PropertySet):
         -2,
         minimum=-2,
         update_mode=UpdateMode.CLUSTER_WIDE,
-        no_effect=True,
+        no_effect=NO_REMOTE_STORAGE,
         doc="Time kept locally with remote storage.",
     )
     log_initial_task_delay_ms = long(

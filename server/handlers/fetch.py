@@ -20,6 +20,7 @@ from odradek.protocol.messages.fetch import (
     FetchResponseLeaderIdAndEpoch,
     FetchResponseNodeEndpoint,
 )
+from odradek.protocol.schema import rows
 from odradek.server.fetch_sessions import (
     FINAL_EPOCH,
     INITIAL_EPOCH,
@@ -65,13 +66,13 @@ def fetch_error(request: FetchRequest, version: int, error: KafkaError) -> Fetch
     if version >= 7:
         return FetchResponse(error_code=error.code)
     return FetchResponse(
-        responses=[
-            FetchResponseFetchableTopicResponse(
+        responses=rows(
+            lambda topic: FetchResponseFetchableTopicResponse(
                 topic=topic.topic,
-                partitions=[failed_row(asked.partition, error, version) for asked in topic.partitions],
-            )
-            for topic in request.topics
-        ]
+                partitions=rows(lambda asked: failed_row(asked.partition, error, version), topic.partitions),
+            ),
+            request.topics,
+        )
     )
 
 

@@ -6,6 +6,7 @@ together. KIP-62 (rebalance timeout), KIP-345 (static members), KIP-394 (member 
 operations), KIP-518 and KIP-848 (filters of ListGroups), KIP-814 (skip assignment).
 """
 
+from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -30,8 +31,8 @@ if TYPE_CHECKING:
     from odradek.server.request import RequestContext
     from odradek.server.services import Services
 
-_DELETIONS_PER_STEP: Final = 8
-"""Each writes a tombstone for the group and for each of its offsets, all in one batch."""
+_TOMBSTONES_PER_STEP: Final = 64
+"""A group has one for itself and one for each of its offsets, all in one batch."""
 
 
 def join_group(services: "Services", context: "RequestContext", request: JoinGroupRequest) -> Any:
@@ -145,18 +146,29 @@ def _begin_deletion(
     services: "Services", context: "RequestContext", request: DeleteGroupsRequest
 ) -> "Steps[list[Deferred[DeleteGroupsResponse]]]":
     """Let the shards decide on a few groups in each step; what is a group's state then counts."""
-    by_index: dict[int, list[str]] = {}
+    by_index: dict[int, deque[str]] = {}
     for group_ids in pieces(dict.fromkeys(request.groups_names)):
         for group_id in group_ids:
-            by_index.setdefault(services.groups.index_of(group_id), []).append(group_id)
+            by_index.setdefault(services.groups.index_of(group_id), deque()).append(group_id)
         yield
     waits: list[Deferred[DeleteGroupsResponse]] = []
     for index, of_shard in by_index.items():
-        for group_ids in pieces(of_shard, _DELETIONS_PER_STEP):
+        while of_shard:
+            group_ids = _take_some(services.groups.shard(index), of_shard)
             outcome = services.groups.run_on(index, partial(_delete_in_shard, group_ids, context))
             waits.append(outcome if isinstance(outcome, Deferred) else succeed(outcome))
             yield
     return waits
+
+
+def _take_some(shard: GroupShard, group_ids: deque[str]) -> list[str]:
+    """Take groups off, at least one, whose tombstones are not too many for one step."""
+    taken: list[str] = []
+    count = 0
+    while group_ids and count < _TOMBSTONES_PER_STEP:
+        taken.append(group_ids.popleft())
+        count += 1 + shard.count_offsets(taken[-1])
+    return taken
 
 
 def _delete_in_shard(

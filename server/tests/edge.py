@@ -69,6 +69,7 @@ class Kind(Enum):
     REPEATED = "a response of the memo of produce requests"
     REPEATED_LATER = "a Deferred of a response of that memo"
     REPEATED_FAILS = "a failure of that memo"
+    REPEATED_FAILS_LATER = "a Deferred of a failure of that memo"
     PARKED = "a Deferred that fires when the test releases it"
     MALFORMED = "no behaviour: the frame cannot be decoded"
 
@@ -83,9 +84,10 @@ LATER = {
     Kind.BROKEN_LATER: Kind.BROKEN,
     Kind.UNANSWERABLE_LATER: Kind.UNANSWERABLE,
     Kind.REPEATED_LATER: Kind.REPEATED,
+    Kind.REPEATED_FAILS_LATER: Kind.DEFECT,
     Kind.PARKED: Kind.SMALL,
 }
-REPEATED = {Kind.REPEATED, Kind.REPEATED_LATER, Kind.REPEATED_FAILS}
+REPEATED = {Kind.REPEATED, Kind.REPEATED_LATER, Kind.REPEATED_FAILS, Kind.REPEATED_FAILS_LATER}
 CLOSING = {
     Kind.CLOSE, Kind.CLOSE_LATER, Kind.BROKEN, Kind.BROKEN_LATER, Kind.UNANSWERABLE, Kind.UNANSWERABLE_LATER,
     Kind.MALFORMED,
@@ -98,6 +100,7 @@ ERRORS = {
     Kind.DEFECT: ErrorCode.UNKNOWN_SERVER_ERROR,
     Kind.DEFECT_LATER: ErrorCode.UNKNOWN_SERVER_ERROR,
     Kind.REPEATED_FAILS: ErrorCode.UNKNOWN_SERVER_ERROR,
+    Kind.REPEATED_FAILS_LATER: ErrorCode.UNKNOWN_SERVER_ERROR,
 }
 
 
@@ -379,7 +382,7 @@ class Edge:
         if kind not in REPEATED:
             return None
         self._begin(n)
-        if kind is Kind.REPEATED_LATER:
+        if kind in LATER:
             return PendingProduce(FetchRequest(session_id=n), self._promise(n))
         return self._outcome(n, kind)
 

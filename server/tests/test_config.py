@@ -36,9 +36,11 @@ def test_kafka_s_own_sample_configuration_loads_with_one_warning():
     config, warnings = config_of(values)
     assert config.data_dirs == ("/tmp/kraft-combined-logs",)
     assert warnings == [
-        "properties without effect here: controller.listener.names, controller.quorum.bootstrap.servers, "
-        "num.io.threads, num.network.threads, process.roles, share.coordinator.state.topic.min.isr, "
-        "share.coordinator.state.topic.replication.factor"
+        "properties without effect, because one event loop does the work: num.io.threads, num.network.threads",
+        "properties without effect, because there is no KRaft quorum: controller.listener.names, "
+        "controller.quorum.bootstrap.servers, process.roles",
+        "properties without effect, because this broker does not have that part of Kafka: "
+        "share.coordinator.state.topic.min.isr, share.coordinator.state.topic.replication.factor",
     ]
 
 

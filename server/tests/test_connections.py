@@ -110,6 +110,15 @@ def test_a_request_that_nothing_holds_back_is_reported_as_a_defect(caplog):
     assert "please report it" in line
 
 
+def test_a_connection_that_cannot_be_looked_at_is_closed_and_the_next_look_comes(monkeypatch, caplog):
+    edge = started(kinds=[Kind.PARKED])
+    monkeypatch.setattr(edge.protocol, "take_activity", lambda: 1 / 0)
+    let_pass(edge, 2 * LOOK_S)
+    assert edge.socket.is_closed
+    assert len(edge.reactor.getDelayedCalls()) == 1
+    assert "please report it" in caplog.text
+
+
 def test_stop_closes_every_connection():
     edge = started(kinds=[Kind.PARKED])
     edge.registry.stop()

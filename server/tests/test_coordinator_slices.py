@@ -12,6 +12,11 @@ from odradek.coordinator.result import Effects
 from odradek.log.filesystem import DiskFullError
 from odradek.protocol import codec
 from odradek.protocol.errors import ErrorCode
+from odradek.protocol.messages.add_partitions_to_txn import (
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnRequestAddPartitionsToTxnTopic,
+    AddPartitionsToTxnRequestAddPartitionsToTxnTransaction,
+)
 from odradek.protocol.messages.delete_groups import DeleteGroupsRequest
 from odradek.protocol.messages.describe_groups import DescribeGroupsRequest
 from odradek.protocol.messages.describe_producers import (
@@ -20,8 +25,13 @@ from odradek.protocol.messages.describe_producers import (
     DescribeProducersResponse,
 )
 from odradek.protocol.messages.list_groups import ListGroupsRequest
+from odradek.protocol.messages.txn_offset_commit import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitRequestTopic,
+)
 from odradek.server import coordinator_runtime
-from odradek.server.handlers import groups, producers
+from odradek.server.handlers import groups, producers, transaction_offsets, transactions
 from odradek.server.tests.test_coordinator_writes import OFFSETS, OLD_ID, SESSION_MS, World
 
 GROUPS = 50
@@ -81,9 +91,8 @@ def test_groups_are_deleted_in_slices_and_each_is_looked_at_in_its_own(world):
     world.commit_all()
     answers = world.ask(groups.delete_groups, DeleteGroupsRequest(groups_names=[*NAMES, "none", *NAMES]), 2)
     before = world.offsets.log.log_end_offset
-    world.iterate()
-    world.iterate()
-    assert 0 < world.offsets.log.log_end_offset - before <= 2 * 2 * 8
+    world.iterate_until(lambda: world.offsets.log.log_end_offset > before)
+    assert world.offsets.log.log_end_offset - before <= 64
     world.join(group_id="g49", version=3)
     for _ in range(50):
         world.iterate()
@@ -231,3 +240,51 @@ def test_producers_are_described_as_of_one_moment_and_encoded_in_steps(world):
     assert [row.producer_id for row in rows] == list(range(2_000))
     assert {(row.producer_epoch, row.last_sequence, row.last_timestamp) for row in rows} == {(1, 7, 50)}
     assert [row.current_txn_start_offset for row in rows] == list(range(2_000))
+
+
+# -- clients that are gone ---------------------------------------------------------------------------------------------
+
+
+def test_a_commit_in_a_transaction_whose_client_goes_while_it_is_verified_leaves_nothing(world):
+    world.clock.advance(0)
+    world.init()
+    context = SimpleNamespace(api_version=5)
+    item = TxnOffsetCommitRequestPartition(partition_index=0, committed_offset=5)
+    request = TxnOffsetCommitRequest(
+        transactional_id="x", group_id="g", producer_id=7, producer_epoch=0,
+        topics=[TxnOffsetCommitRequestTopic(name="t", partitions=[item])],
+    )  # fmt: skip
+    outcome = transaction_offsets.txn_offset_commit(world, context, request)
+    outcome.addErrback(lambda failure: None)
+    outcome.cancel()
+    world.follow()
+    assert not world.groups.shard(0)._state.offsets.pending
+    answers = world.commit_in_transaction(6)
+    world.follow()
+    assert answers[0].topics[0].partitions[0].error_code == 0
+    world.end()
+    world.clock.advance(0)
+    world.follow()
+    assert world.stored() == 6
+
+
+def test_all_transactions_of_a_request_are_decided_although_its_client_is_gone(world):
+    world.clock.advance(0)
+    world.init()
+    world.put_topic("u", OLD_ID)
+    asked = [
+        AddPartitionsToTxnRequestAddPartitionsToTxnTransaction(
+            transactional_id=transactional_id, producer_id=7, producer_epoch=0,
+            topics=[AddPartitionsToTxnRequestAddPartitionsToTxnTopic(name="u", partitions=[0])],
+        )
+        for transactional_id in ("none", "x")
+    ]  # fmt: skip
+    request = AddPartitionsToTxnRequest(transactions=asked)
+    outcome = transactions.add_partitions_to_txn(world, SimpleNamespace(api_version=5), request)
+    outcome.addErrback(lambda failure: None)
+    outcome.cancel()
+    world.clock.advance(0)
+    world.follow()
+    [state] = world.transactions.shard(0).describe(["x"])
+    assert state.transaction_state == "Ongoing"
+    assert [topic.topic for topic in state.topics] == ["u"]

@@ -114,10 +114,10 @@ def test_a_client_that_goes_away_leaves_the_others_their_sync():
 
 def test_a_sync_that_fails_to_begin_affects_no_other_partition():
     class Failing(Logs):
-        def flush(self, log, now_ms, done):
+        def flush(self, log, done):
             if log == "bad":
                 raise RuntimeError("a defect")
-            super().flush(log, now_ms, done)
+            super().flush(log, done)
 
     logs, bad, good, answers = Failing(), Partition("bad"), Partition(), []
     flusher, clock = make(logs)

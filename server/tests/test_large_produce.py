@@ -21,12 +21,14 @@ from odradek.replication.metadata_store import run_now
 from odradek.replication.partition import Partition
 from odradek.replication.tests.support import Cluster
 from odradek.replication.tests.test_topic_admin import create, new
+from odradek.server import transaction_verification
 from odradek.server.apis import Dispatch
 from odradek.server.connection import Connection
 from odradek.server.handlers.produce import MOST_AT_ONCE, produce
 from odradek.server.purgatory import DelayedOperation
 from odradek.server.request import NO_RESPONSE, CloseConnection, RequestContext
 from odradek.server.slices import SLICE_S, Slices
+from odradek.server.tests import test_transaction_verification as verification_tests
 from odradek.server.tests.test_connection import Transport
 
 E = ErrorCode
@@ -241,3 +243,22 @@ def test_a_request_that_fails_when_it_is_woken_affects_no_other_and_not_the_appe
     assert [one.error_code for one in rows(response)] == [0]
     assert outcomes[0].check(ZeroDivisionError)
     assert outcomes[1:] == ["woken"]
+
+
+def test_the_transaction_of_many_partitions_is_verified_in_slices(world, monkeypatch):
+    """The coordinator is asked once, when the verification of every partition has begun."""
+    monkeypatch.setattr(transaction_verification, "MOST_AT_ONCE", 2)
+    coordinators = verification_tests.Coordinators(E.NONE)
+    verifier = world.services.verifier = verification_tests.verifier(world.clock, None, coordinators)
+    verifier._services.replicas, verifier._services.slices = world.cluster.replicas, world.services.slices
+    batch = memoryview(verification_tests.batch())
+    data = [ProduceRequestPartitionProduceData(index=index, records=batch) for index in range(MANY)]
+    _, answers = world.produce(request(*data, transactional_id="x"))
+    asked = [len(coordinators.asked)]
+    while world.iterate():
+        asked.append(len(coordinators.asked))
+    assert asked[0] == 0
+    assert [sorted(topic.partitions) for topic in coordinators.asked[0].topics] == [list(range(MANY))]
+    assert asked[-1] == 1
+    assert [one.error_code for one in rows(answers[0])] == [0] * MANY
+    assert world.ends() == [1] * MANY

@@ -1,10 +1,15 @@
 """The reactor: input before timers that are late, and a watchdog for iterations that take too long."""
 
 import logging
+import select
 
+from twisted.internet.error import ConnectionLost
+
+from odradek.server import reactor as reactor_module
 from odradek.server.tests.edge import Edge, Kind, Script
 
 PAUSE_S = 30.0
+FAILING_FD = 1_000_002
 
 
 def expire(edge, timers, due_s):
@@ -114,3 +119,33 @@ def test_waiting_for_events_and_short_iterations_are_not_reported(caplog):
     edge.run()
     assert lines(caplog) == []
     assert edge.reactor.watchdog.slow_iterations == 0
+
+
+def test_a_connection_that_fails_while_it_is_closed_affects_no_other(monkeypatch):
+    edge = Edge(Script(), [Kind.SMALL])
+    failed = []
+
+    class Failing:
+        def fileno(self):
+            return FAILING_FD
+
+        def doRead(self):  # noqa: N802
+            return ConnectionLost()
+
+        def connectionLost(self, reason):  # noqa: N802
+            failed.append(reason)
+            raise ZeroDivisionError("a defect")
+
+        def logPrefix(self):  # noqa: N802
+            return "failing"
+
+    monkeypatch.setattr(reactor_module, "_log_failure", lambda: None)
+    edge.reactor.addReader(Failing())
+    wait = edge.reactor._poller.poll
+    is_first = iter([True])
+    edge.reactor._poller.poll = lambda timeout, most: (
+        [(FAILING_FD, select.EPOLLIN), *wait(timeout, most)] if next(is_first, False) else wait(timeout, most)
+    )
+    edge.run().check()
+    assert failed
+    assert edge.answers == [(0, 0, 0, b"")]

@@ -36,7 +36,7 @@ from odradek.protocol.records import iter_batches, iter_records, parse_control_r
 from odradek.replication.cluster_metadata import PartitionMetadata
 from odradek.replication.partition import Partition
 from odradek.server import coordinator_runtime
-from odradek.server.coordinator_runtime import PendingReply
+from odradek.server.coordinator_context import PendingReply
 from odradek.server.group_coordinators import GroupCoordinatorRuntime
 from odradek.server.handlers.transaction_markers import write_txn_markers
 from odradek.server.marker_sender import Marker, MarkerSender

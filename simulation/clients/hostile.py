@@ -11,6 +11,7 @@ from struct import Struct
 from typing import Final
 
 from odradek.properties import INT32_MAX, INT64_MAX
+from odradek.protocol.compression import compress
 from odradek.protocol.crc import crc32c
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.record_batch import ATTRIBUTES_POSITION, CRC_POSITION, MAX_TIMESTAMP_POSITION
@@ -28,6 +29,7 @@ _LAST_DELTA, _PRODUCER_ID, _SEQUENCE, _COUNT = 23, 43, 53, 57
 _RECORDS: Final = 61
 _CONTROL, _LOG_APPEND_TIME, _UNKNOWN_CODEC = 0x20, 0x08, 0x07
 _DAYS_MS: Final = 3 * 86_400_000
+_EMPTY_RECORD: Final = bytes((12, 0, 0, 0, 1, 1, 0))
 _NOBODY: Final = 1 << 40
 """A producer id that no broker gives out."""
 
@@ -65,6 +67,15 @@ def _compressed_garbage(records: Records, random: Random) -> bytes:
     return _resized(batch[:_RECORDS] + random.randbytes(40))
 
 
+def _far_fewer_than_counted(records: Records, random: Random) -> bytes:
+    """So many records that the broker checks them in steps."""
+    count = random.choice((20_000, 200_000, 3_000_000))
+    header = _patched(
+        records, (_COUNT, "i", count), (_LAST_DELTA, "i", count - 1), (ATTRIBUTES_POSITION, "h", Codec.ZSTD)
+    )[:_RECORDS]
+    return _resized(header + compress(Codec.ZSTD, _EMPTY_RECORD * 19_000))
+
+
 KINDS: Final[dict[str, Spoil]] = {
     "no records": lambda records, random: _resized(
         _patched(records, (_COUNT, "i", 0), (_LAST_DELTA, "i", -1))[:_RECORDS]
@@ -81,6 +92,7 @@ KINDS: Final[dict[str, Spoil]] = {
     "compressed and miscounted": lambda records, random: _patched(
         records, (_COUNT, "i", len(records) + 1), (_LAST_DELTA, "i", len(records)), packing=Packing(Codec.LZ4)
     ),
+    "far fewer records than counted": _far_fewer_than_counted,
     "wrong last delta": lambda records, random: _patched(records, (_LAST_DELTA, "i", len(records) + 6)),
     "wrong base offset": lambda records, random: _patched(records, (_BASE_OFFSET, "q", 7)),
     "control batch": lambda records, random: _patched(records, (ATTRIBUTES_POSITION, "h", _CONTROL)),

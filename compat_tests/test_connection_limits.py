@@ -1,0 +1,98 @@
+"""max.connections has clients wait, max.connections.per.ip turns them away, and both change while a broker runs."""
+
+import struct
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+
+from compat_tests.bad_frames import ClosedError, Connection
+from compat_tests.clients.common import wait_until
+
+pytestmark = [pytest.mark.side_by_side, pytest.mark.timeout(90)]
+
+API_VERSIONS = struct.pack(">ihhih", 10, 18, 0, 1, -1)
+PATIENCE_S = 0.7
+
+
+@pytest.fixture
+def connect() -> Iterator[Callable[[int], Connection]]:
+    """Opens connections, which are closed at the end."""
+    with ExitStack() as stack:
+        yield lambda port: stack.enter_context(Connection(port))
+
+
+def ask(connection: Connection) -> None:
+    connection.send(API_VERSIONS)
+
+
+def is_answered(connection: Connection, timeout_s: float = 15) -> bool:
+    """Return whether an answer comes to what was asked. Raises ClosedError."""
+    connection.socket.settimeout(timeout_s)
+    try:
+        connection.receive()
+    except TimeoutError:
+        return False
+    return True
+
+
+def test_at_max_connections_a_client_waits_until_another_is_gone(
+    start_broker: Callable[..., Any], connect: Callable[[int], Connection]
+) -> None:
+    broker = start_broker({"max.connections": "3"})
+    connections = [connect(broker.port) for _ in range(5)]
+    for connection in connections:
+        ask(connection)
+    assert [is_answered(connection) for connection in connections[:3]] == [True] * 3
+    assert [is_answered(connection, PATIENCE_S) for connection in connections[3:]] == [False] * 2
+    connections[0].socket.close()
+    assert is_answered(connections[3])
+    assert not is_answered(connections[4], PATIENCE_S)
+    for connection in connections[1:3]:
+        connection.socket.close()
+    assert is_answered(connections[4])
+
+
+def test_an_address_has_so_many_connections_and_the_next_is_closed(
+    start_broker: Callable[..., Any], connect: Callable[[int], Connection]
+) -> None:
+    broker = start_broker({"max.connections.per.ip": "20", "max.connections.per.ip.overrides": "127.0.0.1:4"})
+    connections = [connect(broker.port) for _ in range(4)]
+    for connection in connections:
+        ask(connection)
+        assert is_answered(connection)
+    assert connect(broker.port).is_closed()
+    connections[0].socket.close()
+
+    wait_until(lambda: are_let_in(broker.port, 1))
+    connections[1].socket.close()
+    connections[2].socket.close()
+    wait_until(lambda: are_let_in(broker.port, 3))
+    assert not are_let_in(broker.port, 8)
+    set_most_per_address(broker, 50)
+    wait_until(lambda: are_let_in(broker.port, 8))
+
+
+def are_let_in(port: int, count: int) -> bool:
+    """Return whether so many further connections are answered."""
+    with ExitStack() as stack:
+        connections = [stack.enter_context(Connection(port)) for _ in range(count)]
+        try:
+            for connection in connections:
+                ask(connection)
+            return all(is_answered(connection) for connection in connections)
+        except (ClosedError, OSError):
+            return False
+
+
+def set_most_per_address(broker: Any, most: int) -> None:
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    name = "max.connections.per.ip.overrides"
+    entries = [
+        ConfigEntry(name, f"127.0.0.1:{most}", incremental_operation=AlterConfigOpType.SET)
+    ]
+    resource = ConfigResource(ResourceType.BROKER, "1", incremental_configs=entries)
+    for outcome in admin.incremental_alter_configs([resource]).values():
+        outcome.result(timeout=15)

@@ -1,0 +1,31 @@
+"""Reasons for which properties of Apache Kafka are accepted without effect."""
+
+from typing import Final
+
+from odradek.log.config import NO_REMOTE_STORAGE, ONE_BROKER
+
+__all__ = [
+    "JAVA_CLASS",
+    "NO_AUTHENTICATION",
+    "NO_CLIENT_METRICS",
+    "NO_CONSUMER_GROUPS",
+    "NO_CORDONING",
+    "NO_JMX",
+    "NO_KRAFT",
+    "NO_OUTGOING_CONNECTIONS",
+    "NO_REMOTE_STORAGE",
+    "NO_THREADS",
+    "NO_ZOOKEEPER",
+    "ONE_BROKER",
+]
+
+JAVA_CLASS: Final = "Java classes cannot be loaded"
+NO_AUTHENTICATION: Final = "clients are not authenticated"
+NO_CLIENT_METRICS: Final = "metrics of clients are not collected"
+NO_CONSUMER_GROUPS: Final = "groups have the classic protocol only"
+NO_CORDONING: Final = "log directories cannot be cordoned"
+NO_JMX: Final = "there are no metrics of Kafka's kind"
+NO_KRAFT: Final = "there is no KRaft quorum"
+NO_OUTGOING_CONNECTIONS: Final = "the broker opens no connections"
+NO_THREADS: Final = "one event loop does the work"
+NO_ZOOKEEPER: Final = "the broker keeps its metadata itself"

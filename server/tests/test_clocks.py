@@ -1,0 +1,59 @@
+"""Two clocks: `now_ms` is compared with timestamps of records alone, and nothing reads a clock of Python's own."""
+
+import re
+import time
+from pathlib import Path
+
+from odradek.server.surroundings import Surroundings
+
+ROOT = Path(__file__).resolve().parents[2]
+BROKER = ("coordinator", "log", "replication", "server")
+
+COMPARED_WITH_TIMESTAMPS = {
+    "coordinator/offset_commands.py": "expiry that a commit asks for",
+    "coordinator/offsets.py": "retention of offsets",
+    "coordinator/transaction_admin.py": "age of transactions in ListTransactions",
+    "coordinator/transaction_expiry.py": "retention of transactional ids",
+    "log/cleanable.py": "compaction lag",
+    "log/compaction.py": "retention of tombstones",
+    "log/log_append.py": "records too far ahead; age of a segment by its records",
+    "log/producer_recall.py": "age of batches",
+    "log/producer_state.py": "retention of producer ids",
+    "log/record_check.py": "records too far ahead or behind",
+    "log/retention.py": "retention of records",
+    "log/validation.py": "records too far ahead or behind",
+    "replication/controller.py": "retention of notices in the metadata store",
+}
+OWN_CLOCKS = {
+    "log/compaction_process.py": "the child process",
+    "server/broker.py": "time that the start took",
+    "server/cli.py": "time that the start took",
+    "server/surroundings.py": "the clocks themselves",
+}
+
+
+def files_with(pattern):
+    found = set()
+    for package in BROKER:
+        for path in (ROOT / package).rglob("*.py"):
+            if "tests" not in path.parts and re.search(pattern, path.read_text()):
+                found.add(str(path.relative_to(ROOT)))
+    return found
+
+
+def test_no_deadline_is_computed_from_the_wall_clock():
+    found = files_with(r"(?<!\w)(self\.)?_?now_ms(\(\))? ?[-+]|[-+] ?(self\._)?now_ms\b")
+    assert found == set(COMPARED_WITH_TIMESTAMPS)
+
+
+def test_clocks_are_passed_in():
+    assert files_with(r"\btime\.(time|monotonic|perf_counter)\(") == set(OWN_CLOCKS)
+
+
+def test_the_monotonic_clock_does_not_follow_the_wall_clock(monkeypatch):
+    surroundings = Surroundings(None)
+    before_ms, monotonic_ms = surroundings.now_ms(), surroundings.monotonic_ms()
+    right = time.time
+    monkeypatch.setattr(time, "time", lambda: right() - 3600)
+    assert surroundings.now_ms() < before_ms - 3_000_000
+    assert monotonic_ms <= surroundings.monotonic_ms() < monotonic_ms + 3_000_000

@@ -1,0 +1,86 @@
+"""What is imported within functions can be imported early; what an import lacks fails one request, not the next."""
+
+import ast
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import odradek
+
+ROOT = Path(odradek.__file__).resolve().parent.parent
+AT_START = {"server/cli.py", "server/broker.py", "server/surroundings.py", "server/store_location.py"}
+"""Modules whose functions import at the start only."""
+
+NOT_NEEDED = {"difflib", "re", "annotationlib", "crc32c"}
+"""Imported for a mistake in a configuration file, or in another version of Python."""
+
+
+def imports_within_functions():
+    found = set()
+    for package in ("protocol", "log", "replication", "coordinator", "server"):
+        for path in sorted((ROOT / package).rglob("*.py")):
+            relative = path.relative_to(ROOT).as_posix()
+            if "tests" in path.parts or relative in AT_START or path.parent.name == "config":
+                continue
+            for function in ast.walk(ast.parse(path.read_text())):
+                if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
+                    for node in ast.walk(function):
+                        if isinstance(node, ast.ImportFrom) and node.module:
+                            found.add(node.module)
+                        elif isinstance(node, ast.Import):
+                            found.update(name.name for name in node.names)
+    return found - NOT_NEEDED
+
+
+def run(code, *arguments):
+    command = [sys.executable, "-c", textwrap.dedent(code), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
+
+
+def test_everything_that_functions_import_is_preloaded():
+    code = """
+        import sys
+        import odradek.server.broker
+        from odradek.server.preloading import preload
+        for _ in preload():
+            pass
+        print(*sorted(set(sys.argv[1:]) - set(sys.modules)))
+    """
+    needed = imports_within_functions()
+    assert "odradek.server.group_coordinators" in needed
+    assert run(code, *needed).split() == []
+
+
+def test_an_import_without_a_descriptor_is_made_up_for():
+    code = """
+        import os, resource
+        from types import SimpleNamespace
+        from odradek.protocol.headers import api_code
+        from odradek.protocol.types import DecodeError
+        from odradek.server.apis import APIS, Dispatch
+        from odradek.server.preloading import preload
+        resource.setrlimit(resource.RLIMIT_NOFILE, (40, 40))
+        dispatch = Dispatch(SimpleNamespace())
+        held = []
+        try:
+            while True:
+                held.append(os.open("/dev/null", os.O_RDONLY))
+        except OSError:
+            pass
+        list(preload())
+        refused = []
+        for api in APIS.values():
+            try:
+                dispatch.find(api_code(api.key, api.last_version))
+            except DecodeError as error:
+                refused.append(api.key)
+                assert "cannot be loaded now: [Errno 24]" in str(error), error
+        assert len(refused) == len(APIS), refused
+        for descriptor in held:
+            os.close(descriptor)
+        for api in APIS.values():
+            assert dispatch.find(api_code(api.key, api.last_version)).name == api.name
+        list(preload())
+    """
+    run(code)

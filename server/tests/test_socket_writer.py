@@ -1,0 +1,31 @@
+"""SocketWriter sends a bounded amount in each reactor iteration."""
+
+from types import SimpleNamespace
+
+from odradek.server.transport import SocketWriter
+
+
+def test_an_iteration_sends_a_bounded_number_of_pieces():
+    """Not only of bytes: a response may have a small piece for each of thousands of partitions."""
+    sent, registered, drained = [], [], []
+
+    def send(data, flags=0):
+        sent.append(bytes(data))
+        return len(data)
+
+    transport = SimpleNamespace(
+        getHandle=lambda: SimpleNamespace(send=send),
+        registerProducer=lambda producer, is_streaming: registered.append(producer),
+        unregisterProducer=lambda: None,
+        startWriting=lambda: None,
+    )
+    writer = SocketWriter(transport, None, lambda *_: 0, lambda: drained.append(True))
+    pieces = [b"%d" % number for number in range(2000)]
+    writer.send(list(pieces))
+    steps = [len(sent)]
+    while not writer.is_idle:
+        registered[0].resumeProducing()
+        steps.append(len(sent) - sum(steps))
+    assert sent == pieces
+    assert max(steps) == 512
+    assert drained == [True]
