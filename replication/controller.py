@@ -368,18 +368,18 @@ class Controller:
 
     def _without_failed(self, failed: Sequence[tuple[str, int]]) -> list[TopicMetadata]:
         """The topics as they are without the replicas that failed; those that have noted it already are left out."""
-        changed: dict[str, TopicMetadata] = {}
+        changed: dict[str, list[PartitionMetadata]] = {}
         for name, index in failed:
-            topic = changed.get(name) or self.image.topics.get(name)
+            topic = self.image.topics.get(name)
             if topic is None or not index < len(topic.partitions):
                 continue
-            partitions = list(topic.partitions)
-            partition = partitions[index]
+            partition = topic.partitions[index]
             if self.broker_id in partition.replicas and self.broker_id not in partition.offline:
                 partition = partition._replace(offline=(*partition.offline, self.broker_id))
-                partitions[index] = self._elected(partition, False)
-                changed[name] = topic._replace(partitions=tuple(partitions))
-        return list(changed.values())
+                changed.setdefault(name, list(topic.partitions))[index] = self._elected(partition, False)
+        return [
+            self.image.topics[name]._replace(partitions=tuple(partitions)) for name, partitions in changed.items()
+        ]
 
     async def reload(self) -> None:
         """Bring the image up to date: the outcome of a change was unknown, and the store can be read again."""
