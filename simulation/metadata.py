@@ -27,7 +27,10 @@ T = TypeVar("T")
 
 
 class SimulatedMetadata:
-    """All stores. As with the embedded store, no method suspends."""
+    """All stores. As with the embedded store, no method suspends.
+
+    was_lost: logs were found whose configuration nothing told; what follows a hole in such a log is kept
+    """
 
     def __init__(self, world: "World", random: Random) -> None:
         self._world = world
@@ -36,6 +39,7 @@ class SimulatedMetadata:
         self._sessions: dict[str, MemoryMetadataStore] = {}
         self._failures: list[bool] = []
         self._is_after_commit = False
+        self.was_lost = False
 
     def is_in(self, directory: str) -> bool:
         """Return whether a store was created in this log directory."""
@@ -61,6 +65,7 @@ class SimulatedMetadata:
         """All stores are gone: somebody has deleted them."""
         self._servers.clear()
         self._sessions.clear()
+        self.was_lost = True
 
     def fail(self, passes: int, failures: int, *, after_commit: bool) -> None:
         """Let some of the transactions to come pass, then let some fail, each before its commit or after it."""

@@ -144,7 +144,8 @@ class World:
         if not self.looks_inside:
             return
         for log in broker.services.logs.all_logs():
-            for what in log_audit.faults_of(log, has_gaps=log.topic in self.compacted):
+            has_gaps = log.topic in self.compacted or self.metadata.was_lost
+            for what in log_audit.faults_of(log, has_gaps=has_gaps):
                 self.fail(what)
 
     def check_rest(self, broker: Broker) -> None:
