@@ -111,22 +111,23 @@ class DelayedOperation:
         it is retried afterwards, not within.
         """
         self._is_queued = False
-        self._is_woken = True
         if self._is_checking:
+            self._is_woken = True
+            return
+        if self.deferred.called or self._completion is not None:
             return
         self._is_checking = True
-        outcome, error = None, None
-        while self._is_woken and not self._is_over:
+        while True:
             self._is_woken = False
             outcome, error = None, None
             try:
                 outcome = self._on_timeout() if self._is_expired else self._try_complete()
             except Exception as failure:
                 error = failure
-            if isinstance(outcome, Deferred):
+            if not self._is_woken or self.deferred.called or isinstance(outcome, Deferred):
                 break
         self._is_checking = False
-        if self._is_over or (outcome is None and error is None):
+        if self.deferred.called or (outcome is None and error is None):
             return
         self.drop()
         if error is not None:
@@ -136,10 +137,6 @@ class DelayedOperation:
             outcome.chainDeferred(self.deferred)
         else:
             self.deferred.callback(outcome)
-
-    @property
-    def _is_over(self) -> bool:
-        return self.deferred.called or self._completion is not None
 
     def _timed_out(self) -> None:
         self._timer = None
@@ -187,15 +184,17 @@ class CompletionQueue:
 
     def add(self, operation: DelayedOperation) -> None:
         """Retry an operation. What it wakes in turn is retried after it, not within."""
-        self._operations.append(operation)
         if self._is_running:
+            self._operations.append(operation)
             return
         self._is_running = True
         is_over = self._slices.begin()
-        while is_over is not None and self._operations:
-            self._retry_next()
-            if is_over():
-                break
+        if is_over is None:
+            self._operations.append(operation)
+        else:
+            self._retry(operation)
+            while not is_over() and self._operations:
+                self._retry(self._operations.popleft())
         if self._operations:
             self._slices.run(self._steps()).addErrback(_expect_stop)
         else:
@@ -203,12 +202,12 @@ class CompletionQueue:
 
     def _steps(self) -> Generator[None, None, None]:
         while self._operations:
-            self._retry_next()
+            self._retry(self._operations.popleft())
             yield
         self._is_running = False
 
-    def _retry_next(self) -> None:
+    def _retry(self, operation: DelayedOperation) -> None:
         try:
-            self._operations.popleft().check()
+            operation.check()
         except Exception:
             logger.exception("a waiting request failed; please report it")

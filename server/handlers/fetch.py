@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from odradek.server.services import Services
 
 TOPIC_IDS_SINCE: Final = 13
+ERROR_AT_TOP_SINCE: Final = 7
 CONSUMER: Final = -1
 LEADER_NAMED_SINCE: Final = 16
 REPLICA_STATE_SINCE: Final = 15
@@ -63,7 +64,7 @@ def fetch(services: "Services", context: "RequestContext", request: FetchRequest
 
 def fetch_error(request: FetchRequest, version: int, error: KafkaError) -> FetchResponse:
     """The error at the top (a session's errors are always there), or at every partition before version 7."""
-    if version >= 7:
+    if version >= ERROR_AT_TOP_SINCE:
         return FetchResponse(error_code=error.code)
     return FetchResponse(
         responses=rows(
@@ -161,6 +162,9 @@ class _Fetch:
             for start in range(0, len(topic.partitions), MOST_AT_ONCE):
                 _name(asked, topic, topic.partitions[start : start + MOST_AT_ONCE], self.uses_ids)
                 yield
+        if self.version >= ERROR_AT_TOP_SINCE:
+            # Not needed for an error either: as much memory as all that is kept while the fetch waits.
+            self.request.topics = []
         # In one step: a request for the same session on another connection comes before or after this one.
         return (yield from self._first_steps(self._resolve(asked)))
 
