@@ -35,8 +35,9 @@ LEVELS: Final = 8
 _LEVELS_PER_S: Final = 16384
 """The lowest level is for requests of up to 61 us, each further one for up to twice the time."""
 
-LONG_LEVEL: Final = 5
-"""From here on (1 ms) the responses at hand are sent first."""
+_QUICK_LEVEL: Final = 1
+"""Up to here (122 us) responses wait for the end of the iteration. Before the first request of a higher level those at
+hand are sent."""
 
 _OUTLIER_S: Final = 0.00005
 """A request that takes more than twice the time expected, and this, does not count in full: the thread was preempted,
@@ -120,6 +121,7 @@ class RequestScheduler:
         end_s = self._began_s + self._iteration_s
         self._is_woken = False
         self.ended_s = self._clock()
+        level = _QUICK_LEVEL
         lines = self._lines
         while self.waiting:
             for line in lines:
@@ -132,7 +134,8 @@ class RequestScheduler:
             elif line[0].is_cost_guessed and self._has_moved(line):
                 continue
             connection = line.popleft()
-            if connection.level >= LONG_LEVEL:
+            if connection.level > level:
+                level = connection.level
                 self._turn.flush()
             may_overtake = not is_oldest and self.waiting > len(line) + 1
             began_s = self.ended_s

@@ -27,7 +27,7 @@ class Client:
         self.expected_s = 0.0
         self.is_in_line = self.is_cost_guessed = False
         self.level = self.sequence = 0
-        self.context = None
+        self.context = self.writer = None
         self.begun = []
         self.waits_since_s = 0.0
 
@@ -50,7 +50,20 @@ class Client:
             self.line.now_s += cost_s
             self.line.scheduler.account(self, request(api_key))
             self.waits_since_s = self.line.now_s
+            if self.writer is not None:
+                self.line.turn.add(self.writer)
         return self.next_api_key
+
+
+class Writer:
+    """Has something to send after each request of its client."""
+
+    def __init__(self, line):
+        self._line = line
+        self.flushed_at = None
+
+    def flush(self):
+        self.flushed_at = len(self._line.served)
 
 
 class Line:
@@ -60,7 +73,8 @@ class Line:
         self.now_s = 0.0
         self.served = []
         self.longest_wait_s = 0.0
-        self.scheduler = RequestScheduler(lambda: self.now_s, Turn())
+        self.turn = Turn()
+        self.scheduler = RequestScheduler(lambda: self.now_s, self.turn)
 
     def iterate(self):
         """One iteration; the connections served."""
@@ -148,6 +162,18 @@ def test_an_expensive_request_is_begun_although_cheap_ones_never_end():
     first = line.iterate() + line.iterate()
     assert "commit" in first
     assert 0.001 + first.index("commit") * 0.00005 <= 0.001 + OVERTAKING_S + 0.0001
+
+
+def test_responses_at_hand_are_sent_before_more_expensive_requests_are_begun():
+    line = Line()
+    costs_s = {"ping": 0.00001, "heartbeat": 0.0001, "commit": 0.001}
+    clients = [line.client(name, (PING, cost_s)) for name, cost_s in costs_s.items()]
+    line.iterate()
+    for client in clients:
+        client.writer = Writer(line)
+        client.send((PING, costs_s[client.name]))
+    assert line.iterate() == ["ping", "heartbeat", "commit"]
+    assert [client.writer.flushed_at for client in clients] == [2, 2, None]
 
 
 def test_a_request_is_begun_as_it_is_read_while_nothing_waits_and_the_iteration_is_young():
