@@ -214,12 +214,12 @@ def _stated_timestamps_count(old: Any) -> Any:
 
 
 def _answered_before_it_is_saved(old: Any) -> Any:
-    def answer(self: _PendingRequest, timeout_ms: int) -> Any:
+    def wait(self: _PendingRequest, timeout_ms: int) -> Any:
         for deletion in self._pending:
             deletion.row.low_watermark = deletion.offset
         return self._response
 
-    return answer
+    return wait
 
 
 async def _settles_nothing(*arguments: Any) -> None:
@@ -376,7 +376,7 @@ SAFEGUARDS: Final = (
     Safeguard(
         "delete-records",
         "A start of the log is on the disk before DeleteRecords is answered.",
-        ((_PendingRequest, "answer", _answered_before_it_is_saved),),
+        ((_PendingRequest, "wait", _answered_before_it_is_saved),),
         (_K.DELETION_UNDONE,),
         24,
     ),
