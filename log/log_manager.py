@@ -355,13 +355,27 @@ class LogManager(LogUpkeep):
             return
         other = self._logs.get(loaded.key)
         if other is not None:
-            raise DuplicateLogError(
-                f"partition {partition_name(*loaded.key)} is in {other.directory} and in {loaded.log.directory}; "
-                "remove the one that is out of date"
-            )
+            if self._is_unused(loaded.log, beside=other):
+                self._set_aside(loaded.path, loaded.key)
+                return
+            if not self._is_unused(other, beside=loaded.log):
+                raise DuplicateLogError(
+                    f"partition {partition_name(*loaded.key)} is in {other.directory} and in {loaded.log.directory}; "
+                    "remove the one that is out of date"
+                )
+            self._log_counts[other.log_directory] -= 1
+            self._set_aside(other.directory, loaded.key)
         self._add_log(loaded.key, loaded.log)
         if loaded.cleaned_to is not None:
             self.cleaner.offsets[loaded.key] = loaded.cleaned_to
+
+    def _is_unused(self, log: PartitionLog, *, beside: PartitionLog) -> bool:
+        """Return whether a log was made and never used, as its topic was deleted while its directory was offline."""
+
+        def has_topic_id(log: PartitionLog) -> bool:
+            return read_topic_id(self.fs, log.directory, is_clean=False) is not None
+
+        return log.log_end_offset == 0 and not has_topic_id(log) and has_topic_id(beside)
 
     # Logs
 

@@ -216,6 +216,24 @@ def test_the_log_of_a_deleted_topic_that_comes_back_is_set_aside(
     assert "directory=/data/a/t-0 renamed=/data/a/t-0." in line
 
 
+@pytest.mark.parametrize("unused", DIRECTORIES)
+def test_an_empty_log_without_a_topic_id_gives_way(unused: str) -> None:
+    """It was half made when its directory failed; then its topic was deleted, and made anew elsewhere."""
+    fs = MemoryFileSystem()
+    [used] = [path for path in DIRECTORIES if path != unused]
+    manager = opened(fs, [used])
+    append(manager.create_log("t", 0, TOPIC_ID, 0), b"x")
+    manager.close(0)
+    fs.make_directory(f"{unused}/t-0")
+    for _ in range(2):
+        manager = opened(fs, ids={"t": TOPIC_ID})
+        log = manager.get("t", 0)
+        assert log is not None
+        assert (log.directory, log.log_end_offset, manager.topic_id("t", 0)) == (f"{used}/t-0", 1, TOPIC_ID)
+        assert (folders(fs, unused), folders(fs, used)) == (["t-0-stray"], ["t-0"])
+        manager.close(0)
+
+
 @pytest.mark.parametrize(("old_id", "ids"), [(None, {"t": NEW_ID}), (NEW_ID, {"t": NEW_ID}), (TOPIC_ID, {})])
 def test_two_logs_of_which_no_topic_id_tells_which_is_right(old_id: bytes | None, ids: dict[str, bytes]) -> None:
     fs = MemoryFileSystem()
