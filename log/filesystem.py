@@ -15,6 +15,7 @@ import shutil
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from random import Random
+from threading import Lock
 from typing import ClassVar, NamedTuple, Protocol
 
 from odradek.log import descriptors
@@ -426,12 +427,14 @@ class _OsLock:
             raise
         self._held.add(self._path)
         self._has_failed = False
+        self._sync_lock = Lock()
 
     def sync_file_system(self) -> bool:
         # The descriptor has been open since the start, so that the system reports every failure since then. It does so
-        # once: after that no success means anything.
-        self._has_failed = self._has_failed or not sync_file_system_of(self._fd)
-        return not self._has_failed
+        # once: after that no success means anything, nor does that of another thread meanwhile.
+        with self._sync_lock:
+            self._has_failed = self._has_failed or not sync_file_system_of(self._fd)
+            return not self._has_failed
 
     def release(self) -> None:
         if self._path in self._held:

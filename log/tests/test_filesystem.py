@@ -3,6 +3,7 @@
 import errno
 import os
 from random import Random
+from threading import Thread
 
 import pytest
 
@@ -209,3 +210,26 @@ def test_crash_on_command(memory):
     memory.crash()
     assert memory.read_bytes("/d/a") == b""
     put(memory, "/d/a", b"again")
+
+
+def test_a_failed_sync_of_the_file_system_counts_for_all_threads(tmp_path, monkeypatch):
+    """The system reports a failed write once: another thread that asks meanwhile is told that all is well."""
+    outcomes = {}
+
+    def ask(name):
+        outcomes[name] = lock.sync_file_system()
+
+    def sync(fd):
+        if second.ident is not None:
+            return True
+        second.start()
+        second.join(0.1)
+        return False
+
+    monkeypatch.setattr(filesystem, "sync_file_system_of", sync)
+    lock = OsFileSystem().lock(str(tmp_path / ".lock"))
+    second = Thread(target=ask, args=("second",))
+    ask("first")
+    second.join()
+    lock.release()
+    assert outcomes == {"first": False, "second": False}
