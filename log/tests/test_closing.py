@@ -229,3 +229,18 @@ def test_a_refused_append_leaves_no_file_extended(way):
     manager.close(0)
     assert opened(fs, [DIRECTORY]).directories[DIRECTORY].was_clean
     assert sizes() == before
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_log_in_another_file_system_is_synced_by_itself(fails):
+    fs = MemoryFileSystem()
+    fs.mounts.add(f"{DIRECTORY}/t-1")
+    manager = with_logs(fs, 3)
+    if fails:
+        fs.fail("sync", error=errno.EIO, path_contains="t-1/")
+    manager.close(0)
+    fs.crash(lose_names=True)
+    again = opened(fs, [DIRECTORY])
+    assert again.directories[DIRECTORY].was_clean is not fails
+    if not fails:
+        assert [log.log_end_offset for log in again.all_logs()] == [1] * 3
