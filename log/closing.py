@@ -51,12 +51,24 @@ def close_logs(
     synced = {directory.path for directory in directories if directory.path in changed and _sync(directory, failures)}
     lost = {path for path, failure in failures if isinstance(failure, LogDirFailure)}
     lost |= {path for path, _ in failures[prepared:]}
-    single = [(log, task) for log, task in tasks if log.log_directory not in synced | lost]
+    single = [
+        (log, task)
+        for log, task in tasks
+        if log.log_directory not in lost and (log.log_directory not in synced or _is_elsewhere(log))
+    ]
     run_all([guarded(log, task.run) for log, task in single], threads)
     for log, task in tasks:
         if log.log_directory not in lost and log not in undone:
             guarded(log, lambda log=log, task=task: log.finish_close(task, monotonic_ms))()  # type: ignore[misc]
     return failures
+
+
+def _is_elsewhere(log: PartitionLog) -> bool:
+    """Return whether a log lies in another file system than its log directory, by a mount or a symbolic link."""
+    try:
+        return log.fs.device(log.directory) != log.fs.device(log.log_directory)
+    except OSError:
+        return True
 
 
 def _sync(directory: LogDirectory, failures: Failures) -> bool:

@@ -9,16 +9,15 @@ a file closes when its last reference goes; `close()` is for files that were nev
 """
 
 import errno
-import fcntl
 import os
 import shutil
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from random import Random
-from typing import ClassVar, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from odradek.log import descriptors
-from odradek.log.syncfs import sync_file_system_of
+from odradek.log.file_lock import LockedError, OsLock
 from odradek.protocol.errors import ErrorCode, KafkaError
 
 Piece = bytes | bytearray | memoryview
@@ -89,10 +88,6 @@ def storage_error(directory: str, message: str, error: OSError) -> ShortageError
     return ExhaustedError(directory, message) if is_exhausted(error) else LogDirFailure(directory, message)
 
 
-class LockedError(Exception):
-    """A lock file is held by another process (or by another part of this one)."""
-
-
 class File(Protocol):
     """An open file, read and written at explicit positions."""
 
@@ -150,6 +145,8 @@ class FileLock(Protocol):
     def sync_file_system(self) -> bool:
         """Make everything durable that was written below the lock's directory, at once; return whether that is done.
 
+        What lies in another file system (`FileSystem.device`) is left out.
+
         False where the system cannot do it, or has failed to write anything since the lock was taken: then each file
         has to be synced by itself, which tells the files that are concerned. Blocks; for any thread.
         """
@@ -166,6 +163,10 @@ class FileSystem(Protocol):
     def exists(self, path: str) -> bool: ...
 
     def is_directory(self, path: str) -> bool: ...
+
+    def device(self, path: str) -> int:
+        """A number for the file system that a file or directory lies in."""
+        ...
 
     def list_names(self, directory: str) -> list[str]:
         """The names in a directory, sorted."""
@@ -348,6 +349,9 @@ class OsFileSystem:
     def is_directory(self, path: str) -> bool:
         return os.path.isdir(path)
 
+    def device(self, path: str) -> int:
+        return os.stat(path).st_dev
+
     def list_names(self, directory: str) -> list[str]:
         return sorted(os.listdir(directory))
 
@@ -397,46 +401,10 @@ class OsFileSystem:
             os.close(fd)
 
     def lock(self, path: str) -> FileLock:
-        return _OsLock(path)
+        return OsLock(path)
 
     def spare_descriptors(self) -> int:
         return descriptors.spare()
-
-
-class _OsLock:
-    """A POSIX record lock, the kind that Java's FileChannel.tryLock takes, so Apache Kafka sees it and we see Kafka's.
-
-    Such locks do not exclude the process that holds them, hence the set of paths held here.
-    """
-
-    _held: ClassVar[set[str]] = set()
-
-    def __init__(self, path: str) -> None:
-        self._path = os.path.realpath(path)
-        if self._path in self._held:
-            raise LockedError(path)
-        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        try:
-            fcntl.lockf(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except (BlockingIOError, PermissionError):
-            os.close(self._fd)
-            raise LockedError(path) from None
-        except OSError:
-            os.close(self._fd)
-            raise
-        self._held.add(self._path)
-        self._has_failed = False
-
-    def sync_file_system(self) -> bool:
-        # The descriptor has been open since the start, so that the system reports every failure since then. It does so
-        # once: after that no success means anything.
-        self._has_failed = self._has_failed or not sync_file_system_of(self._fd)
-        return not self._has_failed
-
-    def release(self) -> None:
-        if self._path in self._held:
-            self._held.discard(self._path)
-            os.close(self._fd)
 
 
 class SimulatedCrash(BaseException):
@@ -596,6 +564,7 @@ class MemoryFileSystem:
     - `fail("write", after=3, error=errno.ENOSPC)`: the third write from now writes half and raises OSError.
     - `fail_at(n, error=errno.EIO)`: the n-th change from now, whichever it is.
     - `is_full`: until it is set back, nothing can be created, and a write writes half and raises ENOSPC.
+    - `mounts`: directories where another file system begins.
     - `spare`: files that may still be opened and kept; below 0 whatever needs a descriptor raises EMFILE.
     - `crash_at(n)`: the n-th change from now is half done (a write) or not done, and raises SimulatedCrash.
     - `crash()`: lose what was not synced, and any lock held; with a Random, a random part of it survives, torn.
@@ -614,6 +583,7 @@ class MemoryFileSystem:
         self._fail_at: tuple[int, int] | None = None
         self.is_full = False
         self.spare = 1 << 20
+        self.mounts: set[str] = set()
 
     def fail_at(self, changes_from_now: int, *, error: int = errno.EIO) -> None:
         self._fail_at = (self.operations + changes_from_now, error)
@@ -696,6 +666,9 @@ class MemoryFileSystem:
 
     def is_directory(self, path: str) -> bool:
         return path in self._directories
+
+    def device(self, path: str) -> int:
+        return max((len(mount) for mount in self.mounts if f"{path}/".startswith(f"{mount}/")), default=0)
 
     def list_names(self, directory: str) -> list[str]:
         if directory not in self._directories:
@@ -783,10 +756,11 @@ class MemoryFileSystem:
         """Sync all files and names in a directory and in those below it: one operation, a "sync"."""
         self.before("sync", directory)
         prefix, names = directory + "/", self._durable_names
+        device = self.device(directory)
         for path in [path for path in names if path.startswith(prefix) and path not in self._nodes]:
             del names[path]
         for path, node in self._nodes.items():
-            if path.startswith(prefix):
+            if path.startswith(prefix) and self.device(path) == device:
                 node.sync()
                 names[path] = node
 

@@ -92,6 +92,11 @@ class SparseIndex:
         """
         return self.count > 0 and not any(self.get(self.count - 1))
 
+    @property
+    def is_preallocated(self) -> bool:
+        """Return whether the file is extended for appends, and not cut since."""
+        return self._preallocated
+
     def preallocate(self) -> None:
         """Make the file ready for appends: create it and extend it to its full size, once.
 
@@ -166,6 +171,8 @@ class SparseIndex:
             except OSError as error:
                 # Without a descriptor entries wait in memory: the batch they belong to is appended all the same.
                 if not is_exhausted(error):
+                    del self._pending[-self.entry.size :]
+                    self._count -= 1
                     raise
 
     def _floor_slot(self, target: int, field: int) -> int:

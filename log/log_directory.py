@@ -19,11 +19,11 @@ from odradek.log.checkpoints import (
     MetaProperties,
     encode_uuid,
 )
+from odradek.log.file_lock import LockedError
 from odradek.log.filesystem import (
     ExhaustedError,
     FileLock,
     FileSystem,
-    LockedError,
     LogDirFailure,
     ShortageError,
     is_disk_full,

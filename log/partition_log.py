@@ -280,6 +280,9 @@ class PartitionLog(LogAppend):
     def _forget_truncated(self) -> None:
         """The log is being cut: its files change, and snapshots not written yet may be of what goes."""
         self._untouched_end = None
+        self._cancel_snapshots()
+
+    def _cancel_snapshots(self) -> None:
         self._unwritten_snapshots.clear()
         for task in self._flush_tasks:
             for snapshot in task.snapshots:
@@ -478,7 +481,8 @@ class PartitionLog(LogAppend):
     def _add_snapshots(self, snapshots: Iterable[SnapshotWrite]) -> None:
         """Count on snapshots that were written, unless their segments were deleted meanwhile."""
         for snapshot in snapshots:
-            if not snapshot.is_written:
+            if not snapshot.is_written or snapshot.path != self.producer_state.snapshot_path(snapshot.offset):
+                # Of a deleted log: what has its name now is another log's.
                 continue
             if snapshot.offset in self._bases and not snapshot.is_cancelled:
                 self.producer_state.add_snapshot(snapshot.offset)
@@ -518,6 +522,7 @@ class PartitionLog(LogAppend):
         if self._is_untouched:
             self._is_closed = True
             return None
+        self._take_back_flushes()
         try:
             self._write_epochs()
             self._active.seal()
@@ -549,6 +554,14 @@ class PartitionLog(LogAppend):
         self._flush_tasks.append(task)
         return task
 
+    def _take_back_flushes(self) -> None:
+        """The log is being closed: what flushes that wait for a thread were to write and sync is left to the close."""
+        with self._gate.lock:
+            for task in self._flush_tasks:
+                self._unsynced_paths.update(task.paths)
+                self._unwritten_snapshots += [one for one in task.snapshots if not one.is_cancelled]
+                task.snapshots = ()
+
     def finish_close(self, task: FlushTask, monotonic_ms: int) -> None:
         """What the task syncs is durable. Raises LogDirFailure if a sync of this log has failed, now or before."""
         try:
@@ -573,7 +586,8 @@ class PartitionLog(LogAppend):
             and not self.leader_epochs.dirty
             and not self._unsynced_paths
             and not self._unsynced_segments
-            and not self._active.is_repaired
+            and not self._flush_tasks
+            and self._active.is_sealed
             and self.producer_state.is_saved
         )
 
@@ -586,5 +600,7 @@ class PartitionLog(LogAppend):
         self.directory = directory
         self.producer_state.directory = directory
         self._unsynced_paths.clear()
+        # They go by the name that the directory had.
+        self._cancel_snapshots()
         for segment in self.segments:
             segment.move(directory)

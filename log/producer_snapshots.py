@@ -50,13 +50,14 @@ class SnapshotWrite:
 
     offset: the offset it is named by
     is_written: whether the file is complete
-    is_cancelled: whether the log was cut since, and may go on with other producers
+    is_cancelled: whether the log was cut since, and may go on with other producers, or was deleted, and its directory
+        may be another log's
     """
 
-    __slots__ = ("_path", "_records", "is_cancelled", "is_written", "offset")
+    __slots__ = ("_records", "is_cancelled", "is_written", "offset", "path")
 
     def __init__(self, path: str, offset: int, records: bytes) -> None:
-        self._path = path
+        self.path = path
         self._records = records
         self.offset = offset
         self.is_written = False
@@ -67,11 +68,13 @@ class SnapshotWrite:
 
         A recovery does without a snapshot, and rejects one that was written in part.
         """
+        if self.is_cancelled:
+            return
         try:
-            write_whole(fs, self._path, encode_head(self._records), self._records, sync=sync)
+            write_whole(fs, self.path, encode_head(self._records), self._records, sync=sync)
         except OSError as error:
             with suppress(OSError):
-                fs.remove(self._path)
+                fs.remove(self.path)
             if not isinstance(error, FileNotFoundError) and not is_shortage(error):
                 raise
         else:
@@ -80,4 +83,4 @@ class SnapshotWrite:
     def remove(self, fs: FileSystem) -> None:
         """Take the file away: its segment is gone by now. If it cannot be removed, the next start does it."""
         with suppress(OSError):
-            fs.remove(self._path)
+            fs.remove(self.path)

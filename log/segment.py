@@ -491,6 +491,17 @@ class Segment:
                 timestamp, offset = header.max_timestamp, header.last_offset
         return timestamp, offset
 
+    @property
+    def is_sealed(self) -> bool:
+        """Return whether the files hold what was appended and nothing else: none of them is extended or repaired."""
+        return not (
+            self._is_extended
+            or self.is_torn
+            or self.is_repaired
+            or self.offset_index.is_preallocated
+            or self.time_index.is_preallocated
+        )
+
     # Changing
 
     def truncate_to(self, offset: int, now_ms: int) -> int:

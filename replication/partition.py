@@ -362,7 +362,7 @@ class Partition:
         log = self.leading_log(current_leader_epoch)
         with self._telling_failures():
             search = begin_search(log, timestamp)
-            searched = None if search is None else (yield from search)
+            searched = None if search is None else (yield from self._while_leading(log, search))
         if self.leading_log(current_leader_epoch) is not log:
             raise self._not_leading()
         if isolation_level is None:
@@ -371,6 +371,20 @@ class Partition:
             upper_offset = log.last_stable_offset if isolation_level else log.high_watermark
         is_lagging = isolation_level is not None and log.high_watermark < self._epoch_start_offset
         return find_offset(log, timestamp, searched, upper_offset, self.leader_epoch, is_lagging=is_lagging)
+
+    def _while_leading(
+        self, log: PartitionLog, search: Generator[Step, None, TimestampOffset | None]
+    ) -> Generator[Step, None, TimestampOffset | None]:
+        """A search in steps, which ends with the leadership: that files of a deleted log are gone is no failure."""
+        try:
+            while True:
+                yield next(search)
+                if self.leading_log() is not log:
+                    raise self._not_leading()
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]
+        finally:
+            search.close()
 
     def delete_records(self, offset: int) -> int:
         """Moves the log's start to `offset`, -1 meaning the high watermark; the low watermark that results (KIP-107).

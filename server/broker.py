@@ -24,7 +24,8 @@ from odradek import __version__
 from odradek.coordinator.producer_ids import ProducerIdManager
 from odradek.log import descriptors
 from odradek.log.checkpoints import read_meta_properties
-from odradek.log.filesystem import ExhaustedError, LockedError
+from odradek.log.file_lock import LockedError
+from odradek.log.filesystem import ExhaustedError
 from odradek.log.found_directories import KnownPartitions
 from odradek.log.log_directory import InconsistentMetaError
 from odradek.log.log_manager import AllLogDirsFailed, DuplicateLogError, LogManager, LogManagerSettings

@@ -4,8 +4,10 @@ import errno
 
 import pytest
 
-from odradek.log.filesystem import MemoryFileSystem, _MemoryLock
+from odradek.log.checkpoints import read_leader_epochs
+from odradek.log.filesystem import DiskFullError, MemoryFileSystem, _MemoryLock
 from odradek.log.tests.managers import ONE_THREAD, append, opened
+from odradek.log.tests.threads import Threads
 
 DIRECTORY = "/data/a"
 
@@ -194,3 +196,51 @@ def test_a_crash_at_any_moment_of_the_stop_loses_nothing(way):
         again = opened(fs, [DIRECTORY], settings=ONE_THREAD)
         assert [again.get("t", index).log_end_offset for index in range(2)] == [2, 2]
         assert not again.directories[DIRECTORY].was_clean
+
+
+def test_what_a_flush_in_the_queue_was_to_sync_is_synced_by_the_stop(way):
+    fs, threads = MemoryFileSystem(), Threads()
+    with_logs(fs, 1).close(0)
+    manager = opened(fs, [DIRECTORY], run_in_thread=threads)
+    log = manager.get("t", 0)
+    log.elect(5)
+    manager.flush(log)
+    assert threads.waiting
+    manager.close(0)
+    fs.crash(lose_names=True)
+    assert read_leader_epochs(fs, f"{DIRECTORY}/t-0/leader-epoch-checkpoint") == [(0, 0), (5, 1)]
+
+
+def test_a_refused_append_leaves_no_file_extended(way):
+    """A start after a clean stop takes every entry of an index for one that was written."""
+
+    def sizes():
+        names = fs.list_names(f"{DIRECTORY}/t-0")
+        return {name: fs.size_bytes(f"{DIRECTORY}/t-0/{name}") for name in names}
+
+    fs = MemoryFileSystem()
+    with_logs(fs, 1).close(0)
+    before = sizes()
+    manager = opened(fs, [DIRECTORY], {"preallocate": "true"})
+    fs.is_full = True
+    with pytest.raises(DiskFullError):
+        append(manager.get("t", 0), b"y")
+    fs.is_full = False
+    manager.close(0)
+    assert opened(fs, [DIRECTORY]).directories[DIRECTORY].was_clean
+    assert sizes() == before
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_log_in_another_file_system_is_synced_by_itself(fails):
+    fs = MemoryFileSystem()
+    fs.mounts.add(f"{DIRECTORY}/t-1")
+    manager = with_logs(fs, 3)
+    if fails:
+        fs.fail("sync", error=errno.EIO, path_contains="t-1/")
+    manager.close(0)
+    fs.crash(lose_names=True)
+    again = opened(fs, [DIRECTORY])
+    assert again.directories[DIRECTORY].was_clean is not fails
+    if not fails:
+        assert [log.log_end_offset for log in again.all_logs()] == [1] * 3

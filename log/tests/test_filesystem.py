@@ -2,13 +2,15 @@
 
 import errno
 import os
+import sys
 from random import Random
+from threading import Thread
 
 import pytest
 
-from odradek.log import filesystem
+from odradek.log import file_lock, filesystem, syncfs
+from odradek.log.file_lock import LockedError
 from odradek.log.filesystem import (
-    LockedError,
     MemoryFileSystem,
     OsFileSystem,
     SimulatedCrash,
@@ -209,3 +211,41 @@ def test_crash_on_command(memory):
     memory.crash()
     assert memory.read_bytes("/d/a") == b""
     put(memory, "/d/a", b"again")
+
+
+def test_a_failed_sync_of_the_file_system_counts_for_all_threads(tmp_path, monkeypatch):
+    """The system reports a failed write once: another thread that asks meanwhile is told that all is well."""
+    outcomes = {}
+
+    def ask(name):
+        outcomes[name] = lock.sync_file_system()
+
+    def sync(fd):
+        if second.ident is not None:
+            return True
+        second.start()
+        second.join(0.1)
+        return False
+
+    monkeypatch.setattr(file_lock, "sync_file_system_of", sync)
+    lock = OsFileSystem().lock(str(tmp_path / ".lock"))
+    second = Thread(target=ask, args=("second",))
+    ask("first")
+    second.join()
+    lock.release()
+    assert outcomes == {"first": False, "second": False}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="asks Linux")
+def test_a_sync_counts_only_of_file_systems_that_report_their_failures(monkeypatch):
+    kernels = []
+    monkeypatch.setattr(syncfs, "_syncfs", lambda: lambda fd: kernels.append(fd) or 0)
+    fd = os.open("/proc/self/status", os.O_RDONLY)
+    try:
+        assert syncfs.file_system_type(fd) == 0x9FA0
+        assert not syncfs.sync_file_system_of(fd)
+        monkeypatch.setattr(syncfs, "file_system_type", lambda fd: 0xEF53)
+        assert syncfs.sync_file_system_of(fd)
+    finally:
+        os.close(fd)
+    assert kernels == [fd]

@@ -11,7 +11,7 @@ from odradek.log.filesystem import DiskFullError, LogDirFailure, MemoryFileSyste
 from odradek.log.log_manager import LogManager
 from odradek.log.partition_log import Origin, PartitionLog
 from odradek.log.tests.managers import DIRECTORIES, NEW_ID, TOPIC_ID, folders, opened, run_due, run_until
-from odradek.log.tests.support import idempotent
+from odradek.log.tests.support import NOW_MS, append, config, idempotent, open_log
 from odradek.protocol.records import ControlType, build_control_batch
 
 PATH = "/data/a"
@@ -212,3 +212,20 @@ def test_a_deletion_of_which_one_directory_fails_removes_the_other(path: str) ->
     run_until(manager, 0, 120_000)
     assert folders(fs, left) == []
     assert manager.get("t", 0) is None
+
+
+@pytest.mark.parametrize("index", [".index", ".timeindex"])
+def test_no_index_has_an_entry_of_a_batch_that_was_refused(index: str) -> None:
+    fs = MemoryFileSystem()
+    log = open_log(fs, config(internal_segment_bytes=100_000, index_interval_bytes=1))
+    for number in range(256):
+        append(log, [b"x"], timestamp=NOW_MS + number)
+    fs.fail("write", error=errno.ENOSPC, path_contains=index)
+    with pytest.raises(DiskFullError):
+        append(log, [b"x"] * 5, timestamp=NOW_MS + 1000)
+    for number in range(256, 260):
+        append(log, [b"x"], timestamp=NOW_MS + number)
+    log.active_segment.write_pending()
+    segment = log.active_segment
+    assert [offset for offset, _ in segment.offset_index.entries()] == list(range(1, 260))
+    assert segment.time_index.entries() == [(NOW_MS + number, number) for number in range(1, 260)]

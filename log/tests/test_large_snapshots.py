@@ -6,7 +6,9 @@ import pytest
 
 from odradek.log import producer_state
 from odradek.log.filesystem import MemoryFileSystem, SimulatedCrash
+from odradek.log.tests.managers import opened
 from odradek.log.tests.support import NOW_MS, append, config, idempotent, open_log
+from odradek.log.tests.threads import Threads
 
 PRODUCERS = 40
 SNAPSHOT = "/data/topic-0/00000000000000000040.snapshot"
@@ -136,3 +138,32 @@ def test_a_broken_disk_is_one():
     with pytest.raises(Exception, match="flush failed"):
         log.flush(NOW_MS)
     assert log.failure is not None
+
+
+@pytest.mark.parametrize("is_written", [False, True])
+def test_a_snapshot_of_a_deleted_log_has_no_effect_on_another_of_its_name(is_written):
+    fs, threads = MemoryFileSystem(), Threads()
+
+    def snapshots():
+        return [name for name in fs.list_names("/data/topic-0") if name.endswith(".snapshot")]
+
+    def rolled():
+        log = manager.create_log("topic", 0, None, NOW_MS, is_new=True)
+        for producer_id in range(PRODUCERS):
+            append(log, idempotent(0, producer_id=producer_id))
+        log.roll(NOW_MS)
+        return log
+
+    manager = opened(fs, ["/data"], now_ms=NOW_MS, run_in_thread=threads)
+    old = rolled()
+    task = old.prepare_flush()
+    if is_written:
+        task.run()
+    manager.delete_log("topic", 0)
+    new = rolled() if is_written else manager.create_log("topic", 0, None, NOW_MS, is_new=True)
+    new.flush(NOW_MS)
+    expected = snapshots()
+    if not is_written:
+        task.run()
+    old.finish_flush(task, NOW_MS)
+    assert snapshots() == expected

@@ -12,9 +12,9 @@ import pytest
 from odradek.log import checkpoints
 from odradek.log.checkpoints import MetaProperties
 from odradek.log.config import LogConfig
+from odradek.log.file_lock import LockedError
 from odradek.log.filesystem import (
     DiskFullError,
-    LockedError,
     LogDirFailure,
     MemoryFileSystem,
     OsFileSystem,

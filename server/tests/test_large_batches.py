@@ -447,3 +447,24 @@ def test_a_search_goes_on_where_segments_are_deleted(machine):
     assert len(log.segments) == 1
     machine.finish()
     assert found(pending) == [(0, 100_001, NOW_MS + 100)]
+
+
+@pytest.mark.parametrize("timestamp", [NOW_MS + 150, -3])
+def test_a_search_in_a_topic_the_files_of_which_are_removed_is_no_failure_of_the_disk(machine, timestamp):
+    machine.configure(file_delete_delay_ms=0, index_interval_bytes=1)
+    for later_ms in range(100, 400, 100):
+        for records in ([(NOW_MS + later_ms, None, bytes(99), ())], [(NOW_MS + later_ms + 1, None, b"", ())]):
+            machine.produce(build_batch(records))
+        machine.finish()
+        machine.partition.log.roll(NOW_MS)
+    pending = machine.look_up(timestamp)
+    logs, directory = machine.cluster.logs, machine.partition.log.directory
+    delete(machine.cluster, names=["t"])
+    logs.run_due(NOW_MS)
+    assert not logs.fs.is_directory(directory)
+    assert [name for name in logs.fs.list_names("/data") if name.startswith("t-")] == []
+    machine.finish()
+    [(code, offset, _)] = found(pending)
+    assert code in (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.KAFKA_STORAGE_ERROR)
+    assert offset == -1
+    assert logs.online_directories == ["/data"]
