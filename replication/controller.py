@@ -288,6 +288,9 @@ class Controller:
             SetData(znodes.topic_path(grown.name), znodes.encode_topic(grown.topic_id, grown.partitions))
         ]
         operations += await self._partition_creations(grown, old_count)
+        # A later topic of that name must not be given this one's id and partitions.
+        await self.store.ready()
+        self._check_current(grown)
         await self._change(operations)
         self._check_current(grown)
         # Those that were there may have other leaders by now.
@@ -354,6 +357,8 @@ class Controller:
         Others of the ISR are elected; without any the partition has no leader. If the store cannot take the change
         (it may lie on the same disk), clients are told all the same.
         """
+        # What is changed is then what the store has: states of other versions would be refused, all of them.
+        await self.store.ready()
         changed = self._without_failed(failed)
         if not changed:
             return

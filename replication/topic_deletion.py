@@ -6,7 +6,7 @@ the latest by the next controller; a topic of that name can be created as soon a
 """
 
 import logging
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 from odradek.protocol.errors import ErrorCode, KafkaError
@@ -66,13 +66,28 @@ class TopicDeletion:
 
     async def delete(self, names: Sequence[str]) -> dict[str, KafkaError]:
         """Delete topics and publish that; return the errors of those that remain."""
+        topics = self._controller.image.topics
+        ids = {name: topics[name].topic_id for name in names if name in topics}
         errors: dict[str, KafkaError] = {}
         for first in range(0, len(names), MAX_OPERATIONS):
-            errors |= await self._mark(names[first : first + MAX_OPERATIONS])
+            errors |= await self._mark_present(names[first : first + MAX_OPERATIONS], ids)
         deleted = [name for name in names if name not in errors]
         self._drop(deleted)
         await self.finish(deleted)
         return errors
+
+    async def _mark_present(self, names: Sequence[str], ids: Mapping[str, bytes]) -> dict[str, KafkaError]:
+        """Mark the topics that still have these ids.
+
+        While this waits for the store, another request may delete a topic. A mark set after that would be found beside
+        a later topic of that name, whose creation is under way, and take its nodes away.
+        """
+        await self._controller.store.ready()
+        topics = self._controller.image.topics
+        present = [name for name in names if name in topics and topics[name].topic_id == ids.get(name)]
+        gone = KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        errors = dict.fromkeys(set(names).difference(present), gone)
+        return errors | await self._mark(present) if present else errors
 
     async def _mark(self, names: Sequence[str]) -> dict[str, KafkaError]:
         try:

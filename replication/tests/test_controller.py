@@ -1,6 +1,9 @@
+from contextlib import suppress
+
 import pytest
 
 from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.protocol.messages.create_topics import CreateTopicsRequest
 from odradek.replication import znodes
 from odradek.replication.cluster_metadata import BrokerMetadata, ClusterMetadata, Endpoint
 from odradek.replication.controller import Controller, StartError
@@ -298,3 +301,78 @@ def test_a_removal_that_comes_late_leaves_the_recreated_topic_alone():
     run_now(deletion.finish(["t"]))
     assert deletion.obstacle("t") is None
     assert run_now(cluster.store.exists(znodes.state_path("t", 0))) is not None
+
+
+def test_a_topic_recreated_while_its_predecessor_is_grown_keeps_its_id_and_partitions(monkeypatch):
+    cluster = Cluster()
+    create(cluster, new("t"))
+    topic = cluster.image.topics["t"]
+    growth = cluster.controller.add_partitions(topic._replace(partitions=topic.partitions * 600), 1)
+    with monkeypatch.context() as patch:
+        patch.setattr(cluster.controller, "pause", _Pause)
+        growth.send(None)
+    assert run_now(cluster.controller.delete_topics(["t"])) == {}
+    create(cluster, new("t"))
+    with pytest.raises(KafkaError):
+        growth.send(None)
+    stored = ClusterMetadata()
+    run_now(load_image(cluster.store, stored))
+    assert stored.contents() == cluster.image.contents()
+
+
+def test_a_deletion_that_comes_late_leaves_the_store_ready_for_a_new_topic_of_that_name(monkeypatch):
+    """Two requests delete one topic, and a third creates it anew before the second of them is written."""
+    cluster = Cluster()
+    create(cluster, new("t"))
+    store, controller = cluster.store, cluster.controller
+    transaction = store.transaction
+
+    async def begin_late(operations):
+        await _Pause()
+        return await transaction(operations)
+
+    second = controller.delete_topics(["t"])
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "ready", _Pause)
+        patch.setattr(store, "transaction", begin_late)
+        second.send(None)
+    assert run_now(controller.delete_topics(["t"])) == {}
+    creation = cluster.topics.create_topics(CreateTopicsRequest(topics=[new("t")]))
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "transaction", begin_late)
+        creation.send(None)
+    with monkeypatch.context() as patch:
+        patch.setattr(controller, "pause", _Pause)
+        with suppress(StopIteration):
+            second.send(None)
+    with pytest.raises(StopIteration) as created:
+        creation.send(None)
+    assert [result.error_code for result in created.value.value.topics] == [0]
+    with suppress(StopIteration, RuntimeError):
+        second.send(None)
+    stored = ClusterMetadata()
+    run_now(load_image(store, stored))
+    assert stored.contents() == cluster.image.contents()
+
+
+def test_partitions_that_go_offline_one_after_the_other_are_all_in_the_store(monkeypatch):
+    cluster = Cluster()
+    create(cluster, new("t"), new("u"))
+    store, controller = cluster.store, cluster.controller
+    transaction = store.transaction
+
+    async def begin_late(operations):
+        await _Pause()
+        return await transaction(operations)
+
+    first = controller.take_offline([("t", 0), ("u", 0)])
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "ready", _Pause)
+        patch.setattr(store, "transaction", begin_late)
+        first.send(None)
+    run_now(controller.take_offline([("t", 0)]))
+    with pytest.raises(StopIteration):
+        first.send(None)
+    stored = ClusterMetadata()
+    run_now(load_image(store, stored))
+    assert [stored.partition(name, 0).leader for name in ("t", "u")] == [-1, -1]
