@@ -376,7 +376,10 @@ SAFEGUARDS: Final = (
     Safeguard(
         "delete-records",
         "A start of the log is on the disk before DeleteRecords is answered.",
-        ((_PendingRequest, "wait", _answered_before_it_is_saved),),
+        (
+            (_PendingRequest, "save", _replaced_by(lambda self: None)),
+            (_PendingRequest, "wait", _answered_before_it_is_saved),
+        ),
         (_K.DELETION_UNDONE,),
         24,
     ),
