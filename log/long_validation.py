@@ -122,7 +122,7 @@ def _check_each_record(stream: RecordStream, check: RecordCheck, count: int) -> 
     while check.index < count:
         try:
             step = min(OPENED_PER_STEP, count - check.index)
-            stream.position = check.check_all(stream.window, stream.position, step)
+            stream.position = check.check_all(stream.window, stream.position, step, OPENED_PER_STEP)
         except (IncompleteRecordError, TakesLongError) as error:
             stream.position = error.position
             check.check(*(yield from stream.read_record()))

@@ -8,7 +8,7 @@ from odradek.protocol.compression import Buffer
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.record_batch import LOG_APPEND_TIME_FLAG, NO_TIMESTAMP, BatchHeader, wrap_int64
 from odradek.protocol.record_runs import LEAST_RUN, SINGLE_RECORDS, Run, records_to_block_end
-from odradek.protocol.record_shape import check_record
+from odradek.protocol.record_shape import open_record
 
 MOST_RECORD_ERRORS: Final = 1000
 """So many are reported; the check of a batch ends with the last of them."""
@@ -46,11 +46,11 @@ class RecordCheck:
         self._code = ErrorCode.INVALID_RECORD
         self._errors: list[tuple[int, str]] = []
 
-    def check_all(self, records: Buffer, position: int, count: int) -> int:
+    def check_all(self, records: Buffer, position: int, count: int, most_headers: int) -> int:
         """Check the next `count` records, the first of which is at `position`; return where they end.
 
-        Raises InvalidRecordError; IncompleteRecordError at the end of the data, with the records before it checked;
-        RejectedRecordsError, TakesLongError.
+        Raises InvalidRecordError; RejectedRecordsError; with the records before it checked: IncompleteRecordError at
+        the end of the data, TakesLongError at the record with which they have more than `most_headers` headers.
         """
         end = self.index + count
         # Strided slices of a memoryview are slow.
@@ -64,7 +64,8 @@ class RecordCheck:
                     run_at = self.index
                     continue
                 run_at = self.index + SINGLE_RECORDS
-            timestamp_delta, offset_delta, has_key, position = check_record(records, position)
+            timestamp_delta, offset_delta, has_key, position, headers = open_record(records, position, most_headers)
+            most_headers -= headers
             self.check(timestamp_delta, offset_delta, has_key)
         return position
 

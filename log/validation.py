@@ -46,6 +46,8 @@ MOST_RECORDS_AT_ONCE = 16384
 """Lengths that are followed at once."""
 MOST_OPENED_AT_ONCE = 1024
 """Records that are taken apart, or numbered, at once."""
+MOST_HEADERS_AT_ONCE = 4096
+"""Headers of all the records that are taken apart at once."""
 MOST_BYTES_AT_ONCE = 1 << 20
 """Bytes that are decompressed at once."""
 MOST_PARTS_AT_ONCE = 256
@@ -298,7 +300,7 @@ def check_batch_records(
             if header.record_count > MOST_OPENED_AT_ONCE:
                 raise TakesLongError
         check = RecordCheck(header, config, now_ms)
-        end = check.check_all(records, 0, header.record_count)
+        end = check.check_all(records, 0, header.record_count, MOST_HEADERS_AT_ONCE)
         if end != len(records):
             raise invalid_record(f"{len(records) - end} bytes are left behind the last record")
     except InvalidRecordError as error:

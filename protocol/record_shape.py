@@ -19,7 +19,7 @@ MOST_VARINT_BYTES: Final = 10
 class TakesLongError(Exception):
     """The work takes more than about two milliseconds: it has to be done in steps.
 
-    position: of the record that has more than `MOST_HEADERS` headers, if that is why; `RecordStream` reads it in steps
+    position: of the record that has too many headers, if that is why; `RecordStream` reads it in steps
     """
 
     def __init__(self, position: int = 0) -> None:
@@ -33,6 +33,11 @@ def check_record(records: Buffer, position: int) -> tuple[int, int, bool, int]:
     Raises InvalidRecordError unless its parts fill its length exactly, IncompleteRecordError if it is longer than the
     data, TakesLongError.
     """
+    return open_record(records, position, MOST_HEADERS)[:4]
+
+
+def open_record(records: Buffer, position: int, most_headers: int) -> tuple[int, int, bool, int, int]:
+    """As `check_record`, with the number of headers, of which there may be so many."""
     try:
         length, start = read_varint(records, position)
     except IndexError:
@@ -53,7 +58,7 @@ def check_record(records: Buffer, position: int) -> tuple[int, int, bool, int]:
         if headers:
             if headers < 0 or headers > end - at:
                 raise InvalidRecordError(f"a record announces {headers} headers")
-            if headers > MOST_HEADERS:
+            if headers > most_headers or headers > MOST_HEADERS:
                 raise TakesLongError(position)
             for _ in range(headers):
                 name_bytes, at = read_varint(records, at)
@@ -65,7 +70,7 @@ def check_record(records: Buffer, position: int) -> tuple[int, int, bool, int]:
         raise InvalidRecordError("a record is incomplete") from None
     if at != end:
         raise InvalidRecordError(f"a record of {length} bytes has {at - start} bytes of content")
-    return timestamp_delta, offset_delta, key_bytes >= 0, end
+    return timestamp_delta, offset_delta, key_bytes >= 0, end, headers
 
 
 def read_varint(buffer: Buffer, position: int) -> tuple[int, int]:

@@ -80,6 +80,8 @@ def steps_of(data, cfg):
         return steps, calls, end.value
 
 
+MANY_HEADERS = memoryview(build_batch([(NOW_MS, b"k", b"", [("", None)] * 500)] * 100))
+
 RECORDS = st.lists(
     st.tuples(
         st.sampled_from([NOW_MS, NOW_MS + 1, NOW_MS + 100, NOW_MS - 5000, NOW_MS + 5000, -1]),
@@ -142,8 +144,9 @@ def test_a_large_batch_is_appended_as_it_is_read(name, codec):
         (raw_batch(build_batch([(NOW_MS, None, bytes(1 << 20), ())])[61:], 1, codec=Codec.ZSTD), {}),
         (raw_batch(build_batch([(NOW_MS, None, b"", [("", None)] * 1001)])[61:], 1), {}),
         (raw_batch(many(1025), 1025), {"message_timestamp_before_max_ms": 1000}),
+        (MANY_HEADERS, {"cleanup_policy": "compact"}),
     ],
-    ids=["opened", "renumbered", "compressed", "decompressed", "headers", "bounded"],
+    ids=["opened", "renumbered", "compressed", "decompressed", "headers", "bounded", "headers of all"],
 )
 def test_what_takes_long_is_left_for_later(data, properties):
     cfg = config(max_message_bytes=LARGE, **properties)
@@ -174,6 +177,12 @@ def test_a_step_is_small():
     assert calls == 0
     steps, _, _ = steps_of(raw_batch(many(100_000, b"k"), 100_000), config(cleanup_policy="compact"))
     assert steps > 100_000 / 256
+
+
+def test_a_step_takes_few_headers_apart():
+    steps, _, checked = steps_of(MANY_HEADERS, config(cleanup_policy="compact"))
+    assert steps > 100 * 500 / 1000
+    assert checked.header.record_count == 100
 
 
 def test_a_count_that_is_wrong_ends_the_check_with_the_bytes():

@@ -1,6 +1,7 @@
 """Pieces hold the same bytes as the whole, whatever is wrong with them, and no step is large."""
 
 import random
+import tracemalloc
 
 import pytest
 
@@ -107,6 +108,25 @@ def test_a_large_block_of_snappy_is_decompressed_on_a_thread():
     assert isinstance(call, ThreadCall)
     call()
     assert b"".join(pieces) == content
+
+
+def test_a_large_block_of_lz4_is_decompressed_on_a_thread():
+    """So that nobody who waits for one holds the 4 MiB that a block may have."""
+    from cramjam import lz4
+
+    content = bytes(5 << 20)
+    head = b"\x04\x22\x4d\x18\x60\x70\x73"
+    blocks = [bytes(lz4.compress_block(content[:size], store_size=False)) for size in (4 << 20, 1 << 20)]
+    frame = head + b"".join(len(block).to_bytes(4, "little") + block for block in blocks) + bytes(4)
+    tracemalloc.start()
+    pieces = iter_decompressed(Codec.LZ4, frame, LARGE)
+    call = next(pieces)
+    held_bytes = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    assert isinstance(call, ThreadCall)
+    assert held_bytes < 1 << 20
+    call()
+    assert b"".join(pieces_of(pieces)) == content
 
 
 MANY = 1000
