@@ -13,16 +13,19 @@ class ProducerIdManager:
     """Gives out producer ids one by one.
 
     `allocate_block(least_id)` durably reserves the next block, none of whose ids is below `least_id`, and returns it;
-    it may fail, and the next call tries again. `start` runs a coroutine in the background.
+    it may fail, and the next call tries again. `start` runs a coroutine in the background. `ready` returns when
+    `allocate_block` need not wait: those who waited for it together share one block.
     """
 
     def __init__(
         self,
         allocate_block: Callable[[int], Awaitable[range]],
         start: Callable[[Coroutine[Any, Any, None]], object] | None = None,
+        ready: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         self._allocate_block = allocate_block
         self._start = start
+        self._ready = ready
         self._is_fetching = False
         self._block = range(0)
         self._least_id = 0
@@ -34,8 +37,14 @@ class ProducerIdManager:
     async def next_id(self) -> int:
         """A producer id that nobody has had. Raises what `allocate_block` raises."""
         while (producer_id := self._next_of_block()) is None:
-            self._block = await self._allocate_block(self._least_id)
+            await self._fetch_block()
         return producer_id
+
+    async def _fetch_block(self) -> None:
+        if self._ready is not None:
+            await self._ready()
+        if self._block.stop <= max(self._block.start, self._least_id):
+            self._block = await self._allocate_block(self._least_id)
 
     def take(self) -> int:
         """`next_id` for who cannot wait. Raises KafkaError COORDINATOR_LOAD_IN_PROGRESS while a block is fetched."""
@@ -59,7 +68,7 @@ class ProducerIdManager:
 
     async def _fetch(self) -> None:
         try:
-            self._block = await self._allocate_block(self._least_id)
+            await self._fetch_block()
         except Exception:
             logger.exception("no producer ids could be reserved; the next request tries again")
         finally:

@@ -173,7 +173,11 @@ class Controller:
 
     async def _elect_leaders(self, new_epochs: bool) -> None:
         changed = []
+        # Of a topic whose removal was interrupted, nodes may be missing.
+        deleted = set(await self.store.get_children(znodes.DELETE_TOPICS))
         for topic in self.image.topics.values():
+            if topic.name in deleted:
+                continue
             partitions = tuple(self._elected(p, new_epochs) for p in topic.partitions)
             if partitions != topic.partitions:
                 changed.append(topic._replace(partitions=partitions))

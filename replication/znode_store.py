@@ -292,7 +292,7 @@ class ZnodeStore(MetadataStore):
         self._session_listeners: list[SessionListener] = []
         self._is_over = False
         self._pacing: Pacing | None = None
-        # Who waits for the end of the transaction under way; None while there is none.
+        # Who waits for the end of the transaction under way, or for those before them; None while there is none.
         self._waiting: deque[Waiter] | None = None
 
     async def ready(self) -> None:
@@ -357,8 +357,29 @@ class ZnodeStore(MetadataStore):
             return await self._carry_out_paced(operations, self._pacing)
         finally:
             waiting, self._waiting = self._waiting, None
-            # Not now: what follows from this change comes before what follows from theirs.
-            self._pacing.soon(lambda: _wake(waiting))
+            if waiting:
+                # Not now: what follows from this change comes before what follows from theirs.
+                self._pacing.soon(lambda: self._admit(waiting))
+
+    def _admit(self, waiting: deque[Waiter]) -> None:
+        """Let the first go on that waits, and the others later, before any that comes meanwhile.
+
+        Each may commit, and so wait for the disk: together they would hold up everybody else.
+        """
+        if self._waiting is None:
+            waiting.popleft().callback(None)
+        if self._waiting is not None:
+            # A further transaction has begun.
+            self._waiting.extendleft(reversed(waiting))
+        elif waiting:
+            assert self._pacing is not None
+            self._waiting = waiting
+            self._pacing.soon(self._admit_next)
+
+    def _admit_next(self) -> None:
+        waiting, self._waiting = self._waiting, None
+        assert waiting
+        self._admit(waiting)
 
     def add_session_listener(self, listener: SessionListener) -> None:
         self._session_listeners.append(listener)
@@ -433,11 +454,6 @@ class ZnodeStore(MetadataStore):
         self._table.roll_back()
         if isinstance(error, MetadataStoreError) and not isinstance(error, StoreUnavailableError):
             raise TransactionError(index, error) from error
-
-
-def _wake(waiting: Iterable[Waiter]) -> None:
-    for waiter in waiting:
-        waiter.callback(None)
 
 
 def delete_ephemerals(table: NodeTable, watches: Watches, session_id: int | None, now_ms: int) -> int:

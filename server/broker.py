@@ -260,7 +260,7 @@ class Broker:
             self.config.node_id, image, configs, services.logs, self._now_ms, services.flusher.request
         )
         services.producer_ids = ProducerIdManager(
-            lambda least_id: allocate_block(store, self.config.node_id, least_id), Deferred.fromCoroutine
+            lambda least_id: allocate_block(store, self.config.node_id, least_id), Deferred.fromCoroutine, store.ready
         )
         services.features = Features()
         await services.features.load(store)

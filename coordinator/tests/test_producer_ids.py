@@ -96,3 +96,22 @@ def test_ids_below_the_least_one_are_passed_over():
     manager.begin_at(24)
     assert run(manager.next_id()) == 24
     assert asked == [13, 24]
+
+
+def test_those_who_wait_for_the_store_together_share_a_block():
+    allocated = []
+
+    class Pause:
+        def __await__(self):
+            yield
+
+    async def allocate(least_id):
+        allocated.append(range(10 * len(allocated), 10 * len(allocated) + 10))
+        return allocated[-1]
+
+    manager = ProducerIdManager(allocate, ready=Pause)
+    waiting = [manager.next_id() for _ in range(5)]
+    for one in waiting:
+        one.send(None)
+    assert [run(one) for one in waiting] == [0, 1, 2, 3, 4]
+    assert len(allocated) == 1

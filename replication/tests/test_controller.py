@@ -376,3 +376,27 @@ def test_partitions_that_go_offline_one_after_the_other_are_all_in_the_store(mon
     stored = ClusterMetadata()
     run_now(load_image(store, stored))
     assert [stored.partition(name, 0).leader for name in ("t", "u")] == [-1, -1]
+
+
+@pytest.mark.parametrize("transactions", range(1, 6))
+def test_a_controller_starts_and_finishes_a_removal_that_stopped_after_any_transaction(monkeypatch, transactions):
+    monkeypatch.setattr("odradek.replication.topic_deletion.MAX_OPERATIONS", 3)
+    cluster = Cluster()
+    create(cluster, new("t", 5), new("kept"))
+    transaction, left = cluster.store.transaction, [transactions]
+
+    async def stop_after(operations):
+        if not left[0]:
+            raise RuntimeError("the process is gone")
+        left[0] -= 1
+        return await transaction(operations)
+
+    monkeypatch.setattr(cluster.store, "transaction", stop_after)
+    with suppress(RuntimeError):
+        run_now(cluster.controller.delete_topics(["t"]))
+    monkeypatch.undo()
+    cluster.store.end_session()
+    again = Cluster(server=cluster.server)
+    assert sorted(again.image.topics) == ["kept"]
+    assert run_now(again.store.get_children(znodes.TOPICS)) == ["kept"]
+    assert run_now(again.store.get_children(znodes.DELETE_TOPICS)) == []

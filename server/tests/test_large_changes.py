@@ -332,3 +332,28 @@ def test_pauses_bound_the_work_of_one_turn():
         clock.iterate()
         assert len(steps) - before <= 6
     assert steps == list(range(20))
+
+
+def test_changes_that_waited_for_a_large_one_are_committed_one_by_one_and_in_order(tmp_path, monkeypatch):
+    paced = Paced(tmp_path)
+    large = paced.create("large")
+    paced.turn(3, commit=False)
+    small = [paced.create(f"t{number}", 1) for number in range(8)]
+    paced.turn(commit=False)
+    commits = []
+    commit = SqliteNodeTable.commit
+
+    def counted(nodes):
+        commits.append(paced.iterations)
+        commit(nodes)
+
+    monkeypatch.setattr(SqliteNodeTable, "commit", counted)
+    late = None
+    while not all(one.called for one in small):
+        paced.turn()
+        if late is None and small[2].called:
+            late = paced.create("t7", 1)
+    assert max(commits.count(iteration) for iteration in commits) == 2, "the large one's own, and that of one other"
+    assert commits.count(commits[-1]) == 1
+    assert [one.result for one in small] == [ErrorCode.NONE] * 8
+    assert paced.finish(large, late) == [ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS]
