@@ -7,7 +7,7 @@ from collections.abc import Callable, Generator
 from typing import Any, Final, TypeVar
 
 from twisted.internet.defer import CancelledError, Deferred, fail, succeed
-from twisted.internet.task import Cooperator, TaskStopped
+from twisted.internet.task import CooperativeTask, Cooperator, TaskStopped
 from twisted.python.failure import Failure
 
 T = TypeVar("T")
@@ -40,6 +40,7 @@ class Slices:
         self._clock = clock
         self._renewal: Any = None
         self._cooperator = Cooperator(self._measure, lambda tick: clock.callLater(0, tick))
+        self._tasks: dict[CooperativeTask[Any], None] = {}
 
     def run(self, work: Work[T], at_once: int = 0) -> Deferred[T]:
         """Run `work` to its end, and return a Deferred of its return value.
@@ -80,7 +81,13 @@ class Slices:
 
     def stop(self) -> None:
         """Run no further step."""
+        # `Cooperator.stop` alone would end every second task only. A task that is resumed after it is ended, too.
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.pause()
         self._cooperator.stop()
+        for task in tasks:
+            task.resume()
         if self._renewal is not None:
             self._renewal.cancel()
             self._renewal = None
@@ -100,13 +107,18 @@ class Slices:
             task.stop()
             work.close()
 
+        def over(result: Any) -> Any:
+            self._tasks.pop(task, None)
+            return result
+
         def failed(failure: Failure) -> Failure:
             if isinstance(failure.value, TaskStopped):
                 raise CancelledError
             return failure
 
         outcome: Deferred[T] = Deferred(cancel)
-        task.whenDone().addCallbacks(lambda _: returned[0], failed).chainDeferred(outcome)
+        self._tasks[task] = None
+        task.whenDone().addBoth(over).addCallbacks(lambda _: returned[0], failed).chainDeferred(outcome)
         return outcome
 
     def _measure(self) -> Callable[[], bool]:

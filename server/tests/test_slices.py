@@ -1,7 +1,7 @@
 """Long work gives way after every slice, and all work shares the slices."""
 
 import pytest
-from twisted.internet.defer import CancelledError
+from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.task import Clock, SchedulerStopped
 
 from odradek.server.slices import Slices
@@ -133,3 +133,38 @@ def test_stop_ends_what_is_left(work):
     work.slices.stop()
     assert failures == [SchedulerStopped]
     assert not work.clock.getDelayedCalls()
+
+
+@pytest.mark.parametrize("count", [2, 3, 4])
+def test_stop_ends_all_that_is_left(work, count):
+    failures = []
+    waited_for = Deferred()
+
+    def waits():
+        yield waited_for
+
+    for name in range(count):
+        work.slices.run(work.steps(str(name), 9)).addErrback(lambda failure: failures.append(failure.type))
+    work.slices.run_later(waits()).addErrback(lambda failure: failures.append(failure.type))
+    work.iterate()
+    work.iterate()
+    work.slices.stop()
+    assert failures == [SchedulerStopped] * count
+    waited_for.callback(None)
+    assert failures == [SchedulerStopped] * (count + 1)
+    assert not work.clock.getDelayedCalls()
+
+
+def test_work_may_end_other_work_at_stop(work):
+    failures = []
+    second = []
+
+    def end_second(failure):
+        failures.append(failure.type)
+        second[0].cancel()
+
+    work.slices.run(work.steps("a", 9)).addErrback(end_second)
+    second.append(work.slices.run(work.steps("b", 9)))
+    second[0].addErrback(lambda failure: failures.append(failure.type))
+    work.slices.stop()
+    assert failures == [SchedulerStopped, CancelledError]
