@@ -95,11 +95,20 @@ class Slices:
     def run_later(self, work: Work[T], waited_for: Deferred[Any] | None = None) -> Deferred[T]:
         """As `run`, from the next reactor iteration on, or after `waited_for`."""
         returned: list[T] = []
+        raised: list[Exception] = []
 
         def steps() -> Work[None]:
-            if waited_for is not None:
-                yield waited_for
-            returned.append((yield from work))
+            try:
+                if waited_for is not None:
+                    yield waited_for
+                returned.append((yield from work))
+            except Exception as error:
+                # The task would keep it, and its traceback the task: until the garbage collector runs, which may take
+                # long, all that the work held (a large request) would stay.
+                raised.append(error)
+
+        def ended(_: Any) -> "T | Failure":
+            return Failure(raised.pop()) if raised else returned[0]  # type: ignore[no-untyped-call]
 
         task = self._cooperator.cooperate(steps())
 
@@ -118,7 +127,7 @@ class Slices:
 
         outcome: Deferred[T] = Deferred(cancel)
         self._tasks[task] = None
-        task.whenDone().addBoth(over).addCallbacks(lambda _: returned[0], failed).chainDeferred(outcome)
+        task.whenDone().addBoth(over).addCallbacks(ended, failed).chainDeferred(outcome)
         return outcome
 
     def _measure(self) -> Callable[[], bool]:

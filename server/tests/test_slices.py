@@ -1,5 +1,8 @@
 """Long work gives way after every slice, and all work shares the slices."""
 
+import gc
+import weakref
+
 import pytest
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.task import Clock, SchedulerStopped
@@ -168,3 +171,33 @@ def test_work_may_end_other_work_at_stop(work):
     second[0].addErrback(lambda failure: failures.append(failure.type))
     work.slices.stop()
     assert failures == [SchedulerStopped, CancelledError]
+
+
+class Held:
+    pass
+
+
+@pytest.mark.parametrize("has_cause", [False, True])
+def test_failed_work_is_freed_without_a_collection(work, has_cause):
+    def steps():
+        held = Held()
+        freed.append(weakref.ref(held))
+        yield from work.steps("a", 5)
+        try:
+            raise ValueError("broken")
+        except ValueError as error:
+            if has_cause:
+                raise RuntimeError("failed") from error
+            raise
+
+    freed, failures = [], []
+    gc.collect()
+    gc.disable()
+    try:
+        work.slices.run(steps()).addErrback(lambda failure: failures.append(failure.type))
+        while not failures:
+            work.iterate()
+        assert freed[0]() is None
+    finally:
+        gc.enable()
+    assert failures == [RuntimeError if has_cause else ValueError]
