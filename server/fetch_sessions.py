@@ -15,6 +15,8 @@ INITIAL_EPOCH: Final = 0
 FINAL_EPOCH: Final = -1
 EVICTION_MS: Final = 120_000
 MAX_EPOCH: Final = 2**31 - 1
+NOT_TOLD: Final = -1
+"""In place of the high watermark that the client was last told: whatever it is, it is news."""
 
 PartitionKey = tuple[str | bytes, int]
 """Topic id (from Fetch 13 on) or topic name, and partition index."""
@@ -110,14 +112,17 @@ class FetchSessionCache:
     def create(
         self, partitions: dict[PartitionKey, FetchPartition], uses_topic_ids: bool, monotonic_ms: int
     ) -> FetchSession | None:
-        """A new session, or None if there is no room and nobody who may be put out."""
+        """A new session, or None if there is no room and nobody who may be put out.
+
+        An OrderedDict is taken on as it is: a copy of many partitions takes long.
+        """
         if len(self._sessions) >= self._max_sessions and not self._evict(len(partitions), monotonic_ms):
             return None
         session_id = self._random_id()
         while session_id in self._sessions or session_id == INVALID_SESSION_ID:
             session_id = self._random_id()
         session = self._sessions[session_id] = FetchSession(session_id, uses_topic_ids, monotonic_ms)
-        session.partitions.update(partitions)
+        session.partitions = partitions if isinstance(partitions, OrderedDict) else OrderedDict(partitions)
         return session
 
     def remove(self, session_id: int) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Generator
 from typing import Any, Final, TypeVar
 
 from twisted.internet.defer import CancelledError, Deferred, fail, succeed
-from twisted.internet.task import Cooperator, TaskStopped
+from twisted.internet.task import CooperativeTask, Cooperator, TaskStopped
 from twisted.python.failure import Failure
 
 T = TypeVar("T")
@@ -40,6 +40,7 @@ class Slices:
         self._clock = clock
         self._renewal: Any = None
         self._cooperator = Cooperator(self._measure, lambda tick: clock.callLater(0, tick))
+        self._tasks: dict[CooperativeTask[Any], None] = {}
 
     def run(self, work: Work[T], at_once: int = 0) -> Deferred[T]:
         """Run `work` to its end, and return a Deferred of its return value.
@@ -80,7 +81,13 @@ class Slices:
 
     def stop(self) -> None:
         """Run no further step."""
+        # `Cooperator.stop` alone would end every second task only. A task that is resumed after it is ended, too.
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.pause()
         self._cooperator.stop()
+        for task in tasks:
+            task.resume()
         if self._renewal is not None:
             self._renewal.cancel()
             self._renewal = None
@@ -88,11 +95,20 @@ class Slices:
     def run_later(self, work: Work[T], waited_for: Deferred[Any] | None = None) -> Deferred[T]:
         """As `run`, from the next reactor iteration on, or after `waited_for`."""
         returned: list[T] = []
+        raised: list[Exception] = []
 
         def steps() -> Work[None]:
-            if waited_for is not None:
-                yield waited_for
-            returned.append((yield from work))
+            try:
+                if waited_for is not None:
+                    yield waited_for
+                returned.append((yield from work))
+            except Exception as error:
+                # The task would keep it, and its traceback the task: until the garbage collector runs, which may take
+                # long, all that the work held (a large request) would stay.
+                raised.append(error)
+
+        def ended(_: Any) -> "T | Failure":
+            return Failure(raised.pop()) if raised else returned[0]  # type: ignore[no-untyped-call]
 
         task = self._cooperator.cooperate(steps())
 
@@ -100,13 +116,18 @@ class Slices:
             task.stop()
             work.close()
 
+        def over(result: Any) -> Any:
+            self._tasks.pop(task, None)
+            return result
+
         def failed(failure: Failure) -> Failure:
             if isinstance(failure.value, TaskStopped):
                 raise CancelledError
             return failure
 
         outcome: Deferred[T] = Deferred(cancel)
-        task.whenDone().addCallbacks(lambda _: returned[0], failed).chainDeferred(outcome)
+        self._tasks[task] = None
+        task.whenDone().addBoth(over).addCallbacks(ended, failed).chainDeferred(outcome)
         return outcome
 
     def _measure(self) -> Callable[[], bool]:

@@ -6,6 +6,7 @@ for a fetch of many partitions as for one of a few. All partitions are read when
 answered; of many, in slices. Sessions: KIP-227. Topics by id from version 13 on (KIP-516). Leader epochs: KIP-320.
 """
 
+from collections import OrderedDict
 from collections.abc import Generator, Iterable
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
@@ -25,6 +26,7 @@ from odradek.server.fetch_sessions import (
     FINAL_EPOCH,
     INITIAL_EPOCH,
     INVALID_SESSION_ID,
+    NOT_TOLD,
     FetchPartition,
     FetchSession,
     PartitionKey,
@@ -157,7 +159,7 @@ class _Fetch:
         return outcome
 
     def _decoded_steps(self) -> Steps:
-        asked: Wanted = {}
+        asked: Wanted = OrderedDict()
         for topic in self.request.topics:
             for start in range(0, len(topic.partitions), MOST_AT_ONCE):
                 _name(asked, topic, topic.partitions[start : start + MOST_AT_ONCE], self.uses_ids)
@@ -194,7 +196,7 @@ class _Fetch:
             raise
         if operation is not None:
             operation.drop()
-        return self._respond(read)
+        return (yield from self._respond_steps(read))
 
     def _read_steps(self) -> Steps:
         """Read all partitions once more, and return the response."""
@@ -203,12 +205,39 @@ class _Fetch:
             read.read(self.targets[start : start + MOST_AT_ONCE])
             yield
         yield from self._refuse_steps(read)
-        return self._respond(read)
+        return (yield from self._respond_steps(read))
 
     def _refuse_steps(self, read: LimitedRead) -> Generator[None, None, None]:
         for start in range(0, len(self.refused), MOST_AT_ONCE):
             self._add_refused(read, self.refused[start : start + MOST_AT_ONCE])
             yield
+
+    def _respond_steps(self, read: LimitedRead) -> Steps:
+        """As `_respond`. A session goes on at any step; what the client was not told after all is then news again."""
+        rows, session = read.rows, self.session
+        topics: list[FetchResponseFetchableTopicResponse] = []
+        nodes: dict[int, FetchResponseNodeEndpoint] = {}
+        for start in range(0, len(rows), MOST_AT_ONCE):
+            some = rows[start : start + MOST_AT_ONCE]
+            self._add_rows(topics, some, rows[start - 1][0] if start else None)
+            if self._names_leaders(read):
+                self._name_leaders(nodes, some)
+            yield
+        told = 0
+        if session is not None or self.opens_session:
+            while told < len(rows) and (session is None or session.epoch == self.epoch):
+                self._tell(rows[told : told + MOST_AT_ONCE])
+                told += MOST_AT_ONCE
+                yield
+        if session is None:
+            session_id = self._create_session() if self.opens_session else INVALID_SESSION_ID
+        elif session.epoch == self.epoch:
+            session_id = session.id
+        else:
+            for asked, _ in rows[:told]:
+                asked.high_watermark = NOT_TOLD
+            return self._superseded(session)
+        return FetchResponse(session_id=session_id, responses=topics, node_endpoints=list(nodes.values()))
 
     # -- waiting ---------------------------------------------------------------------------------------------------
 
@@ -337,38 +366,58 @@ class _Fetch:
         return self._response(self._open_session(read.rows) if self.opens_session else INVALID_SESSION_ID, read)
 
     def _open_session(self, rows: list[Row]) -> int:
-        for asked, row in rows:
-            asked.tell(row.high_watermark, row.log_start_offset, bool(row.error_code))
+        self._tell(rows)
+        return self._create_session()
+
+    def _create_session(self) -> int:
         session = self.services.fetch_sessions.create(self.wanted, self.uses_ids, self.services.monotonic_ms())
         return INVALID_SESSION_ID if session is None else session.id
 
     def _respond_in_session(self, session: FetchSession, read: LimitedRead) -> FetchResponse:
-        """Only what is news. Partitions that gave records go to the end of the order, so that each gets its turn."""
+        """Only what is news."""
         if session.epoch != self.epoch:
-            # The same client went on with the session while this request waited: it does not know what it is told.
-            return FetchResponse(error_code=ErrorCode.INVALID_FETCH_SESSION_EPOCH, session_id=session.id)
-        for asked, row in read.rows:
-            asked.tell(row.high_watermark, row.log_start_offset, bool(row.error_code))
-            if row.records is not NO_RECORDS:
-                session.partitions.move_to_end((asked.topic_id if self.uses_ids else asked.topic, asked.index))
+            return self._superseded(session)
+        self._tell(read.rows)
         return self._response(session.id, read)
 
+    @staticmethod
+    def _superseded(session: FetchSession) -> FetchResponse:
+        """The same client went on with the session while this request waited: it does not know what it is told."""
+        return FetchResponse(error_code=ErrorCode.INVALID_FETCH_SESSION_EPOCH, session_id=session.id)
+
+    def _tell(self, rows: list[Row]) -> None:
+        """Note what the client is told. Partitions that gave records go to the end of the order: each gets its turn."""
+        session = self.session
+        for asked, row in rows:
+            asked.tell(row.high_watermark, row.log_start_offset, bool(row.error_code))
+            if session is not None and row.records is not NO_RECORDS:
+                session.partitions.move_to_end((asked.topic_id if self.uses_ids else asked.topic, asked.index))
+
     def _response(self, session_id: int, read: LimitedRead) -> FetchResponse:
-        topics: list[FetchResponseFetchableTopicResponse] = []
-        last: FetchPartition | None = None
-        for asked, row in read.rows:
+        response = FetchResponse(session_id=session_id, responses=[])
+        self._add_rows(response.responses, read.rows, None)
+        if self._names_leaders(read):
+            nodes: dict[int, FetchResponseNodeEndpoint] = {}
+            self._name_leaders(nodes, read.rows)
+            response.node_endpoints = list(nodes.values())
+        return response
+
+    @staticmethod
+    def _add_rows(
+        topics: list[FetchResponseFetchableTopicResponse], rows: list[Row], last: FetchPartition | None
+    ) -> None:
+        """Add rows to those of their topics; `last` is the partition of the row before them."""
+        for asked, row in rows:
             if last is None or asked.topic_id != last.topic_id or asked.topic != last.topic:
                 topics.append(FetchResponseFetchableTopicResponse(topic=asked.topic, topic_id=asked.topic_id))
                 last = asked
             topics[-1].partitions.append(row)
-        response = FetchResponse(session_id=session_id, responses=topics)
-        if read.has_failed and self.version >= LEADER_NAMED_SINCE:
-            self._name_leaders(response, read.rows)
-        return response
 
-    def _name_leaders(self, response: FetchResponse, rows: list[Row]) -> None:
+    def _names_leaders(self, read: LimitedRead) -> bool:
+        return read.has_failed and self.version >= LEADER_NAMED_SINCE
+
+    def _name_leaders(self, nodes: dict[int, FetchResponseNodeEndpoint], rows: list[Row]) -> None:
         """Tell who leads the partitions that are not led here any more (KIP-951)."""
-        nodes: dict[int, FetchResponseNodeEndpoint] = {}
         for asked, row in rows:
             if row.error_code not in (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH):
                 continue
@@ -382,7 +431,6 @@ class _Fetch:
                 nodes[leader.broker_id] = FetchResponseNodeEndpoint(
                     node_id=leader.broker_id, host=leader.host, port=leader.port, rack=leader.rack
                 )
-        response.node_endpoints = list(nodes.values())
 
 
 def _count_partitions(request: FetchRequest) -> int:

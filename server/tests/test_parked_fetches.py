@@ -14,6 +14,7 @@ from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages.fetch import FetchRequest, FetchRequestFetchPartition, FetchRequestFetchTopic
 from odradek.replication.cluster_metadata import PartitionMetadata
 from odradek.replication.partition import READ_COMMITTED, Partition
+from odradek.server.fetch_sessions import FetchPartition
 from odradek.server.handlers import fetch as handler
 from odradek.server.handlers.fetch import fetch
 from odradek.server.purgatory import CompletionQueue
@@ -407,6 +408,66 @@ def test_a_session_is_continued_by_one_of_two_connections(slow, iterations, forg
         slow.iterate()
     assert (answers[0].error_code, rows(answers[0])) == (E.INVALID_FETCH_SESSION_EPOCH, [])
     assert others[0].error_code == E.NONE
+
+
+@pytest.mark.parametrize("iterations", range(12))
+def test_what_a_superseded_response_would_have_told_is_told_later(slow, iterations):
+    """Of partitions without records the client is told the high watermark."""
+    slow.create("t", MANY)
+    _, answers = of_all(slow, MANY, session_epoch=0, max_wait_ms=0)
+    while not answers:
+        slow.iterate()
+    session = {"session_id": answers[0].session_id, "max_wait_ms": 0}
+    for index in range(MANY):
+        slow.append("t", index)
+    at_end = [("t", index, 1) for index in range(MANY)]
+    first, answers = slow.start_fetch(*at_end, **session, session_epoch=1), []
+    first.addBoth(answers.append)
+    (held,) = slow.services.fetch_sessions._sessions.values()
+    while held.epoch == 1:
+        slow.iterate()
+    for _ in range(iterations):
+        slow.iterate()
+    for epoch in (2, 3):
+        following, others = slow.start_fetch(**session, session_epoch=epoch), []
+        following.addBoth(others.append)
+        while not others:
+            slow.iterate()
+        answers += others
+    assert answers[0].error_code == E.NONE or rows(answers[0]) == []
+    assert {row.partition_index for answer in answers for row in rows(answer) if row.high_watermark == 1} == set(
+        range(MANY)
+    )
+
+
+@pytest.mark.parametrize("epoch", [0, 1, -1])
+def test_a_response_of_many_partitions_is_made_in_steps(world, monkeypatch, epoch):
+    world.create("t", MANY)
+    _, answers = of_all(world, MANY, session_epoch=0, max_wait_ms=0)
+    session_id = answers[0].session_id if epoch == 1 else 0
+    for index in range(MANY):
+        world.append("t", index)
+    told_in_step, longest = [], []
+    tell = FetchPartition.tell
+    monkeypatch.setattr(FetchPartition, "tell", lambda *told: (told_in_step.append(told), tell(*told))[1])
+    run = world.services.slices.run
+
+    def measured(work):
+        while True:
+            try:
+                yield next(work)
+            except StopIteration as end:
+                return end.value
+            finally:
+                longest.append(len(told_in_step))
+                told_in_step.clear()
+
+    monkeypatch.setattr(world.services.slices, "run", lambda work: run(measured(work)))
+    _, answers = of_all(world, MANY, session_id=session_id, session_epoch=epoch)
+    assert sum(size > 0 for size in sizes(answers[0])) == MANY
+    assert answers[0].session_id == session_id or epoch == 0
+    assert max(longest) == (0 if epoch == -1 else MOST_AT_ONCE)
+    assert len(longest) >= 2 * MANY // MOST_AT_ONCE
 
 
 def test_a_new_request_of_a_session_does_not_change_what_an_older_one_asks(world):

@@ -1,7 +1,10 @@
 """Long work gives way after every slice, and all work shares the slices."""
 
+import gc
+import weakref
+
 import pytest
-from twisted.internet.defer import CancelledError
+from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.task import Clock, SchedulerStopped
 
 from odradek.server.slices import Slices
@@ -133,3 +136,68 @@ def test_stop_ends_what_is_left(work):
     work.slices.stop()
     assert failures == [SchedulerStopped]
     assert not work.clock.getDelayedCalls()
+
+
+@pytest.mark.parametrize("count", [2, 3, 4])
+def test_stop_ends_all_that_is_left(work, count):
+    failures = []
+    waited_for = Deferred()
+
+    def waits():
+        yield waited_for
+
+    for name in range(count):
+        work.slices.run(work.steps(str(name), 9)).addErrback(lambda failure: failures.append(failure.type))
+    work.slices.run_later(waits()).addErrback(lambda failure: failures.append(failure.type))
+    work.iterate()
+    work.iterate()
+    work.slices.stop()
+    assert failures == [SchedulerStopped] * count
+    waited_for.callback(None)
+    assert failures == [SchedulerStopped] * (count + 1)
+    assert not work.clock.getDelayedCalls()
+
+
+def test_work_may_end_other_work_at_stop(work):
+    failures = []
+    second = []
+
+    def end_second(failure):
+        failures.append(failure.type)
+        second[0].cancel()
+
+    work.slices.run(work.steps("a", 9)).addErrback(end_second)
+    second.append(work.slices.run(work.steps("b", 9)))
+    second[0].addErrback(lambda failure: failures.append(failure.type))
+    work.slices.stop()
+    assert failures == [SchedulerStopped, CancelledError]
+
+
+class Held:
+    pass
+
+
+@pytest.mark.parametrize("has_cause", [False, True])
+def test_failed_work_is_freed_without_a_collection(work, has_cause):
+    def steps():
+        held = Held()
+        freed.append(weakref.ref(held))
+        yield from work.steps("a", 5)
+        try:
+            raise ValueError("broken")
+        except ValueError as error:
+            if has_cause:
+                raise RuntimeError("failed") from error
+            raise
+
+    freed, failures = [], []
+    gc.collect()
+    gc.disable()
+    try:
+        work.slices.run(steps()).addErrback(lambda failure: failures.append(failure.type))
+        while not failures:
+            work.iterate()
+        assert freed[0]() is None
+    finally:
+        gc.enable()
+    assert failures == [RuntimeError if has_cause else ValueError]
