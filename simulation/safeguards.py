@@ -241,7 +241,7 @@ SAFEGUARDS: Final = (
         "Recovery drops the segments behind a bad byte.",
         ((_Loader, "_recover_from", _cut_nothing_behind),),
         (_K.HOLE, _K.UNREADABLE, _K.LOST_WRITE),
-        9,
+        36,
     ),
     Safeguard(
         "producer-state",
@@ -284,7 +284,7 @@ SAFEGUARDS: Final = (
         "A coordinator that starts finishes what was decided before.",
         ((transaction_markers, "resume", _replaced_by(_nothing)),),
         (_K.HANGING_TRANSACTION, _K.TORN_TRANSACTION, "gave up on"),
-        13,
+        20,
     ),
     Safeguard(
         "flush-before-acks",
@@ -298,7 +298,7 @@ SAFEGUARDS: Final = (
         "A sync that failed takes the directory offline.",
         ((FlushTask, "run", _failed_syncs_count),),
         (_K.LOST_WRITE, _K.LOST_TRANSACTION, _K.OFFSET_BACK, _K.TWO_VALUES),
-        453,
+        1827,
     ),
     Safeguard(
         "write-errors",
@@ -312,7 +312,7 @@ SAFEGUARDS: Final = (
         "A reader of committed records gets nothing of an open transaction.",
         ((LogState, "last_stable_offset", _replaced_by(property(lambda self: self.high_watermark))),),
         (_K.DIRTY_READ, _K.ABORTED_READ),
-        1,
+        2,
     ),
     Safeguard(
         "aborted-list",
@@ -350,7 +350,7 @@ SAFEGUARDS: Final = (
         "Producer ids begin above those that the logs have.",
         ((Broker, "_settle_producer_ids", _replaced_by(_settles_nothing)),),
         (_K.LOST_WRITE, _K.TWO_VALUES, _K.ABORTED_READ),
-        75,
+        542,
     ),
     Safeguard(
         "suspended-retention",
@@ -381,7 +381,7 @@ SAFEGUARDS: Final = (
             (_PendingRequest, "wait", _answered_before_it_is_saved),
         ),
         (_K.DELETION_UNDONE,),
-        24,
+        117,
     ),
     Safeguard(
         "topic-ids",
