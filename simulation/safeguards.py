@@ -388,7 +388,7 @@ SAFEGUARDS: Final = (
         "Offsets of an earlier topic of the same name are not returned.",
         ((offset_commands, "_is_other_topic", _replaced_by(lambda *arguments: False)),),
         (_K.OFFSET_INVENTED,),
-        24,
+        5,
     ),
     Safeguard(
         "monotonic-clock",

@@ -145,7 +145,7 @@ def test_a_failed_append_leaves_zeros_or_nothing_behind_the_batches() -> None:
     log = open_log(fs, PREALLOCATED)
     append(log, [b"first"])
     fs.fail("write", error=28)
-    with pytest.raises(Exception, match="no room"):
+    with pytest.raises(Exception, match="No space left"):
         append(log, [b"second"])
     assert ends_in_zeros(log.active_segment.file, log.active_segment.size_bytes)
     append(log, [b"third"])

@@ -155,7 +155,7 @@ def test_a_segment_whose_retention_fails_does_not_hold_up_the_next() -> None:
 
     log = opened(fs, ["/data/a"], {"retention.ms": str(DAY)}, now_ms=NOW_MS).get("topic", 0)
     assert log is not None
-    verifier = AgeVerifier(threads, retry)
+    verifier = AgeVerifier(threads, retry, lambda: 0.0, lambda seconds: None)
     for segment in log.segments[:2]:
         verifier.add(log, segment, NOW_MS)
     threads.run()

@@ -39,7 +39,7 @@ class IdempotentProducer:
 
     def __init__(self, port):
         with Wire(port) as wire:
-            answer = wire.ask(InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1000))
+            answer = wire.ask(InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1000), 5)
         assert (answer.error_code, answer.producer_epoch) == (0, 0)
         self.id = answer.producer_id
         self.port = port
