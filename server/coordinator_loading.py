@@ -9,9 +9,8 @@ repaired. In either case it answers NOT_COORDINATOR, as in Apache Kafka, and the
 """
 
 from collections.abc import Callable, Generator, Iterator
-from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
-
-from twisted.internet.defer import Deferred
+from functools import partial
+from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
 
 from odradek.log.background import RunInThread
 from odradek.log.filesystem import FileRegion
@@ -28,6 +27,7 @@ from odradek.protocol.records import (
     recompress,
 )
 from odradek.server.slices import Slices
+from odradek.server.waits import call_in_thread
 
 if TYPE_CHECKING:
     from odradek.replication.partition import Partition
@@ -92,7 +92,7 @@ class ShardLoad(Generic[R]):
             if region is None:
                 break
             try:
-                chunk = await self._in_thread(region.read)
+                chunk = await call_in_thread(self._run_in_thread, region.read)
             except OSError as error:
                 raise self._partition.read_failed(error) from error
             start_offset = self.offset
@@ -111,7 +111,7 @@ class ShardLoad(Generic[R]):
     async def _replay_chunk(self, chunk: bytes, log_end_offset: int) -> None:
         batches = iter_batches(chunk)
         while (large := await self._slices.run(self._replay(batches, log_end_offset))) is not None:
-            plain = await self._in_thread(lambda batch=large: recompress(batch, Codec.NONE))  # type: ignore[misc]
+            plain = await call_in_thread(self._run_in_thread, partial(recompress, large, Codec.NONE))
             await self._slices.run(self._replay(iter((memoryview(plain),)), log_end_offset))
 
     def _replay(self, batches: Iterator[memoryview], log_end_offset: int) -> Generator[None, None, memoryview | None]:
@@ -150,19 +150,6 @@ class ShardLoad(Generic[R]):
     def _check_wanted(self) -> None:
         if not self._is_wanted():
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{self._partition!r} is not coordinated here any more")
-
-    def _in_thread(self, work: Callable[[], T]) -> Deferred[T]:
-        returned: list[T] = []
-        outcome: Deferred[Any] = Deferred()
-
-        def done(error: Exception | None) -> None:
-            if error is None:
-                outcome.callback(returned[0])
-            else:
-                outcome.errback(error)
-
-        self._run_in_thread(lambda: returned.append(work()), done)
-        return outcome
 
 
 def _decompress_if_small(batch: memoryview, header: BatchHeader) -> memoryview | None:

@@ -11,6 +11,7 @@ from twisted.python.failure import Failure
 from odradek.log.background import RunInThread
 from odradek.replication.metadata_store import Waiter
 from odradek.server.slices import SLICE_S, Slices
+from odradek.server.waits import call_in_thread
 
 logger = logging.getLogger(__name__)
 
@@ -45,16 +46,7 @@ class ReactorPacing:
 
     def in_thread(self, work: Callable[[], None], /) -> Awaitable[None]:
         """Do in another thread what blocks. Raises what it raises."""
-        outcome: Deferred[None] = Deferred()
-
-        def done(error: Exception | None) -> None:
-            if error is None:
-                outcome.callback(None)
-            else:
-                outcome.errback(error)
-
-        self._run_in_thread(work, done)
-        return outcome
+        return call_in_thread(self._run_in_thread, work)
 
     def waiter(self) -> Waiter:
         """Make something to wait for."""

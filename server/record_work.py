@@ -5,7 +5,7 @@ The work runs in `Slices`; what it asks to be called on a thread is. Work of mor
 batch (`MAX_DECOMPRESSED_BYTES`), without one about a megabyte. Short work never waits for a place.
 """
 
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from typing import Any, Final, TypeVar
 
 from twisted.internet.defer import Deferred
@@ -13,7 +13,7 @@ from twisted.internet.defer import Deferred
 from odradek.log.background import RunInThread
 from odradek.protocol.streaming import Step
 from odradek.server.slices import Slices
-from odradek.server.waits import Wait
+from odradek.server.waits import Wait, call_in_thread
 
 T = TypeVar("T")
 
@@ -60,7 +60,7 @@ class RecordWork:
                 steps += 1
                 if not place.is_taken and (steps > FREE_STEPS or call is not None):
                     yield self._take(place)
-                yield None if call is None else self._call(call)
+                yield None if call is None else call_in_thread(self._run_in_thread, call)
         except StopIteration as end:
             return end.value  # type: ignore[no-any-return]
         finally:
@@ -86,11 +86,6 @@ class RecordWork:
         del self.waiting[following]
         following.is_taken = True
         following.turn.callback(None)
-
-    def _call(self, call: Callable[[], None]) -> Deferred[None]:
-        called: Deferred[None] = Deferred()
-        self._run_in_thread(call, lambda error: called.callback(None) if error is None else called.errback(error))
-        return called
 
 
 class _Place:

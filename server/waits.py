@@ -8,6 +8,7 @@ from twisted.internet.defer import CancelledError, Deferred, FirstError, gatherR
 from twisted.internet.task import SchedulerStopped
 from twisted.python.failure import Failure
 
+from odradek.log.background import RunInThread
 from odradek.protocol.errors import KafkaError
 
 logger = logging.getLogger(__name__)
@@ -47,6 +48,21 @@ def describe_wait(deferred: Deferred[Any]) -> str:
     while isinstance(inner := getattr(deferred, "result", None), Deferred):
         deferred = inner
     return deferred.describe() if isinstance(deferred, Wait) else UNNAMED
+
+
+def call_in_thread(run_in_thread: RunInThread, work: Callable[[], T]) -> Deferred[T]:
+    """Call `work` in a thread, and return a Deferred of what it returns or raises."""
+    returned: list[T] = []
+    outcome: Deferred[T] = Deferred()
+
+    def done(error: Exception | None) -> None:
+        if error is None:
+            outcome.callback(returned[0])
+        else:
+            outcome.errback(error)
+
+    run_in_thread(lambda: returned.append(work()), done)
+    return outcome
 
 
 def carry_through(work: Coroutine[Any, Any, T]) -> Deferred[T]:
