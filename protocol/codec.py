@@ -13,6 +13,7 @@ Large messages are decoded and encoded in steps, by generators compiled from the
 
 import struct
 from collections.abc import Callable, Generator
+from functools import cache
 from typing import Any, Final, NamedTuple, TypeVar
 
 from odradek.protocol.schema import ArrayType, Field, Message, Struct, StructType
@@ -532,61 +533,50 @@ def _compile_encoder(
 
 # What callers use ----------------------------------------------------------------------------------------------------
 
-_decoders: Final[dict[tuple[type[Message], int], Decoder]] = {}
-_step_decoders: Final[dict[tuple[type[Message], int], StepDecoder]] = {}
-_encoders: Final[dict[tuple[type[Message], int], Encoder]] = {}
-_small_encoders: Final[dict[tuple[type[Message], int], Encoder]] = {}
-_step_encoders: Final[dict[tuple[type[Message], int], StepEncoder]] = {}
 
-
+@cache
 def decoder(cls: type[Message], version: int) -> Decoder:
     """The decoder `(buffer, position, end) -> (message, position after it)`, compiled on first use.
 
     It may raise `struct.error`, `IndexError` or `ValueError` besides `DecodeError`; `decode` turns all of them into
     the latter. Hot paths that call it directly catch `MALFORMED`.
     """
-    found = _decoders.get((cls, version))
-    if found is None:
-        found = _decoders[cls, version] = _compile_decoder(cls, version, in_steps=False)
-    return found
+    compiled: Decoder = _compile_decoder(cls, version, in_steps=False)
+    return compiled
 
 
+@cache
 def step_decoder(cls: type[Message], version: int) -> StepDecoder:
     """As `decoder`, but a generator of steps that returns the result.
 
     Its fourth parameter is the most array elements that the message may have, usually `MAX_ELEMENTS`.
     """
-    found = _step_decoders.get((cls, version))
-    if found is None:
-        found = _step_decoders[cls, version] = _compile_decoder(cls, version, in_steps=True)
-    return found
+    compiled: StepDecoder = _compile_decoder(cls, version, in_steps=True)
+    return compiled
 
 
+@cache
 def encoder(cls: type[Message], version: int) -> Encoder:
     """The encoder `(message, out, splices)`: appends to `out`, and to `splices` the regions it left out."""
-    found = _encoders.get((cls, version))
-    if found is None:
-        found = _encoders[cls, version] = _compile_encoder(cls, version)
-    return found
+    compiled: Encoder = _compile_encoder(cls, version)
+    return compiled
 
 
+@cache
 def small_encoder(cls: type[Message], version: int) -> Encoder:
     """As `encoder`, for messages that may be large: it raises `LargeMessageError` before it has spent a ms on one.
 
     What it has written by then is of no use.
     """
-    found = _small_encoders.get((cls, version))
-    if found is None:
-        found = _small_encoders[cls, version] = _compile_encoder(cls, version, only_small=True)
-    return found
+    compiled: Encoder = _compile_encoder(cls, version, only_small=True)
+    return compiled
 
 
+@cache
 def step_encoder(cls: type[Message], version: int) -> StepEncoder:
     """As `encoder`, but a generator of steps."""
-    found = _step_encoders.get((cls, version))
-    if found is None:
-        found = _step_encoders[cls, version] = _compile_encoder(cls, version, in_steps=True)
-    return found
+    compiled: StepEncoder = _compile_encoder(cls, version, in_steps=True)
+    return compiled
 
 
 MALFORMED: Final = (struct.error, IndexError, ValueError)
