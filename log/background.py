@@ -114,35 +114,36 @@ class Schedule:
         self._added = 0
 
     def add(self, step: Callable[[int], bool], interval_ms: int, first_delay_ms: int) -> Job:
-        job = Job(step, interval_ms, self._monotonic_ms() + first_delay_ms)
+        job = Job(step, interval_ms, self.monotonic_ms() + first_delay_ms)
         self.jobs.append(job)
         return job
 
     def once(self, delay_ms: int, action: Callable[[], None]) -> None:
         self._added += 1
-        heapq.heappush(self._once, (self._monotonic_ms() + delay_ms, self._added, action))
+        heapq.heappush(self._once, (self.monotonic_ms() + delay_ms, self._added, action))
 
     def run_due(self, now_ms: int) -> int:
         """Do what is due, what has waited longest first, for STEP_S and a step; in how many ms to come again.
 
         What throws is logged; a job is left for its next time then.
         """
-        monotonic_ms = self._monotonic_ms()
+        monotonic_ms = self.monotonic_ms()
         end_s = self._monotonic() + STEP_S
         for job in sorted((job for job in self.jobs if job.due_ms <= monotonic_ms), key=lambda job: job.due_ms):
             if not self._run_once_until(job.due_ms, end_s) or self._monotonic() > end_s:
                 return 0
             job.due_ms = monotonic_ms + max(job.interval_ms, _LEAST_INTERVAL_MS)
             if _done(job.step, now_ms):
-                job.due_ms = self._monotonic_ms()
+                job.due_ms = self.monotonic_ms()
         if not self._run_once_until(monotonic_ms, end_s):
             return 0
         dues = [job.due_ms for job in self.jobs]
         if self._once:
             dues.append(self._once[0][0])
-        return max(0, min(dues, default=monotonic_ms) - self._monotonic_ms())
+        return max(0, min(dues, default=monotonic_ms) - self.monotonic_ms())
 
-    def _monotonic_ms(self) -> int:
+    def monotonic_ms(self) -> int:
+        """The monotonic clock, ms."""
         return round(self._monotonic() * 1000)
 
     def _run_once_until(self, due_ms: int, end_s: float) -> bool:

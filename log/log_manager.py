@@ -311,7 +311,7 @@ class LogManager(LogUpkeep):
                     *key,
                     config,
                     now_ms=now_ms,
-                    monotonic_ms=self._monotonic_ms(),
+                    monotonic_ms=self.schedule.monotonic_ms(),
                     is_clean=directory.was_clean,
                     log_start_offset=offsets[LOG_START_OFFSETS_FILE].get(key, 0),
                     recovery_point=offsets[RECOVERY_POINTS_FILE].get(key, 0),
@@ -325,7 +325,7 @@ class LogManager(LogUpkeep):
                     log.directory_unsynced()
                 if config.flush_before_acks and not directory.was_clean:
                     # What was found may be in memory only, and is about to be read.
-                    log.flush(self._monotonic_ms())
+                    log.flush(self.schedule.monotonic_ms())
             except (LogDirFailure, DamagedLogError, MalformedFileError, ExhaustedError) as error:
                 failure = error
             except OSError as error:
@@ -477,7 +477,7 @@ class LogManager(LogUpkeep):
                 *key,
                 self._config_of(key[0]),
                 now_ms=now_ms,
-                monotonic_ms=self._monotonic_ms(),
+                monotonic_ms=self.schedule.monotonic_ms(),
                 is_clean=True,
                 producer_expiration_ms=self.settings.producer_id_expiration_ms,
                 choose_jitter_ms=self._choose_jitter_ms,
@@ -605,12 +605,12 @@ class LogManager(LogUpkeep):
         if directory.path in self._untidy:
             return
         self._untidy.add(directory.path)
-        since_ms = self._monotonic_ms() - self._tidied_ms.get(directory.path, -_TIDY_INTERVAL_MS)
+        since_ms = self.schedule.monotonic_ms() - self._tidied_ms.get(directory.path, -_TIDY_INTERVAL_MS)
         delay_ms = max(0, _TIDY_INTERVAL_MS - since_ms)
 
         def sync() -> None:
             self._untidy.discard(directory.path)
-            self._tidied_ms[directory.path] = self._monotonic_ms()
+            self._tidied_ms[directory.path] = self.schedule.monotonic_ms()
             self._run(directory.path, lambda: self.fs.sync_directory(directory.path))
 
         self.schedule.once(delay_ms, sync)

@@ -143,9 +143,6 @@ class LogUpkeep:
         self._has_noted_exhaustion = False
         self._removals = Removals(run_in_thread, self._removal_failed)
 
-    def _monotonic_ms(self) -> int:
-        return round(self._monotonic() * 1000)
-
     def all_logs(self) -> list[PartitionLog]:
         return list(self._logs.values())
 
@@ -278,7 +275,7 @@ class LogUpkeep:
             add(self._checkpoint_step(file_name), interval_ms, first_ms)
         add(self._look_for_room, _ROOM_CHECK_MS, _ROOM_CHECK_MS)
         expiry_ms = settings.producer_id_expiration_check_interval_ms
-        add(ProducerExpiry(self.all_logs, self._monotonic_ms), expiry_ms, expiry_ms)
+        add(ProducerExpiry(self.all_logs, self.schedule.monotonic_ms), expiry_ms, expiry_ms)
         if settings.log_cleaner_enable:
             backoff_ms = self.cleaner.backoff_ms
             self._cleaning = add(self.cleaner.step, backoff_ms, backoff_ms)
@@ -381,7 +378,7 @@ class LogUpkeep:
                     log.abandon_flush(task)
                 self._background_failed(log.log_directory, error)
             else:
-                log.finish_flush(task, self._monotonic_ms())
+                log.finish_flush(task, self.schedule.monotonic_ms())
                 if task.sealed_segments:
                     self._checkpoint_recovery_point_soon(log.log_directory)
             waiting = self._flushing.pop(log)
@@ -409,7 +406,7 @@ class LogUpkeep:
     def _flush_if_due(self, log: PartitionLog, now_ms: int) -> None:
         if log in self._flushing or log.failure is not None:
             return
-        target = log.flush_due_offset(self._monotonic_ms())
+        target = log.flush_due_offset(self.schedule.monotonic_ms())
         if target is not None:
             self._flush(log, target, [])
 
