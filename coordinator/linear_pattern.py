@@ -13,9 +13,9 @@ from typing import Any, Final
 from odradek.coordinator.steps import Steps
 
 MAX_STEPS: Final = 1_500
-"""How long a pattern may be once its repetitions are written out."""
+"""Longest pattern once its repetitions are written out."""
 MAX_PATTERN_CHARACTERS: Final = 4_096
-"""How long it may be as text: to parse so much takes a few milliseconds."""
+"""Longest text of a pattern: parsing it takes a few milliseconds."""
 
 _WORD: Final = frozenset(string.ascii_letters + string.digits + "_")
 _CATEGORIES: Final = {
@@ -118,7 +118,7 @@ class LinearPattern:
     # -- matching --------------------------------------------------------------------------------------------------
 
     def match(self, text: str) -> Steps[bool]:
-        """Whether the whole text matches. A pattern and a text at their longest take seconds in all."""
+        """Return whether the whole text matches. A pattern and a text at their longest take seconds in all."""
         steps = self._steps
         current = self._reach([0], text, 0)
         reached = len(current)

@@ -15,7 +15,7 @@ from odradek.coordinator.shard_state import EXPIRY_KEY, ShardState
 logger = logging.getLogger(__name__)
 
 OFFSETS_PER_STEP: Final = 1_000
-"""How many a step looks at, each group counting as one too, and how many tombstones it writes."""
+"""Most offsets that a step looks at, each group counting as one too, and most tombstones that it writes."""
 
 
 def schedule_expiry(state: ShardState) -> None:

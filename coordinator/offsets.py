@@ -170,7 +170,7 @@ class OffsetStore:
         return changes[0].visible if changes else self.visible.get(group_id, topic, partition)
 
     def copy_of_group(self, group_id: str) -> "OffsetStore":
-        """What clients get of one group now, whatever changes later. A transaction's offsets are seen together."""
+        """Copy the offsets of one group that clients get now. A transaction's offsets are seen together."""
         copied = OffsetStore()
         visible = self.visible.of_group(group_id)
         copied.visible.groups[group_id] = {topic: partitions.copy() for topic, partitions in visible.items()}

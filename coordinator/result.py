@@ -61,14 +61,14 @@ class Completion:
         raise NotImplementedError
 
     def failed(self, effects: "Effects", error: ErrorCode, now_ms: int) -> None:
-        """The records were not written; `error` is already the one that clients are told."""
+        """The records were not written; `error` is already the one for the response."""
         raise NotImplementedError
 
     def timed_out(self, effects: "Effects", error: ErrorCode, now_ms: int) -> None:
-        """The records are in the log, but not replicated in time: answer who waits for that, and undo nothing.
+        """The records are in the log, but not replicated in time: send the waiting response, and undo nothing.
 
-        `error` is the one that clients are told. In a group shard neither `written` nor `failed` is called afterwards;
-        in a transaction shard one of them is, for what was decided, and answers nobody.
+        `error` is the one for the response. In a group shard neither `written` nor `failed` is called afterwards;
+        in a transaction shard one of them is, for what was decided, and sends no response.
         """
 
 

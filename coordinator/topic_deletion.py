@@ -16,7 +16,7 @@ logger = logging.getLogger(__name__)
 
 RETRY_PAUSE_MS: Final = 1_000
 OFFSETS_PER_STEP: Final = 1_000
-"""How many a step looks at, each group counting as one too, before it begins no other group."""
+"""Offsets that a step looks at, each group counting as one too, before it begins no other group."""
 
 DeletedTopics = list[tuple[str, bytes]]
 """Name and id of each."""

@@ -216,8 +216,8 @@ class _Decision(Completion):
 
     def timed_out(self, effects: Effects, error: ErrorCode, now_ms: int) -> None:
         self.answer(effects, error, NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
-        self.answer = _answer_nobody
+        self.answer = _send_no_response
 
 
-def _answer_nobody(effects: Effects, error: ErrorCode, producer_id: int, producer_epoch: int) -> None:
+def _send_no_response(effects: Effects, error: ErrorCode, producer_id: int, producer_epoch: int) -> None:
     pass

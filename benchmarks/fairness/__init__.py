@@ -1,4 +1,4 @@
-"""How long other clients wait while one client puts a heavy or odd load on the broker, beside Apache Kafka.
+"""Delays of other clients while one client puts a heavy or odd load on the broker, beside Apache Kafka.
 
     python -m benchmarks.fairness [--only NAME] [--rounds N] [--broker odradek|kafka|both] [--baseline DIRECTORY]
 
