@@ -63,7 +63,7 @@ async def read_all(
                 state.lookups += await _patiently(world, deadline_s, _look_up, connection, partition, log) or ()
     for group in groups:
         committed = _committed_by(history, group)
-        offsets = await _patiently(world, deadline_s, _read_offsets, connection, group, committed)
+        offsets = await _patiently(world, deadline_s, _read_offsets, connection, group, committed, history)
         if offsets is None:
             world.fail(f"the offsets of {group} cannot be read at the end")
             continue
@@ -144,18 +144,28 @@ async def _look_up(
 
 
 async def _read_offsets(
-    connection: ClientConnection, group: str, topics: dict[str, list[int]], *, is_last_try: bool
+    connection: ClientConnection,
+    group: str,
+    topics: dict[str, list[int]],
+    history: History,
+    *,
+    is_last_try: bool,
 ) -> dict[Partition, int]:
     """The offsets of a group, for all topics, once no transaction holds any for these partitions.
 
-    An answer for all topics leaves out partitions that have an offset in an open transaction alone.
+    An answer for all topics leaves out partitions that have an offset in an open transaction alone. It has those of
+    a deleted topic until their deletion is written, which may be later than the answer to DeleteTopics.
     """
+    lives = history.topics.lives
+    deleted = {life.topic for life in lives} - {life.topic for life in history.topics.living()}
     named = [OffsetFetchRequestTopics(name=name, partition_indexes=indexes) for name, indexes in topics.items()]
     for topic in (await _fetch_offsets(connection, group, named)).topics:
         if not is_last_try and any(row.error_code == ErrorCode.UNSTABLE_OFFSET_COMMIT for row in topic.partitions):
             raise NotYetError(f"{group} has an open transaction")
     offsets = {}
     for topic in (await _fetch_offsets(connection, group, None)).topics:
+        if topic.name in deleted and not is_last_try:
+            raise NotYetError(f"{group} has offsets of {topic.name}, which is deleted")
         for row in topic.partitions:
             if row.error_code != ErrorCode.NONE and not is_last_try:
                 raise NotYetError(f"offsets of {group}: error {row.error_code}")

@@ -29,6 +29,8 @@ from odradek.simulation.history import LATEST, Isolation, OffsetCommit, Outcome,
 _OFFSET_FETCH: Final = 9
 _FIRST_STABLE: Final = 7
 _FIRST_WITH_ISOLATION: Final = 2
+_MAY_BE_STORED: Final = frozenset({ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR})
+"""Answers to a commit that was appended and then not replicated in time, or whose coordinator has resigned since."""
 
 
 def _by_topic(partitions: Sequence[Partition]) -> dict[str, list[int]]:
@@ -132,16 +134,18 @@ async def commit(link: Link, group: str, offsets: Mapping[Partition, int], membe
     }
     request = _commit_request(group, offsets, member, topic_ids)
     code = -1
+    refusals: list[int] = []
     try:
-        code = await _commit(link, request, commits)
+        code = await _commit(link, request, commits, refusals)
     finally:
         was_lost = any(one.lost for one in commits.values())
+        may_be_stored = was_lost or not _MAY_BE_STORED.isdisjoint(refusals)
         for one in commits.values():
             if code == ErrorCode.NONE:
                 link.history.end_commit(one, Outcome.OK)
             else:
                 # A refusal says nothing of the attempts before it.
-                certain = code >= 0 and code not in RETRIABLE and not was_lost
+                certain = code >= 0 and code not in RETRIABLE and not may_be_stored
                 if code == -1:
                     link.history.lose_commit(one)
                 link.history.end_commit(
@@ -150,7 +154,10 @@ async def commit(link: Link, group: str, offsets: Mapping[Partition, int], membe
     return code
 
 
-async def _commit(link: Link, request: OffsetCommitRequest, commits: Mapping[Partition, OffsetCommit]) -> int:
+async def _commit(
+    link: Link, request: OffsetCommitRequest, commits: Mapping[Partition, OffsetCommit], refusals: list[int]
+) -> int:
+    """Ask until there is an answer that is not to be tried again; those before it are added to `refusals`."""
     code = -1
     for attempt in range(6):
         try:
@@ -166,6 +173,7 @@ async def _commit(link: Link, request: OffsetCommitRequest, commits: Mapping[Par
                 if code == ErrorCode.UNKNOWN_SERVER_ERROR:
                     link.history.note_odd(link.name, "OffsetCommit: UNKNOWN_SERVER_ERROR")
                 return code
+            refusals.append(code)
         await link.back_off(attempt)
     return code
 

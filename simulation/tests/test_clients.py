@@ -15,6 +15,11 @@ from odradek.protocol.messages.fetch import (
 )
 from odradek.protocol.messages.init_producer_id import InitProducerIdResponse
 from odradek.protocol.messages.metadata import MetadataResponse, MetadataResponseTopic
+from odradek.protocol.messages.offset_commit import (
+    OffsetCommitResponse,
+    OffsetCommitResponsePartition,
+    OffsetCommitResponseTopic,
+)
 from odradek.protocol.messages.produce import (
     ProduceResponse,
     ProduceResponsePartitionProduceResponse,
@@ -26,6 +31,7 @@ from odradek.simulation.clients import membership
 from odradek.simulation.clients.fetching import Fetcher, OutOfRange
 from odradek.simulation.clients.idempotent import IdempotentProducer
 from odradek.simulation.clients.link import Link, Versions
+from odradek.simulation.clients.offsets import commit
 from odradek.simulation.clients.plain import PlainProducer
 from odradek.simulation.history import History, Isolation, Outcome, copied_value, label_of, origin_of
 
@@ -282,6 +288,35 @@ def test_a_position_out_of_range_is_told(world, history):
 
 
 # Groups
+
+
+def answered(code):
+    row = OffsetCommitResponsePartition(partition_index=0, error_code=code)
+    return OffsetCommitResponse(topics=[OffsetCommitResponseTopic(name="a", topic_id=TOPIC_ID, partitions=[row])])
+
+
+class Member:
+    generation = 1
+    member_id = "m"
+    instance_id = None
+
+
+@pytest.mark.parametrize(
+    ("before", "outcome"),
+    [
+        ((), Outcome.FAILED),
+        ((ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,), Outcome.FAILED),
+        ((ErrorCode.COORDINATOR_NOT_AVAILABLE,), Outcome.UNKNOWN),
+        ((ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS), Outcome.UNKNOWN),
+        ((ConnectionLost,), Outcome.UNKNOWN),
+    ],
+)
+def test_a_commit_may_be_stored_by_an_attempt_before_the_refusal(world, history, before, outcome):
+    codes = [*before, ErrorCode.UNKNOWN_MEMBER_ID]
+    world.scripts["OffsetCommit"] = [code if code is ConnectionLost else answered(code) for code in codes]
+    link = Link(world, history, "c", Random(2), Versions(Random(2), {8: (2, 10), 3: (10, 13)}))
+    assert run(commit(link, "g", {A: 4}, Member())) == ErrorCode.UNKNOWN_MEMBER_ID
+    assert [one.outcome for one in history.commits] == [outcome]
 
 
 def test_a_leader_assigns_each_partition_to_one_member():
