@@ -55,6 +55,7 @@ class Membership:
         self._last_heartbeat_ms = 0
         self._confirmed: tuple[Any, float] | None = None
         """Over which connection this was last confirmed as a member, and when the request was sent, in seconds."""
+        self._joined_over: Any = None
 
     async def join(self) -> list[Partition]:
         """Enter the next generation; what this member owns in it. Raises GaveUp and Fenced."""
@@ -97,6 +98,7 @@ class Membership:
                 SyncGroupRequestAssignment(member_id=member, assignment=_assignment(owned))
                 for member, owned in shares.items()
             ]
+        connection = await self._link.connection()
         synced = await self._link.ask(
             SyncGroupRequest(
                 group_id=self.group,
@@ -113,6 +115,7 @@ class Membership:
             return None
         owned = _assigned(synced.assignment)
         self._last_heartbeat_ms = self._link.world.now_ms()
+        self._joined_over = connection
         # A static member keeps what it owns, and the generation, under a new member id.
         owner = self.instance_id or self.member_id
         self._link.history.assigned(self._link.name, self.group, self.generation, owner, owned)
@@ -148,7 +151,9 @@ class Membership:
         code = int(response.error_code)
         if code == ErrorCode.UNKNOWN_MEMBER_ID and self._confirmed is not None:
             self._check_expulsion(connection, clock.seconds())
-        self._confirmed = (connection, sent_s) if code == ErrorCode.NONE else None
+        # A coordinator that was started since, and loads, answers without an error whatever it will find.
+        is_confirmed = code == ErrorCode.NONE and connection is self._joined_over
+        self._confirmed = (connection, sent_s) if is_confirmed else None
         return code
 
     def _check_expulsion(self, connection: Any, now_s: float) -> None:
