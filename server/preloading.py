@@ -1,10 +1,15 @@
-"""Modules that are imported when a client first needs them, imported early: an import takes a file descriptor."""
+"""What is loaded when a client first needs it, loaded early.
+
+An import takes a file descriptor, of which none may be left; and the first request of each API would hold up those of
+all clients for up to 25 ms, for imports and compiled codecs.
+"""
 
 import logging
 from collections.abc import Generator
 from importlib import import_module
 from typing import Final
 
+from odradek.protocol.codec import decoder, small_encoder
 from odradek.protocol.messages import request_class, response_class
 from odradek.server.apis import APIS
 
@@ -33,7 +38,10 @@ MODULES: Final = (
 
 
 def preload() -> Generator[None, None, None]:
-    """Import what is not imported yet, a module in each step. What fails is tried again by the client that needs it."""
+    """Load what is not loaded yet, a module in each step. What fails is tried again by the client that needs it.
+
+    Codecs are compiled for the latest version of each API, the one that most clients use.
+    """
     handlers = {f"odradek.server.handlers.{api.handler.partition(':')[0]}" for api in APIS.values()}
     for name in (*MODULES, *sorted(handlers)):
         try:
@@ -41,10 +49,16 @@ def preload() -> Generator[None, None, None]:
         except (OSError, ImportError) as error:
             logger.debug("not preloaded module=%s error=%s", name, error)
         yield
-    for key in APIS:
+    for key, api in APIS.items():
         try:
-            request_class(key)
-            response_class(key)
+            decoder(request_class(key), api.last_version)
+            small_encoder(response_class(key), api.last_version)
         except (OSError, ImportError) as error:
             logger.debug("not preloaded messages of api=%s error=%s", key, error)
         yield
+
+
+def preload_at_once() -> None:
+    """As `preload`, in one go: for a thread, beside which the reactor runs."""
+    for _ in preload():
+        pass

@@ -6,7 +6,11 @@ import sys
 import textwrap
 from pathlib import Path
 
+import pytest
+
 import odradek
+from odradek.server.tests.wire import until
+from odradek.testing import OdradekBroker
 
 ROOT = Path(odradek.__file__).resolve().parent.parent
 AT_START = {"server/cli.py", "server/broker.py", "server/surroundings.py", "server/store_location.py"}
@@ -84,3 +88,9 @@ def test_an_import_without_a_descriptor_is_made_up_for():
         list(preload())
     """
     run(code)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux lists what a process has mapped")
+def test_a_started_broker_loads_what_clients_need_before_they_do():
+    with OdradekBroker() as broker:
+        until(lambda: "cramjam" in Path(f"/proc/{broker.pid}/maps").read_text())
