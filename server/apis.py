@@ -112,6 +112,8 @@ class BoundApi:
 
     __slots__ = (
         "_error_response",
+        "_request_type",
+        "_response_type",
         "decode",
         "encode",
         "flexible",
@@ -128,6 +130,7 @@ class BoundApi:
         request_type, response_type = request_class(api.key), response_class(api.key)
         module_name, _, function_name = api.handler.partition(":")
         module = import_module(f"odradek.server.handlers.{module_name}")
+        self._request_type, self._response_type = request_type, response_type
         self.key = api.key
         self.name = api.name
         self.max_elements = api.max_elements
@@ -144,13 +147,13 @@ class BoundApi:
 
     def decode_in_steps(self, frame: Buffer, position: int) -> Generator[None, None, tuple[Any, int]]:
         """Decode a request of any size; returns as `decode`."""
-        return step_decoder(request_class(self.key), self.version)(frame, position, len(frame), self.max_elements)
+        return step_decoder(self._request_type, self.version)(frame, position, len(frame), self.max_elements)
 
     def encode_in_steps(
         self, response: Message, out: bytearray, splices: list[Splice]
     ) -> Generator[None, None, None]:
         """Encode a response of any size, as `encode`."""
-        return step_encoder(response_class(self.key), self.version)(response, out, splices)
+        return step_encoder(self._response_type, self.version)(response, out, splices)
 
     def error_response(self, request: Any, version: int, error: KafkaError) -> Message | None:
         """The response that carries `error` for the whole request; None if the connection is to be closed instead."""
