@@ -8,20 +8,24 @@ the stream: Spark keeps a batch's time in the checkpoint. What a function of Pyt
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from odradek.spark_it.sql import Token, calls, closing, tokens, words
+from odradek.spark_it.repeatable import KEYWORDS, REPEATABLE
+from odradek.spark_it.sql import Call, Token, calls, closing, far_tables, tokens, words
 
 _RANDOM = words("rand random randn randstr uniform uuid shuffle")
 _PLACE = words("monotonically_increasing_id spark_partition_id")
 _FOREIGN = words("java_method reflect try_reflect")
 _BY_ARRIVAL = words("first first_value last last_value any_value collect_list collect_set array_agg listagg string_agg")
 _SORTS = words("sort_array array_sort")
-_BY_TIES = words("max_by min_by mode")
-_SUMS = words(
-    "sum try_sum avg try_avg mean stddev std stddev_pop stddev_samp variance var_pop var_samp corr covar_pop covar_samp"
-    " skewness kurtosis"
+_BY_TIES = words("max_by min_by mode lag lead nth_value ntile row_number")
+_SUMS = words("sum try_sum avg try_avg mean")
+_MOMENTS = words(
+    "corr covar_pop covar_samp kurtosis regr_avgx regr_avgy regr_intercept regr_r2 regr_slope regr_sxx regr_sxy"
+    " regr_syy skewness std stddev stddev_pop stddev_samp var_pop var_samp variance"
 )
 _CLOCKS = words("CURRENT_TIMESTAMP CURRENT_DATE LOCALTIMESTAMP")
 _CLOCK_CALLS = words("now curdate unix_timestamp")
+_SESSIONS = words("CURRENT_USER SESSION_USER")
+_MOMENTS_OF_TIME = words("now today tomorrow yesterday")
 
 
 class Finding(NamedTuple):
@@ -32,14 +36,16 @@ class Finding(NamedTuple):
     line: int
 
 
-def findings(sql: str, *, has_batch_time: bool = True) -> list[Finding]:
+def findings(sql: str, *, has_batch_time: bool = True, has_key: bool = False) -> list[Finding]:
     """All that may come out otherwise, in order. Raises SqlError for a statement that has no tokens.
 
-    Without `has_batch_time` the clock is the one of the moment at which the batch is computed.
+    Without `has_batch_time` the clock is the one of the moment at which the batch is computed. With `has_key` it does
+    not matter if a result differs in its last digit.
     """
     found = tokens(sql)
     clocks = [] if has_batch_time else _clocks(found)
-    return sorted([*_calls(found), *_words(found), *clocks], key=lambda one: one.line)
+    moments = [] if has_key else _moments(found)
+    return sorted([*_calls(found), *_words(found), *_tables(found), *clocks, *moments], key=lambda one: one.line)
 
 
 def clocks(sql: str) -> list[Finding]:
@@ -72,9 +78,36 @@ def _calls(found: Sequence[Token]) -> Iterator[Finding]:
             yield Finding(what, "it depends on where a row is computed", call.line)
         elif call.name in _FOREIGN:
             yield Finding(what, "what it calls is not known", call.line)
-        elif call.name in _BY_ARRIVAL and call.at > sorted_up_to and not _is_ordered(found, end):
-            yield Finding(what, "it depends on the order in which rows arrive; sort_array(...) around a list, "
-                          "min and max do not, nor min_by and max_by without ties", call.line)  # fmt: skip
+        elif call.name in _BY_ARRIVAL:
+            if call.at > sorted_up_to and not _is_ordered(found, end):
+                yield Finding(what, "it depends on the order in which rows arrive; sort_array(...) around a list, "
+                              "min and max do not, nor min_by and max_by without ties", call.line)  # fmt: skip
+        elif not _is_repeatable(found, call, end):
+            yield Finding(what, "nothing says that it gives the same again", call.line)
+
+
+def _is_repeatable(found: Sequence[Token], call: Call, end: int) -> bool:
+    """Whether a function is known to give the same again, or no function is called."""
+    before = found[call.at - 1] if call.at else None
+    if before is not None and before.text == ".":
+        return False
+    if call.name in REPEATABLE or (found[call.at].kind == "word" and call.name in KEYWORDS):
+        return True
+    # Names of columns follow: (SELECT ...) t(a, b), AS t(a, b), WITH t(a, b) AS (...).
+    is_alias = before is not None and (before.text == ")" or before.word == "AS")
+    return is_alias or [token.text.upper() for token in found[end + 1 : end + 3]] == ["AS", "("]
+
+
+def _moments(found: Sequence[Token]) -> Iterator[Finding]:
+    why = "it is computed in DOUBLE, and its last digit depends on the order in which rows arrive; key.fields help"
+    for call in calls(found):
+        if call.name in _MOMENTS:
+            yield Finding(f"{call.name}()", why, call.line)
+
+
+def _tables(found: Sequence[Token]) -> Iterator[Finding]:
+    for table in far_tables(found):
+        yield Finding(f"table {table.text}", "it may have changed when the batch is repeated", table.line)
 
 
 def _is_ordered(found: Sequence[Token], end: int) -> bool:
@@ -106,3 +139,13 @@ def _words(found: Sequence[Token]) -> Iterator[Finding]:
             yield Finding("TABLESAMPLE", "it is random", token.line)
         elif token.word == "LIMIT":
             yield Finding("LIMIT", "which rows it takes depends on the order in which they arrive", token.line)
+        elif token.word in _SESSIONS:
+            yield Finding(token.text.lower(), "it depends on who runs the pipeline", token.line)
+        elif token.kind == "string" and _is_moment(token):
+            yield Finding(token.text, "as a date or timestamp it is when the batch is computed", token.line)
+
+
+def _is_moment(token: Token) -> bool:
+    """Whether Spark takes a string for a moment where it is cast, by itself too: 'today', 'now UTC'."""
+    parts = token.text.strip("rR'\"").split()
+    return 1 <= len(parts) <= 2 and parts[0].lower() in _MOMENTS_OF_TIME

@@ -169,7 +169,7 @@ def _doubts(pipeline: Pipeline, of: Units | None, stateful: str | None) -> Itera
     has_batch_time = stateful is not None or len(pipeline.sources) > 1
 
     def findings(statement: str) -> list[deterministic.Finding]:
-        return deterministic.findings(statement, has_batch_time=has_batch_time)
+        return deterministic.findings(statement, has_batch_time=has_batch_time, has_key=_has_key(pipeline))
 
     for index, step in enumerate(pipeline.transforms):
         if step.sql is not None and step in list(pipeline.steps_to(pipeline.sink_input)):
@@ -198,11 +198,14 @@ def _conditions(pipeline: Pipeline, of: Units | None, level: Level) -> Iterator[
         if isinstance(source, FilesSource) and of is Units.BATCHES:
             yield f"files that source {name} has read do not change"
     if of is Units.BATCHES:
-        # Rows fall to their parts by their keys, those without by all that they have.
-        has_key = isinstance(pipeline.sink, TopicSink) and bool(pipeline.sink.key_fields)
         for step in pipeline.steps_to(pipeline.sink_input):
             if step.python is not None:
                 yield f"{step.python} makes the same of the same rows"
-            if step.sql is not None and not has_key:
+            if step.sql is not None and not _has_key(pipeline):
                 for condition in deterministic.conditions(step.sql):
                     yield f"{condition} in {step.name}, or key.fields say which row is which"
+
+
+def _has_key(pipeline: Pipeline) -> bool:
+    """Whether rows fall to their parts by their keys; those without fall by all that they have."""
+    return isinstance(pipeline.sink, TopicSink) and bool(pipeline.sink.key_fields)

@@ -137,17 +137,40 @@ class TableName(NamedTuple):
 _BEGINS_QUERY = words("SELECT WITH FROM VALUES TABLE MAP REDUCE")
 _ENDS_FROM = words(
     "WHERE GROUP ORDER SORT CLUSTER DISTRIBUTE HAVING LIMIT UNION INTERSECT EXCEPT MINUS WINDOW LATERAL PIVOT"
-    " UNPIVOT SELECT ON USING"
+    " UNPIVOT SELECT"
 )
 
 
 def tables(found: Sequence[Token]) -> list[TableName]:
     """Tables after FROM and JOIN, those that the statement itself defines by WITH left out.
 
-    Names of several parts (of a catalog) and functions in the place of a table are left out too.
+    Names of several parts (`far_tables`) and functions in the place of a table are left out too.
     """
     own = {name.casefold(): begins for name, begins in _with_names(found)}
-    read: list[TableName] = []
+    return [
+        TableName(found[index].text, found[index].line)
+        for index in _table_places(found)
+        if _follows(found, index) not in (".", "(") and index < own.get(found[index].name, len(found))
+    ]
+
+
+def far_tables(found: Sequence[Token]) -> Iterator[TableName]:
+    """Tables with a name of several parts: of a catalog, or files by their path."""
+    for index in _table_places(found):
+        end = index
+        while _follows(found, end) == "." and end + 2 < len(found):
+            end += 2
+        # system.builtin.f(...) is a function.
+        if end > index and _follows(found, end) != "(":
+            yield TableName("".join(token.text for token in found[index : end + 1]), found[index].line)
+
+
+def _follows(found: Sequence[Token], index: int) -> str:
+    return found[index + 1].text if index + 1 < len(found) else ""
+
+
+def _table_places(found: Sequence[Token]) -> Iterator[int]:
+    """The indexes of the names that stand where a table does."""
     # For each open parenthesis: has it had a SELECT, and are we in its FROM clause where a comma brings a table?
     levels = [[False, False]]
     wanted = False
@@ -157,9 +180,7 @@ def tables(found: Sequence[Token]) -> list[TableName]:
             is_around = token.text == "(" and index + 1 < len(found) and found[index + 1].word not in _BEGINS_QUERY
             wanted = token.word == "LATERAL" or (token.kind == "symbol" and is_around)
             if token.kind in ("word", "quoted") and not wanted:
-                follows = found[index + 1].text if index + 1 < len(found) else ""
-                if follows not in (".", "(") and index < own.get(token.name, len(found)):
-                    read.append(TableName(token.text, token.line))
+                yield index
                 continue
         if token.kind == "symbol":
             if token.text == "(":
@@ -175,7 +196,6 @@ def tables(found: Sequence[Token]) -> list[TableName]:
         elif token.word in _ENDS_FROM:
             level[1] = False
             level[0] = level[0] or token.word == "SELECT"
-    return read
 
 
 def _is_clause(found: Sequence[Token], index: int, *, has_select: bool) -> bool:

@@ -186,6 +186,20 @@ def test_functions_in_python_are_a_condition():
         ("SELECT monotonically_increasing_id()", ["monotonically_increasing_id()"]),
         ("SELECT a.rand, t.limit FROM t TABLESAMPLE (5 ROWS) LIMIT 3", ["TABLESAMPLE", "LIMIT"]),
         ("SELECT reflect('java.util.UUID', 'randomUUID')", ["reflect()"]),
+        ("SELECT aes_encrypt(a, b), aes_decrypt(a, b)", ["aes_encrypt()"]),
+        ("SELECT percentile_approx(a, 0.5), histogram_numeric(a, 5)", ["percentile_approx()", "histogram_numeric()"]),
+        ("SELECT regr_slope(a, b), stddev(a), count(*)", ["regr_slope()", "stddev()"]),
+        ("SELECT TIMESTAMP 'now', DATE \"today\", r'Tomorrow UTC' > at, 'now is the time', 'nowhere' FROM t",
+         ["'now'", '"today"', "r'Tomorrow UTC'"]),
+        ("SELECT * FROM a JOIN csv.`/in/rates` r ON a.x = r.y, main.rates.today",
+         ["table csv./in/rates", "table main.rates.today"]),
+        ("SELECT current_user, `current_user`, a.current_user, current_database()",
+         ["current_database()", "current_user"]),
+        ("SELECT mine(a), main.abs(b), abs(c) FROM t", ["mine()", "abs()"]),
+        ("SELECT CAST(a AS DECIMAL(10, 2)), CASE WHEN (a) THEN (b) ELSE (c) END, count(*) FILTER (WHERE a IN (1, 2)),"
+         " x OVER (PARTITION BY (a) ORDER BY (b)) FROM (SELECT 1) t(a) JOIN (VALUES (1), (2)) AS v(b) ON (a = b)"
+         " WHERE NOT (a) AND (b) OR EXISTS (SELECT 1) GROUP BY GROUPING SETS ((a), (b)) HAVING (a) LIKE ANY ('a')", []),
+        ("WITH one(a, b) AS (SELECT 1, 2), two AS (SELECT 1) SELECT explode(split(a, ',')) FROM one", []),
     ],
 )  # fmt: skip
 def test_what_may_come_out_otherwise(sql, found):
