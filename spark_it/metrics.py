@@ -85,13 +85,13 @@ class _Server(ThreadingHTTPServer):
 class Metrics:
     """A page of metrics of a pipeline on a port, 0 for any free one, while the block runs or until it is closed.
 
-    Raises OSError when the port is taken.
+    Raises OSError when the port is taken, or `host` is no address of this machine.
     """
 
-    def __init__(self, name: str, port: int) -> None:
+    def __init__(self, name: str, port: int, host: str = "127.0.0.1") -> None:
         self._name = name
         self._page = text(name, None).encode()
-        self._server = _Server(("", port), self._handler())
+        self._server = _Server((host, port), self._handler())
         self._thread = threading.Thread(
             target=self._server.serve_forever, kwargs={"poll_interval": 0.1}, name="metrics", daemon=True
         )

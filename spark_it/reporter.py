@@ -48,13 +48,15 @@ class Reporter:
         return self._progress.batch
 
     def __enter__(self) -> Self:
-        port = self._pipeline.settings.metrics_port
+        settings = self._pipeline.settings
+        host, port = settings.metrics_host, settings.metrics_port
         if port is not None:
             try:
-                self._metrics = Metrics(self._pipeline.name, port)
+                self._metrics = Metrics(self._pipeline.name, port, host)
             except OSError as error:
-                raise OSError(error.errno, error.strerror, f"metrics.port {port}") from None
-            self._said(f"metrics on http://localhost:{self._metrics.port}/metrics")
+                where = f"metrics.host {host}, metrics.port {port}"
+                raise OSError(error.errno, error.strerror, where) from None
+            self._said(f"metrics on http://{host}:{self._metrics.port}/metrics")
         self._keep()
         return self
 

@@ -119,6 +119,12 @@ class PipelineSettings(Settings):
         maximum=65535,
         doc="Port for Prometheus while the pipeline runs; 0 for any free one.",
     )
+    metrics_host = string(
+        "metrics.host",
+        "127.0.0.1",
+        may_be_empty=False,
+        doc="Address that the metrics are served on; 0.0.0.0 for all of the machine's.",
+    )
     required: ClassVar[Required] = (name,)
     prefixes = (
         Prefix("spark.", "Configuration of the Spark session."),

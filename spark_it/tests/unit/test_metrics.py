@@ -64,3 +64,10 @@ def test_it_is_served_and_renewed_and_ends():
 def test_a_port_that_is_taken():
     with Metrics("one", 0) as first, pytest.raises(OSError, match="in use"):
         Metrics("two", first.port)
+
+
+@pytest.mark.parametrize(("host", "is_reached"), [(None, False), ("0.0.0.0", True)])
+def test_the_page_is_for_this_machine_alone_unless_it_is_said_otherwise(host, is_reached):
+    """127.0.0.2 stands for another address of the machine."""
+    with Metrics("orders", 0, *([host] if host else [])) as metrics, socket.socket() as client:
+        assert (client.connect_ex(("127.0.0.2", metrics.port)) == 0) is is_reached

@@ -151,7 +151,7 @@ def test_a_port_that_is_taken(tmp_path):
         one = pipeline(f"metrics.port = {other.port}\n{SOURCE}{CONSOLE}", folder=tmp_path)
         with pytest.raises(OSError, match="in use") as error, Reporter(one, None, print, is_stateful=False):
             pass
-    assert error.value.filename == f"metrics.port {other.port}"
+    assert error.value.filename == f"metrics.host 127.0.0.1, metrics.port {other.port}"
 
 
 def test_the_lag_stays_on_the_page_when_something_goes_wrong(tmp_path):
