@@ -14,16 +14,10 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import DataType
 
 from odradek.spark_it.java import causes, is_javas, kinds
+from odradek.spark_it.passwords import without_passwords
 
-_PASSWORD = re.compile(r"(?i)((?:password|passwd|pwd|secret|token)\s*=)\s*(?:\{(?:[^}]|\}\})*\}|[^&;,\s]*)")
-_USER_INFO = re.compile(r"(//[^/@:\s]*:|jdbc:oracle:\w+:[^/@\s]*/)[^/@\s]*@")
 _POSITION = re.compile(r" Position: \d+$")  # in a statement that nobody sees
 _NAME_PART = re.compile(r'"(?:[^"]|"")*"|`(?:[^`]|``)*`|\[[^\]]*\]|[^."`\[]+')
-
-
-def without_passwords(text: str) -> str:
-    """An address, or a message that may hold one, as people may see it."""
-    return _USER_INFO.sub(r"\1[hidden]@", _PASSWORD.sub(r"\1[hidden]", text))
 
 
 class DatabaseError(Exception):

@@ -12,8 +12,9 @@ from odradek.spark_it import cases, session, validation
 from odradek.spark_it.analysis import Analysis
 from odradek.spark_it.dialects import dialect_of
 from odradek.spark_it.guarantees import Guarantee, why_stateful
-from odradek.spark_it.jdbc import Column, Database, DatabaseError, NoDriverError, without_passwords
+from odradek.spark_it.jdbc import Column, Database, DatabaseError, NoDriverError
 from odradek.spark_it.packages import PackagesError
+from odradek.spark_it.passwords import without_passwords
 from odradek.spark_it.session import SessionError
 from odradek.spark_it.sink_settings import JdbcSink
 from odradek.spark_it.sinks import SinkError

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 from odradek.properties import Kind, Property, PropertySet, boolean, integer, long, password, string, string_list
+from odradek.spark_it.passwords import without_passwords
 from odradek.spark_it.times import interval_ms, is_interval
 
 AVAILABLE_NOW = "available-now"
@@ -64,12 +65,15 @@ class Settings(PropertySet):
         return [key for ancestor in reversed(cls.__mro__) for key in ancestor.__dict__.get(which, ())]
 
     def texts(self, which: Literal["place", "shape"]) -> dict[str, str | None]:
-        """The values of the keys of one kind."""
+        """The values of the keys of one kind, without the passwords that an address may hold.
+
+        A new password reads and writes the same, and what is kept of the values must not help to guess it.
+        """
         found = {key.name: self.text(key.name) for key in self._of_all(which)}
         if which == "place" and self.is_place_passed:
             passed = ((start, key, text) for start, keys in self.passed.items() for key, text in keys.items())
             found |= {f"{start}{key}": text for start, key, text in passed if not _SECRET.search(key)}
-        return found
+        return {name: None if text is None else without_passwords(text) for name, text in found.items()}
 
     def derive(self) -> None:
         self.passed = {prefix.start: {} for prefix in self.prefixes}

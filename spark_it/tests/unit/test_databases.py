@@ -3,8 +3,9 @@
 import pytest
 
 from odradek.spark_it.dialects import Dialect, MySQL, PostgreSQL, SQLite, SQLServer, dialect_of
-from odradek.spark_it.jdbc import Column, DatabaseError, parts_of, without_passwords
+from odradek.spark_it.jdbc import Column, DatabaseError, parts_of
 from odradek.spark_it.lock import marker
+from odradek.spark_it.passwords import without_passwords
 from odradek.spark_it.sinks import Batch, SinkError
 from odradek.spark_it.sinks.jdbc import _halves
 from odradek.spark_it.sinks.jdbc_staging import Segment, beside, prefix_of

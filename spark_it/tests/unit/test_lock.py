@@ -131,3 +131,24 @@ def test_what_spark_has_found_is_known_without_it():
     assert locks.why_stateful(other, found) is None
     grouped = pipeline(SOURCE + transform("SELECT count(*) n FROM orders GROUP BY amount") + TOPIC)
     assert locks.why_stateful(grouped, None) == "GROUP BY in step"
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("jdbc:postgresql://h/db?user=u&password=old&ssl=true", "jdbc:postgresql://h/db?user=u&password=new&ssl=true"),
+        ("jdbc:mysql://u:old@h/db", "jdbc:mysql://u:new@h/db"),
+        ("jdbc:sqlserver://h;password={o;ld};database=d", "jdbc:sqlserver://h;password=new;database=d"),
+    ],
+)
+def test_a_new_password_is_no_other_place(before, after):
+    def sink(url):
+        return f'{SOURCE}[sink]\nconnector = "jdbc"\nconnection.url = "{url}"\ntable.name.format = "t"\n'
+
+    assert changed(sink(before), sink(after)) == []
+    assert lock(sink(before)).hashes == lock(sink(after)).hashes
+    assert [change.what for change in changed(sink(before), sink(after.replace("h", "g", 1)))] != []
+    source = '[source.t]\nconnector = "jdbc"\nconnection.url = "{}"\ntable.whitelist = "t"\n'
+    source += 'incrementing.column.name = "id"\n'
+    one, other = (f'name = "p"\n{source.format(url)}{CONSOLE}' for url in (before, after))
+    assert changed(one, other) == []
