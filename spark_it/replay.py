@@ -2,7 +2,7 @@
 
 A record goes back with its key, value and headers, without what Connect's error headers said; it gets a new timestamp,
 and the partition that its key has. Each goes once: how far the dead-letter topic is read is an offset of group
-`<name>.replay`, committed in the transaction that writes the records, as in `units`, and kept in `replayed` as well.
+`<name>:replay`, committed in the transaction that writes the records, as in `units`, and kept in `replayed` as well.
 Records that come while a replay runs are left to the next one, so that a record that dies again does not go round for
 ever.
 """
@@ -133,7 +133,7 @@ def replay(
         raise ReplayError(f"{key} is false: no dead letter says where it is from")
     sorter = Sorter(pipeline, topic)
     clients = _clients(pipeline)
-    group = f"{pipeline.name}.replay"
+    group = pipeline.replay_group
     try:
         stretches = _stretches(cluster, topic, group, read_replayed(pipeline.state_folder))
     except ReplayedError as error:
@@ -272,7 +272,7 @@ def _records(chunk: Chunk, sorter: Sorter) -> list[Records]:
 
 def _write(pipeline: Pipeline, chunk: Chunk, records: list[Records], clients: Clients, group: str) -> None:
     unit = OffsetUnit(
-        lane=Lane(f"{group}-{chunk.topic}-{chunk.partition}", group, chunk.topic, chunk.partition),
+        lane=Lane(f"{group}:{chunk.topic}-{chunk.partition}", group, chunk.topic, chunk.partition),
         start=chunk.start,
         end=chunk.end,
         generation=0,

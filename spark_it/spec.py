@@ -66,8 +66,13 @@ class Pipeline:
 
     @property
     def batches_group(self) -> str:
-        """The group whose offsets mark the batches that units have written."""
-        return f"{self.name}.batches"
+        """The group whose offsets mark the batches that units have written. No pipeline's name has a colon."""
+        return f"{self.name}:batches"
+
+    @property
+    def replay_group(self) -> str:
+        """The group whose offsets say how far the dead letters are replayed."""
+        return f"{self.name}:replay"
 
     @property
     def sink_input(self) -> str | None:

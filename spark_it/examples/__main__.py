@@ -33,7 +33,7 @@ def _orders(broker: Broker, folder: Path) -> str:
 
 def _page_edits(broker: Broker, folder: Path) -> str:
     topics = {edits_data.TOPIC: edits_data.PARTITIONS, edits_data.SESSIONS: 2, edits_data.DEAD_LETTERS: 1}
-    broker.begin_anew(topics, ["example-page-edits", "example-page-edits.batches"])
+    broker.begin_anew(topics, ["example-page-edits", "example-page-edits:batches"])
     made = edits_data.make()
     broker.produce(edits_data.TOPIC, made.records)
     return f"{len(made.records):,} edits in topic {edits_data.TOPIC}: {made.by_bots:,} by bots, {made.bad} spoilt"
@@ -42,7 +42,7 @@ def _page_edits(broker: Broker, folder: Path) -> str:
 def _sensors(broker: Broker, folder: Path) -> str:
     broker.begin_anew(
         {sensors_data.TOPIC: sensors_data.PARTITIONS, sensors_data.DEAD_LETTERS: 1},
-        ["example-sensor-files.batches", "example-sensor-table"],
+        ["example-sensor-files:batches", "example-sensor-table"],
     )
     made = sensors_data.make()
     for half, name in ((made.first, sensors_data.READ_FOLDER), (made.second, sensors_data.LATER_FOLDER)):

@@ -29,7 +29,7 @@ class Attempts:
         self.kind = kind
         self.target = topics.create(f"{name}-target", 2)
         self.source = topics.create(f"{name}-source")
-        group = name if kind == "offsets" else f"{name}.batches"
+        group = name if kind == "offsets" else f"{name}:batches"
         self._lane = (f"{name}:0", group, self.source, 0)
         self._processes = []
 

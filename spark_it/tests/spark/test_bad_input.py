@@ -270,12 +270,12 @@ def test_markers_that_expired(commands, start_broker, tmp_path, unique):
     command.write(orders("in") + more + steps + to_topic(topics.create("ids")))
     command.runs()
     assert len(values(servers, "ids")) == 8
-    admin.delete_consumer_groups([f"{unique}-sums.batches"])[f"{unique}-sums.batches"].result(10)
+    admin.delete_consumer_groups([f"{unique}-sums:batches"])[f"{unique}-sums:batches"].result(10)
     for future in admin.delete_topics(["__pipeline_batches"]).values():
         future.result(10)
     topics.produce("in", [order(n) for n in range(8, 10)])
     said = command.refused()
-    assert said.startswith(f"the offset of group {unique}-sums.batches for __pipeline_batches-")
+    assert said.startswith(f"the offset of group {unique}-sums:batches for __pipeline_batches-")
     assert "is gone, expired or deleted" in said and "reset --to committed" in said
     assert len(values(servers, "ids")) == 8
     command.reset("committed")

@@ -56,7 +56,7 @@ class Bench:
 
     def group(self):
         at = [(self.dead, 0), (self.dead, 1)]
-        return [self.cluster.committed(f"{self.name}.replay", at).get(one) for one in at]
+        return [self.cluster.committed(f"{self.name}:replay", at).get(one) for one in at]
 
 
 @pytest.fixture
@@ -130,7 +130,7 @@ def test_what_kafka_has_forgotten_does_not_go_back_again(bench):
     bench.die(3, partition=1)
     bench.replay()
     admin = AdminClient({"bootstrap.servers": bench.servers})
-    group = f"{bench.name}.replay"
+    group = f"{bench.name}:replay"
     admin.delete_consumer_groups([group])[group].result(30)
     assert bench.replay() == [f"there is nothing in {bench.dead} to replay"]
     bench.die(4)
@@ -180,7 +180,7 @@ def test_a_replay_that_fails_goes_on_where_it_was(bench, monkeypatch):
 @pytest.mark.side_by_side
 def test_what_a_killed_replay_has_open_is_not_counted_and_not_there(bench):
     bench.die(1, 2)
-    lane = f"{bench.name}.replay-{bench.dead}-0"
+    lane = f"{bench.name}:replay:{bench.dead}-0"
     killed = Clients(bench.servers).producer(lane)
     killed.init_transactions(30)
     killed.begin_transaction()
@@ -249,3 +249,13 @@ def test_why_there_is_nothing_to_replay(bench):
     missing = bench.text().replace(bench.dead, f"{bench.dead}-missing")
     with pytest.raises(ClusterError, match="missing is not there"):
         list(replay(pipeline(missing), bench.cluster, execute=True))
+
+
+def test_no_pipeline_shares_a_group_or_a_transactional_id_with_the_replay_of_another(bench, broker, topics, tmp_path):
+    """Not even one that is named after the other's replay and reads its dead letters."""
+    one = bench.pipeline
+    groups = {one.name, one.batches_group, one.replay_group}
+    for suffix in (".replay", ".batches", "-replay"):
+        other = pipeline(bench.text().replace(f'name = "{one.name}"', f'name = "{one.name}{suffix}"'), folder=tmp_path)
+        assert groups.isdisjoint({other.name, other.batches_group, other.replay_group})
+    assert not any(":" not in group for group in groups - {one.name})

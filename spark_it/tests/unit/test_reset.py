@@ -41,7 +41,7 @@ class FakeGroup:
         return {A: timestamp_ms, B: 9}
 
     def committed(self, group, partitions):
-        if group == "orders.batches":
+        if group == "orders:batches":
             return {at: marker for at, marker in self.markers.items() if at in partitions}
         assert group == "orders"
         return dict(self.offsets)

@@ -47,7 +47,7 @@ class Bench:
 
     def batch_unit(self, batch, *, part=0, is_first=None, generation=GENERATION):
         return BatchUnit(
-            lane=Lane(f"{self.name}:p{part}", f"{self.name}.batches", self.markers, part),
+            lane=Lane(f"{self.name}:p{part}", f"{self.name}:batches", self.markers, part),
             end=marker(generation, batch),
             generation=generation,
             batch=batch,

@@ -81,7 +81,7 @@ def test_batch_units():
     found, _ = of(made, Units.BATCHES)
     first, second = found.units(batch(0)), found.units(batch(1))
     assert [unit.lane for unit in first] == [
-        Lane(f"shop:p{part}", "shop.batches", BATCHES_TOPIC, part) for part in range(3)
+        Lane(f"shop:p{part}", "shop:batches", BATCHES_TOPIC, part) for part in range(3)
     ]
     assert {(unit.end, unit.is_first) for unit in first} == {(marker(GENERATION, 0), True)}
     assert {(unit.end, unit.is_first) for unit in second} == {(marker(GENERATION, 1), False)}
@@ -122,7 +122,7 @@ def test_the_topic_of_markers_is_made_and_grows(start_broker, unique):
     found, clients = of(declared(unique, servers, steps=COUNT, tasks_max=5), Units.BATCHES)
     for unit in found.units(batch(1)):
         assert write(unit, [], clients).is_new
-    admin.delete_consumer_groups([f"{unique}.batches"])[f"{unique}.batches"].result(30)
+    admin.delete_consumer_groups([f"{unique}:batches"])[f"{unique}:batches"].result(30)
     for unit in found.units(batch(2)):
         with pytest.raises(MarkerError, match=r"is gone, expired or deleted.*; reset --to earliest or reset"):
             write(unit, [], clients)
