@@ -21,8 +21,6 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MOST_SHOWN = 20
 _DIGITS = {t.FloatType: 6, t.DoubleType: 12}
 
-TIMESTAMP_FORMAT = "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX"
-LOCAL_FORMAT = "yyyy-MM-dd'T'HH:mm:ss.SSSSSS"
 
 
 def as_json(value: Any) -> str:
@@ -45,7 +43,7 @@ def _plain(value: Any) -> Any:
 def differences(expected: Sequence[Row], actual: Sequence[str], schema: t.StructType) -> Iterator[str]:
     """Lines about what is missing (-) and what is too much (+), in any order; none if the rows are those expected.
 
-    `actual` are rows as JSON by Spark, with TIMESTAMP_FORMAT and LOCAL_FORMAT.
+    `actual` are rows as JSON by Spark, as `times.WRITTEN` says.
     """
     wrong = [*_unknown(expected, schema)]
     if wrong:

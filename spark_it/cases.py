@@ -24,17 +24,17 @@ from odradek.spark_it import spark_errors
 from odradek.spark_it.analysis import output_mode
 from odradek.spark_it.batch import together
 from odradek.spark_it.case_inputs import CaseError, Input
-from odradek.spark_it.case_rows import LOCAL_FORMAT, TIMESTAMP_FORMAT, differences
+from odradek.spark_it.case_rows import differences
 from odradek.spark_it.deadletter import BadRecordError
 from odradek.spark_it.formats import FormatError
 from odradek.spark_it.plan import Parts, Plan
 from odradek.spark_it.sink_settings import JdbcSink
 from odradek.spark_it.sources import SourceError, column
 from odradek.spark_it.spec import Case, Pipeline
+from odradek.spark_it.times import WRITTEN
 
 _TIMEOUT_S = 300
 _END_OF_TIME_MS = 253_402_300_799_000
-_OPTIONS = {"timestampFormat": TIMESTAMP_FORMAT, "timestampNTZFormat": LOCAL_FORMAT}
 
 
 @dataclass(frozen=True)
@@ -228,7 +228,7 @@ def _mode(frame: DataFrame) -> str:
 
 
 def _as_text(frame: DataFrame) -> list[str]:
-    row = f.to_json(f.struct(*(column(name) for name in frame.columns)), _OPTIONS)
+    row = f.to_json(f.struct(*(column(name) for name in frame.columns)), WRITTEN)
     return [text for (text,) in frame.select(row).collect()]
 
 

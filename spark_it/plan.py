@@ -18,6 +18,7 @@ from odradek.spark_it.settings import TransformSettings
 from odradek.spark_it.sources import DATA_EXCEPTION, ERROR_TYPE, HEADERS_TYPE, ORIGIN_TYPE, column
 from odradek.spark_it.spark_errors import raise_bad_record
 from odradek.spark_it.spec import Expectation, Pipeline
+from odradek.spark_it.times import WRITTEN
 
 _RECORD = ("origin", "key", "value", "headers")
 _ENGINE = ("error", *_RECORD)
@@ -217,7 +218,7 @@ def _with_record(frame: DataFrame) -> DataFrame:
         return found
     nothing = {"origin": ORIGIN_TYPE, "key": "binary", "headers": HEADERS_TYPE}
     record = {_PREFIX + name: f.lit(None).cast(data_type) for name, data_type in nothing.items()}
-    row = f.to_json(f.struct(*(column(name) for name in frame.columns)))
+    row = f.to_json(f.struct(*(column(name) for name in frame.columns)), WRITTEN)
     return frame.withColumns(record | {f"{_PREFIX}value": row.cast("binary")})
 
 

@@ -10,6 +10,11 @@ _UNITS_MS = {
 }  # fmt: skip
 _PART = re.compile(r"\s*(\d+)\s*([a-z]+)", re.IGNORECASE)
 
+TIMESTAMP_FORMAT = "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX"
+LOCAL_FORMAT = "yyyy-MM-dd'T'HH:mm:ss.SSSSSS"
+WRITTEN = {"timestampFormat": TIMESTAMP_FORMAT, "timestampNTZFormat": LOCAL_FORMAT}
+"""Options of Spark for what it writes as JSON and CSV: with microseconds, which it cuts to milliseconds by itself."""
+
 
 def interval_ms(text: str) -> int:
     """Milliseconds of `10 seconds`, `1 hour 30 minutes`, `500 ms`. Raises ValueError for anything else."""

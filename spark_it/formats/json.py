@@ -9,6 +9,7 @@ from pyspark.sql.types import DataType, StringType, StructField, StructType
 from odradek.spark_it.formats import FormatError, Side
 from odradek.spark_it.settings import PartFormat
 from odradek.spark_it.spec import Pipeline
+from odradek.spark_it.times import WRITTEN
 
 _CORRUPT = "__odradek_corrupt"
 
@@ -66,7 +67,7 @@ class JsonFormat:
         return f.struct(value.alias("value"), message.alias("error"))
 
     def encode(self, column: Column, data_type: DataType) -> Column:
-        return f.to_json(column).cast("binary")
+        return f.to_json(column, WRITTEN).cast("binary")
 
 
 def rescued(column: Column, schema: StructType) -> Column:

@@ -25,10 +25,14 @@ from odradek.spark_it.sinks import Batch, SinkError, Written
 from odradek.spark_it.sinks.counting import Counted
 from odradek.spark_it.spark_errors import readable
 from odradek.spark_it.spec import Pipeline
+from odradek.spark_it.times import WRITTEN
 
 COLUMN = "batch"
 """What readers call the column that they make of the folders' names."""
 ROWS = "_rows"
+STANDARD_CSV = {"escape": '"', "ignoreLeadingWhiteSpace": "false", "ignoreTrailingWhiteSpace": "false"}
+"""Options of Spark by which a quote within quotes is doubled (RFC 4180), and spaces around a value belong to it."""
+
 _FOLDER = re.compile(rf"{COLUMN}=(\d+)-(\d+)")
 
 
@@ -105,8 +109,10 @@ class Folders:
         writer = frame.write.format(self._sink.format).mode("overwrite")
         if self._sink.compression_type is not None:
             writer = writer.option("compression", self._sink.compression_type)
+        if self._sink.format in ("csv", "json"):
+            writer = writer.options(**WRITTEN)
         if self._sink.format == "csv":
-            writer = writer.option("header", True)
+            writer = writer.options(header="true", **STANDARD_CSV)
         if self._sink.format == "json":
             writer = writer.option("ignoreNullFields", False)
         writer.save(f"{self._path}/{name}")

@@ -21,6 +21,7 @@ from pyspark.sql.types import StructType
 from odradek.spark_it.dialects import Dialect, quoted
 from odradek.spark_it.jdbc import Connection, Database, DatabaseError, database_error, parts_of
 from odradek.spark_it.sinks import SinkError
+from odradek.spark_it.times import WRITTEN
 
 ROW = "odradek_row"
 _ROWS_OF_A_PARTITION = 1 << 33
@@ -157,7 +158,7 @@ class Staging:
 
 def json_of(columns: Sequence[Column]) -> Column:
     """A row as JSON, with what is null."""
-    return f.to_json(f.struct(*columns), {"ignoreNullFields": "false"})
+    return f.to_json(f.struct(*columns), {**WRITTEN, "ignoreNullFields": "false"})
 
 
 def unstorable(rows: DataFrame, condition: Column) -> list[str]:

@@ -17,6 +17,7 @@ from odradek.spark_it.sink_settings import TopicSink
 from odradek.spark_it.sinks import SinkError
 from odradek.spark_it.sources import HEADERS_TYPE, column
 from odradek.spark_it.spec import Pipeline
+from odradek.spark_it.times import WRITTEN
 
 OF_THE_SOURCE = ("_key", "_topic", "_partition", "_offset", "_timestamp", "_headers")
 """Columns that a topic source has beside those of its value. They can be the key, and are no part of the value."""
@@ -112,5 +113,5 @@ class RecordMaker:
             *([HEADERS] if headers else []),
             f.coalesce(*messages).alias("error"),
             f.coalesce(*classes).alias("error_class"),
-            f.when(is_bad, f.to_json(f.col("row"))).cast("binary").alias("row"),
+            f.when(is_bad, f.to_json(f.col("row"), WRITTEN)).cast("binary").alias("row"),
         )

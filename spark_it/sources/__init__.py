@@ -12,6 +12,7 @@ from odradek.spark_it.checkpoint import TopicPartition
 from odradek.spark_it.settings import PYTHON
 from odradek.spark_it.source_settings import Source
 from odradek.spark_it.spec import Pipeline
+from odradek.spark_it.times import WRITTEN
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -87,7 +88,7 @@ def decoded_rows(rows: "DataFrame") -> "DataFrame":
         nothing(ERROR_TYPE).alias("error"),
         nothing(ORIGIN_TYPE).alias("origin"),
         nothing("binary").alias("key"),
-        f.to_json(row).cast("binary").alias("value"),
+        f.to_json(row, WRITTEN).cast("binary").alias("value"),
         nothing(HEADERS_TYPE).alias("headers"),
     )
 

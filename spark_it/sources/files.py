@@ -12,6 +12,7 @@ from odradek.spark_it.formats.json import struct_of
 from odradek.spark_it.source_settings import FilesSource
 from odradek.spark_it.sources import DATA_EXCEPTION, ERROR_TYPE, HEADERS_TYPE, ORIGIN_TYPE, column
 from odradek.spark_it.spec import Pipeline
+from odradek.spark_it.times import WRITTEN
 
 _CORRUPT = "__odradek_corrupt"
 _FILE = "__odradek_file"
@@ -46,7 +47,8 @@ class FilesStream:
             schema = StructType([*schema.fields, StructField(_CORRUPT, StringType())])
             options |= {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
         if source.format == "csv":
-            options |= {"header": "true" if source.csv_header else "false", "sep": source.csv_delimiter}
+            # A quote within quotes is doubled, as by RFC 4180 and by the files sink.
+            options |= {"header": "true" if source.csv_header else "false", "sep": source.csv_delimiter, "escape": '"'}
         frame = spark.readStream.format(source.format).schema(schema).options(**options).load(self._path)
         return frame.select("*", f.col("_metadata.file_path").alias(_FILE))
 
@@ -56,7 +58,7 @@ class FilesStream:
         row = f.struct(*(column(name) for name in names))
         has_bad = _CORRUPT in raw.columns
         corrupt = f.col(_CORRUPT) if has_bad else f.lit(None).cast("string")
-        text = f.col("value") if self._source.format == "text" else f.to_json(row)
+        text = f.col("value") if self._source.format == "text" else f.to_json(row, WRITTEN)
         error = f.struct(
             f.lit(Stage.VALUE_CONVERTER.value).alias("stage"),
             f.lit(self._source.format).alias("class_name"),

@@ -173,7 +173,7 @@ def test_windows_are_written_when_their_time_is_over(engine, topics, unique):
     kept = engine.run(text)
     assert sorted((row.minute.minute, row.n) for row in kept.rows) == [(1, 60), (2, 60)]
     dead = all_records(engine.servers, f"{unique}-dead")
-    assert sorted(value for _, value, _ in dead) == [b'bad', b'{"minute":"2026-01-01T00:00:00.000Z","n":60}']
+    assert sorted(value for _, value, _ in dead) == [b'bad', b'{"minute":"2026-01-01T00:00:00.000000Z","n":60}']
     of = engine.progress()
     assert (of.read, of.written, of.dead_lettered) == (201, 2, 2)
     topics.produce(unique, [order(n) for n in range(200, 260)])
@@ -295,7 +295,7 @@ def test_files_of_a_folder(engine, topics, unique):
     topics.create(f"{unique}-dead")
     folder = engine.folder / "in"
     folder.mkdir()
-    (folder / "a.csv").write_text('id,name\n1,"a, b"\nx,c\n', "utf-8")
+    (folder / "a.csv").write_text('id,name\n1,"a, b ""c"" \\"\nx,c\n', "utf-8")
     (folder / "b.txt").write_text("no\n", "utf-8")
     text = """
 [source.lines]
@@ -306,10 +306,10 @@ schema = "id INT, name STRING"
 file.pattern = "*.csv"
 """
     kept = engine.run(text + errors(f"{unique}-dead"))
-    assert [(row.id, row.name) for row in kept.rows] == [(1, "a, b")]
+    assert [(row.id, row.name) for row in kept.rows] == [(1, 'a, b "c" \\')]
     (folder / "c.csv").write_text("id,name\n2,d\n", "utf-8")
     engine.run(text + errors(f"{unique}-dead"))
-    assert [(row.id, row.name) for row in kept.rows] == [(1, "a, b"), (2, "d")]
+    assert [(row.id, row.name) for row in kept.rows] == [(1, 'a, b "c" \\'), (2, "d")]
     [(_, value, headers)] = all_records(engine.servers, f"{unique}-dead")
     assert value == b"x,c" and b"a.csv" in dict(headers)["__connect.errors.exception.message"]
 
@@ -355,6 +355,6 @@ def test_counts_go_to_a_topic_by_batches(engine, topics, unique):
     engine.run(text, sink)
     engine.run(text, sink, rewinds=True)
     assert sorted(value for _, value, _ in all_records(engine.servers, f"{unique}-out")) == [
-        b'{"minute":"2026-01-01T00:%02d:00.000Z","n":60}' % minute for minute in range(3)
+        b'{"minute":"2026-01-01T00:%02d:00.000000Z","n":60}' % minute for minute in range(3)
     ]
     assert committed(engine, unique, 1) == [200]

@@ -105,16 +105,17 @@ def test_killed_while_a_folder_is_put_in_place(spark, sink_to, out, monkeypatch,
 
 
 def test_every_format(spark, tmp_path):
-    rows = spark.createDataFrame([(1, "a,b"), (2, None), (3, 'c"\nd')], "id int, text string").coalesce(1)
+    texts = ["a,b", None, 'c"\nd', ' "\\", ', "  x "]
+    rows = spark.createDataFrame(list(enumerate(texts, 1)), "id int, text string").coalesce(1)
     for format_, keys in (("json", ""), ("csv", ""), ("parquet", 'compression.type = "zstd"'), ("text", "")):
         text = f'connector = "files"\npath = "{format_}"\nformat = "{format_}"\n{keys}'
         sink = sink_for(pipeline_of(text, tmp_path), spark)
         frame = rows.select(f.col("id").cast("string")) if format_ == "text" else rows
         sink.prepare(frame.schema)
-        assert sink.write(frame, None, batch(spark, 0)).rows == 3
+        assert sink.write(frame, None, batch(spark, 0)).rows == 5
         [[name]] = visible(tmp_path / format_).values()
         [file] = (tmp_path / format_).rglob(name)
-        expected = [{"id": 1, "text": "a,b"}, {"id": 2, "text": None}, {"id": 3, "text": 'c"\nd'}]
+        expected = [{"id": number, "text": one} for number, one in enumerate(texts, 1)]
         if format_ == "json":
             assert pyarrow.json.read_json(file).to_pylist() == expected
             assert [json.loads(line) for line in file.read_text().splitlines()] == expected
@@ -124,12 +125,22 @@ def test_every_format(spark, tmp_path):
         elif format_ == "csv":
             read = pyarrow.csv.read_csv(
                 file,
-                parse_options=pyarrow.csv.ParseOptions(newlines_in_values=True, escape_char="\\"),
+                parse_options=pyarrow.csv.ParseOptions(newlines_in_values=True),
                 convert_options=pyarrow.csv.ConvertOptions(strings_can_be_null=True, quoted_strings_can_be_null=False),
             )
             assert read.to_pylist() == expected
         else:
-            assert file.read_text() == "1\n2\n3\n"
+            assert file.read_text() == "1\n2\n3\n4\n5\n"
+
+
+@pytest.mark.parametrize("format_", ["json", "csv"])
+def test_timestamps_keep_their_microseconds(spark, sink_to, out, format_):
+    frame = spark.sql("SELECT TIMESTAMP '2026-01-02 03:04:05.000007Z' AS a, TIMESTAMP_NTZ '2026-01-02 03:04:05.1' AS b")
+    sink_to(format_).write(frame, None, batch(spark, 0))
+    [path] = out.rglob(f"*.{format_}")
+    read = getattr(spark.read.schema("a timestamp, b timestamp_ntz"), format_)
+    assert read(str(path), **({"header": True} if format_ == "csv" else {})).collect() == frame.collect()
+    assert "05.000007Z" in path.read_text() and "05.100000" in path.read_text()
 
 
 def test_a_batch_without_rows(spark, sink_to, out):

@@ -162,7 +162,7 @@ def test_a_query_and_times_without_a_zone(postgres, streamed, table):
     [(_, [row])] = pipe.batches
     # Both are in the session's zone, UTC, whatever that of the database is.
     assert row.value == (
-        b'{"id":1,"wall":"2026-03-29T02:30:00.000Z","moment":"2026-03-29T02:30:00.000Z","day":"2026-03-29"}'
+        b'{"id":1,"wall":"2026-03-29T02:30:00.000000Z","moment":"2026-03-29T02:30:00.000000Z","day":"2026-03-29"}'
     )
 
 
