@@ -84,6 +84,10 @@ class CleanerHost(Protocol):
 
     def remove_later(self, log: PartitionLog, deleted: list[DeletedSegment]) -> None: ...
 
+    def record_recovery_point(self, log: PartitionLog, offset: int, done: Callable[[Exception | None], None]) -> None:
+        """Make the log durable up to `offset`, and that it is; then call `done`, with the failure if there was one."""
+        ...
+
     def checkpoint_cleaned(self, path: str, done: Callable[[], None]) -> None:
         """Write the cleaner's `offsets` of a log directory, then call `done`."""
         ...
@@ -359,7 +363,16 @@ class Cleaner:
         except OSError as error:
             self._give_up(compaction, error)
             return
-        self._next_group(compaction)
+
+        def recorded(error: Exception | None) -> None:
+            if error is None and not compaction.is_cancelled:
+                self._next_group(compaction)
+            else:
+                self._give_up(compaction, error)
+
+        # Between two rewritten segments offsets are missing. Behind the recovery point recovery takes that for a lost
+        # end, and cuts the log there, unless it is still to be compacted.
+        self._host.record_recovery_point(compaction.log, compaction.target.end_offset, recorded)
 
     def _next_group(self, compaction: _Compaction) -> None:
         if not compaction.groups:

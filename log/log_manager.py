@@ -90,6 +90,8 @@ class _Loaded(NamedTuple):
     cleaned_to: int | None
     failure: Exception | None
     report: RecoveryReport
+    has_new_point: bool = False
+    """Whether the recovery point must be durable before the partition is adopted."""
 
 
 class LogManager(LogUpkeep):
@@ -250,6 +252,8 @@ class LogManager(LogUpkeep):
         for result in loaded:
             self._take_in(result)
             report.add(result.report)
+        for path in {result.path.rpartition("/")[0] for result in loaded if result.has_new_point}:
+            self._write_recovery_points(self.directories[path])
         for path, key in strays:
             self._set_aside(path, key)
         self.has_found_strays = bool(strays)
@@ -264,6 +268,12 @@ class LogManager(LogUpkeep):
                 report.removed_segments,
                 (self._monotonic() - started_s) * 1000,
             )
+
+    def _write_recovery_points(self, directory: LogDirectory) -> None:
+        try:
+            directory.write_checkpoint(RECOVERY_POINTS_FILE, self._offsets(RECOVERY_POINTS_FILE, directory.path))
+        except (LogDirFailure, ShortageError) as error:
+            self.fail_directory(directory.path, error)
 
     def _judge(self, directory: LogDirectory, entry: PartitionDirectory, known: KnownPartitions) -> Verdict:
         if entry.suffix:
@@ -298,6 +308,7 @@ class LogManager(LogUpkeep):
 
         def load() -> None:
             topic_id = log = None
+            has_new_point = False
             failure: Exception | None = None
             report = RecoveryReport()
             try:
@@ -323,7 +334,9 @@ class LogManager(LogUpkeep):
                 log.update_high_watermark(offsets[HIGH_WATERMARKS_FILE].get(key, 0))
                 if not directory.was_clean:
                     log.directory_unsynced()
-                if config.flush_before_acks and not directory.was_clean:
+                # Once the partition is adopted, recovery would take a hole behind the recovery point for a lost end.
+                has_new_point = stored_topic_id is None and log.has_holes()
+                if has_new_point or (config.flush_before_acks and not directory.was_clean):
                     # What was found may be in memory only, and is about to be read.
                     log.flush(self.schedule.monotonic_ms())
             except (LogDirFailure, DamagedLogError, MalformedFileError, ExhaustedError) as error:
@@ -333,7 +346,7 @@ class LogManager(LogUpkeep):
             except DiskFullError as error:
                 # What a start finds has to be set right before anything is served.
                 failure = LogDirFailure(directory.path, f"{error.message}; free some and start again")
-            loaded.append(_Loaded(key, path, log, topic_id, cleaned_to, failure, report))
+            loaded.append(_Loaded(key, path, log, topic_id, cleaned_to, failure, report, has_new_point))
 
         return load
 

@@ -423,6 +423,23 @@ class LogUpkeep:
         if write is not None:
             self._run(directory.path, write)
 
+    def record_recovery_point(self, log: PartitionLog, offset: int, done: Done) -> None:
+        """For the cleaner: make the log durable up to `offset`, and its recovery point; then call `done`."""
+
+        def flushed(error: Exception | None) -> None:
+            if error is not None:
+                done(error)
+                return
+            directory = self.directories[log.log_directory]
+            offsets = self._offsets(RECOVERY_POINTS_FILE, directory.path)
+            write = directory.prepare_checkpoint(RECOVERY_POINTS_FILE, offsets)
+            self._run_in_thread(write or (lambda: None), done)
+
+        if log.recovery_point < offset:
+            self.flush(log, flushed)
+        else:
+            flushed(None)
+
     def checkpoint_cleaned(self, path: str, done: Callable[[], None]) -> None:
         """For the cleaner: write its checkpoint of a directory."""
 

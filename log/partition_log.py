@@ -572,6 +572,11 @@ class PartitionLog(LogAppend):
         self.finish_flush(task, monotonic_ms)
         self._is_closed = True
 
+    def has_holes(self) -> bool:
+        """Return whether offsets are missing between two segments, as after a compaction. Reads the end of each."""
+        pairs = zip(self.segments, self._bases[1:], strict=False)
+        return any(segment.next_offset() < next_base for segment, next_base in pairs)
+
     def mark_untouched(self) -> None:
         """All of the log is on the disk as it is: it was loaded after a clean stop."""
         self._is_new = False

@@ -562,6 +562,37 @@ def test_a_crash_at_any_point_of_a_compaction_neither_loses_nor_brings_back() ->
     assert points > 150
 
 
+def test_a_crash_at_any_point_loses_nothing_of_a_log_that_is_to_be_compacted_no_more() -> None:
+    """The hole that compaction leaves between segments is no lost end, whatever cleanup.policy is by then."""
+    config = {"internal.segment.bytes": "200"}
+    is_through = False
+    at = 0
+    while not is_through:
+        at += 1
+        fs = MemoryFileSystem()
+        manager, log = make_log(fs, config)
+        for index in range(6):
+            put(log, (b"a", b"%d" % index), (b"b%d" % index, b"1"))
+            put(log, (b"a", b"%d" % index))
+            roll(log)
+        before = records(log)
+        log.flush(T0)
+        fs.sync_directory("/d")
+        fs.crash_at(at)
+        try:
+            clean(manager)
+            is_through = True
+        except SimulatedCrash:
+            pass
+        fs.crash()
+        if fs.exists("/d/cleaner-offset-checkpoint"):
+            fs.remove("/d/cleaner-offset-checkpoint")
+        [log] = open_manager(fs, {**config, "cleanup.policy": "delete"}, ids={"t": bytes(16)}).all_logs()
+        assert latest(records(log)) == latest(before)
+        assert log.log_end_offset == before[-1][0] + 1
+    assert at > 20
+
+
 def test_real_files(tmp_path: Any) -> None:
     fs = OsFileSystem()
     manager, log = make_log(fs, {"segment.index.bytes": "4096"}, path=str(tmp_path))

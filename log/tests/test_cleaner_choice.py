@@ -324,5 +324,6 @@ def test_a_log_that_is_compacted_no_more_keeps_its_holes_through_a_crash():
     log.flush(T0)
     fs.remove("/d/recovery-point-offset-checkpoint") if fs.exists("/d/recovery-point-offset-checkpoint") else None
     fs.crash()
-    log = open_manager(fs, {"cleanup.policy": "delete", "internal.segment.bytes": "200"}).all_logs()[0]
+    config = {"cleanup.policy": "delete", "internal.segment.bytes": "200"}
+    log = open_manager(fs, config, ids={"t": bytes(16)}).all_logs()[0]
     assert records(log) == before

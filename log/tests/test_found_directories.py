@@ -164,3 +164,10 @@ def test_a_hole_in_a_log_to_adopt_may_be_compaction_s(ids: dict[str, bytes], end
     found = reopened.get("t", 0)
     assert found is not None
     assert found.log_end_offset == end_offset
+    # From now on its configuration is the store's, and may be another than the one it was compacted by.
+    fs.crash()
+    reopened = make_manager(fs, ["/data/a"])
+    reopened.open(0, known({"t": NEW_ID}))
+    found = reopened.get("t", 0)
+    assert found is not None
+    assert found.log_end_offset == end_offset
