@@ -30,7 +30,7 @@ from odradek.log.compaction_run import (
 )
 from odradek.log.filesystem import FileSystem, LogDirFailure, ShortageError
 from odradek.log.partition_log import PartitionLog
-from odradek.log.segment import CLEANED_SUFFIX, DeletedSegment, Segment
+from odradek.log.segment import CLEANED_SUFFIX, CorruptSegmentError, DeletedSegment, Segment
 
 logger = logging.getLogger(__name__)
 
@@ -288,6 +288,10 @@ class Cleaner:
             return None
         try:
             target = find_target(log, self.offsets.get(key), now_ms)
+        except CorruptSegmentError as error:
+            self.uncleanable.add(key)
+            logger.error("cannot compact log=%s error=%s; compaction is tried again only after a restart", log, error)
+            return None
         except OSError as error:
             self._host.fail_directory(log.log_directory, error)
             return None

@@ -17,8 +17,9 @@ from odradek.log.flush import FlushTask, SyncGate
 from odradek.log.leader_epochs import LeaderEpochs
 from odradek.log.producer_snapshots import SnapshotWrite
 from odradek.log.producer_state import ProducerState
-from odradek.log.segment import Segment, remove_segment_files
+from odradek.log.segment import CorruptSegmentError, Segment, remove_segment_files
 from odradek.properties import INT64_MAX
+from odradek.protocol.errors import ErrorCode, KafkaError
 
 logger = logging.getLogger(__name__)
 
@@ -252,14 +253,27 @@ class LogState:
             logger.warning("no room or no descriptor directory=%s error=%s", self.directory, error)
             return None
 
-    def _refuse_or_fail(self, what: str, error: OSError) -> ShortageError | LogDirFailure:
-        """What to raise for a failed append or roll: it can be tried again if all that was missing is a resource."""
+    def _refuse_or_fail(self, what: str, error: OSError) -> KafkaError:
+        """The error to raise for a failed append or roll.
+
+        ShortageError if only a resource was missing: try again. CORRUPT_MESSAGE if batches of this log are damaged: its
+        directory stays online. Otherwise LogDirFailure.
+        """
+        if isinstance(error, CorruptSegmentError):
+            return self._damaged(error)
         if not self._active.is_torn:
             message = f"{what} refused in {self.directory}: {error.strerror}"
             refusal = storage_error(self.log_directory, message, error)
             if isinstance(refusal, ShortageError):
                 return refusal
         return self._fail(what, error)
+
+    def _damaged(self, error: OSError | ValueError) -> KafkaError:
+        """The error to raise where batches or records are damaged. Each damage is logged once."""
+        if str(error) not in self._known_damage:
+            self._known_damage.add(str(error))
+            logger.error("records are damaged and cannot be read: %s", error)
+        return KafkaError(ErrorCode.CORRUPT_MESSAGE, str(error))
 
     def _fail(self, what: str, error: OSError) -> LogDirFailure:
         logger.error("log directory failed directory=%s during=%s error=%s", self.directory, what, error)

@@ -123,10 +123,7 @@ class PartitionLog(LogAppend):
             return ExhaustedError(self.log_directory, f"read refused in {self.directory}: {error}")
         if isinstance(error, OSError) and not isinstance(error, CorruptSegmentError):
             return self._fail("read", error)
-        if str(error) not in self._known_damage:
-            self._known_damage.add(str(error))
-            logger.error("records are damaged and cannot be read: %s", error)
-        return KafkaError(ErrorCode.CORRUPT_MESSAGE, str(error))
+        return self._damaged(error)
 
     def offset_for_leader_epoch(self, epoch: int) -> tuple[int, int]:
         """(largest epoch at or below it, where it ends), or (-1, -1): KIP-101, KIP-320."""
@@ -353,6 +350,10 @@ class PartitionLog(LogAppend):
                 deleted.append(self._with_snapshot(marked))
             self._unsynced_segments = [s for s in self._unsynced_segments if s in self.segments]
             return deleted
+        except CorruptSegmentError as error:
+            # Raised before anything is deleted. Segments whose age is unknown stay.
+            self._damaged(error)
+            return []
         except OSError as error:
             raise self._refuse_or_fail("retention", error) from error
 

@@ -3,7 +3,7 @@
 import logging
 
 from odradek.log.producer_state import ProducerState
-from odradek.log.segment import Segment
+from odradek.log.segment import CorruptSegmentError, Segment
 from odradek.log.transaction_index import AbortedTransaction
 from odradek.protocol.record_batch import BatchHeader
 
@@ -119,7 +119,11 @@ def rebuild(
 
 
 def _replay(state: ProducerState, segment: Segment, start_offset: int, end_offset: int) -> None:
-    position = segment.locate(start_offset)
+    try:
+        position = segment.locate(start_offset)
+    except CorruptSegmentError as error:
+        logger.error("producers of damaged batches are not found: %s", error)
+        return
     if position < 0:
         return
     for at, header in segment.headers(position):

@@ -29,6 +29,7 @@ from odradek.log.segment import (
     SWAP_SUFFIX,
     TIME_INDEX_SUFFIX,
     TRANSACTION_INDEX_SUFFIX,
+    CorruptSegmentError,
     Segment,
     file_name,
 )
@@ -100,6 +101,10 @@ def open_partition_log(
             log.mark_untouched()
         log._unless_full(log._write_epochs)
         return log
+    except CorruptSegmentError as error:
+        raise DamagedLogError(
+            f"{error}; to copy the partition from another replica, move its directory {directory} away and restart"
+        ) from error
     except OSError as error:
         parent = directory.rpartition("/")[0]
         raise storage_error(parent, f"loading {directory} failed: {error}", error) from error

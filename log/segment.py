@@ -423,7 +423,10 @@ class Segment:
         return None
 
     def _is_timed(self, timestamp: int, offset: int) -> bool:
-        position = self.locate(offset)
+        try:
+            position = self.locate(offset)
+        except CorruptSegmentError:
+            return False
         for _, header in self.headers(position) if position >= 0 else ():
             return header.max_timestamp == timestamp and header.base_offset <= offset
         return False

@@ -1,0 +1,150 @@
+"""A batch damaged by the disk, below all that a start verifies: the rest of the log and of its directory is served."""
+
+import pytest
+
+from odradek.log import retention
+from odradek.log.filesystem import MemoryFileSystem
+from odradek.log.partition_log import PartitionLog
+from odradek.log.segment import CorruptSegmentError, Segment
+from odradek.log.tests import managers
+from odradek.log.tests.managers import opened, run_until
+from odradek.log.tests.support import NOW_MS, append, config, idempotent, open_log
+from odradek.protocol.errors import ErrorCode, KafkaError
+
+DIRECTORIES = ("/data/a",)
+SMALL = {"internal.segment.bytes": "20000", "index.interval.bytes": "4096", "retention.ms": "1000000000"}
+
+
+def erase_length(fs, segment, position):
+    """Zero a batch's length, so that nothing leads to what follows it."""
+    fs.open(segment.path(".log")).write_pieces(position + 8, [bytes(4)], 4)
+
+
+def positions(segment):
+    """Where the batches are, by their last offsets."""
+    return {header.last_offset: position for position, header in segment.headers()}
+
+
+def code_of_read(log, offset):
+    """The error of a read that begins at `offset`; NONE if it returns that batch."""
+    try:
+        region = log.read(offset, 1, upper_offset=log.log_end_offset, at_least_one=True)
+    except KafkaError as error:
+        return error.code
+    assert int.from_bytes(region.read()[:8], "big") == offset
+    return ErrorCode.NONE
+
+
+@pytest.mark.parametrize("policy", ["delete", "compact", "compact,delete"])
+def test_a_damaged_batch_does_not_take_its_directory_offline(policy, caplog):
+    fs = MemoryFileSystem()
+    properties = SMALL | {"cleanup.policy": policy}
+    manager = opened(fs, DIRECTORIES, properties)
+    log = manager.create_log("t", 0, None, 0, is_new=True)
+    managers.append(manager.create_log("other", 0, None, 0, is_new=True), b"fine")
+    for number in range(400):
+        managers.append(log, b"x" * 100, now_ms=1_000_000 + number)
+    first = log.segments[0]
+    manager.close(0)
+    erase_length(fs, first, [*positions(first).values()][-3])
+    for _ in range(2):
+        manager = opened(fs, DIRECTORIES, properties)
+        run_until(manager, 0, 100_000)
+        assert manager.online_directories == ["/data/a"]
+        managers.append(manager.get("other", 0), b"more")
+        managers.append(manager.get("t", 0), b"more", now_ms=2_000_000)
+        manager.close(0)
+        assert manager.online_directories == ["/data/a"]
+    assert "log directory" not in caplog.text
+
+
+def test_a_damaged_batch_before_the_largest_timestamp_does_not_refuse_appends(caplog):
+    fs = MemoryFileSystem()
+    cfg = config(internal_segment_bytes=200_000, index_interval_bytes=4096)
+    log = open_log(fs, cfg)
+    for number in range(200):
+        append(log, [b"x" * 100], timestamp=NOW_MS + (1000 if number == 99 else 0))
+    log.close(0)
+    segment = log.segments[0]
+    found = positions(segment)
+    floor = segment.offset_index.floor_position(99)
+    victim = max(offset for offset, position in found.items() if floor < position and offset < 99)
+    erase_length(fs, segment, found[victim])
+    log = open_log(fs, cfg)
+    assert append(log, [b"more"]).first_offset == 200
+    assert log.failure is None
+    assert caplog.text.count("segment is damaged") == 1
+
+
+@pytest.mark.parametrize("what", ["retention", "append", "roll", "cleaner"])
+def test_damage_that_is_found_anywhere_is_of_this_log_alone(what, monkeypatch, caplog):
+    fs = MemoryFileSystem()
+    manager = opened(fs, DIRECTORIES, SMALL | {"cleanup.policy": "compact" if what == "cleaner" else "delete"})
+    log = manager.create_log("t", 0, None, 0, is_new=True)
+    managers.append(log, b"x")
+
+    def fail(*arguments, **keywords):
+        raise CorruptSegmentError("no batch at position 7")
+
+    if what == "retention":
+        monkeypatch.setattr(retention, "count_deletable", fail)
+    elif what == "cleaner":
+        monkeypatch.setattr("odradek.log.cleaner.find_target", fail)
+    else:
+        monkeypatch.setattr(Segment, "append", fail)
+        monkeypatch.setattr(Segment, "append_batches", fail)
+        monkeypatch.setattr(Segment, "seal", fail)
+    for _ in range(2):
+        if what in ("retention", "cleaner"):
+            run_until(manager, 0, 1_000_000)
+        else:
+            with pytest.raises(KafkaError, match="no batch at position 7") as error:
+                managers.append(log, b"y") if what == "append" else log.roll(0)
+            assert error.value.code == ErrorCode.CORRUPT_MESSAGE
+    assert manager.online_directories == ["/data/a"]
+    assert log.failure is None
+    assert caplog.text.count("no batch at position 7") == 1
+    assert (("t", 0) in manager.cleaner.uncleanable) is (what == "cleaner")
+
+
+def test_damage_that_prevents_loading_is_of_this_log_alone(monkeypatch, caplog):
+    fs = MemoryFileSystem()
+    manager = opened(fs, DIRECTORIES)
+    for topic in ("bad", "fine"):
+        managers.append(manager.create_log(topic, 0, None, 0, is_new=True), b"x")
+    manager.close(0)
+    initialize = PartitionLog.__init__
+
+    def fail(log, fs, directory, *arguments, **keywords):
+        if directory.endswith("bad-0"):
+            raise CorruptSegmentError(f"{directory}: no batch at position 7")
+        initialize(log, fs, directory, *arguments, **keywords)
+
+    monkeypatch.setattr(PartitionLog, "__init__", fail)
+    manager = opened(fs, DIRECTORIES)
+    assert manager.online_directories == ["/data/a"]
+    assert manager.get("fine", 0).log_end_offset == 1
+    with pytest.raises(KafkaError):
+        manager.get("bad", 0)
+    assert "partition is not served log=/data/a/bad-0" in caplog.text
+
+
+def test_a_start_without_snapshots_reads_producers_around_damage(caplog):
+    fs = MemoryFileSystem()
+    cfg = config(internal_segment_bytes=200_000, index_interval_bytes=1000)
+    log = open_log(fs, cfg)
+    for number in range(60):
+        append(log, [b"%d" % number])
+    log.roll(NOW_MS)
+    append(log, idempotent(0))
+    log.close(0)
+    for name in fs.list_names(log.directory):
+        if name.endswith(".snapshot"):
+            fs.remove(f"{log.directory}/{name}")
+    segment = log.segments[0]
+    entry = segment.offset_index.entries()[0][0]
+    erase_length(fs, segment, positions(segment)[entry + 2])
+    log = open_log(fs, cfg, log_start_offset=entry + 4)
+    assert (log.log_start_offset, log.log_end_offset) == (entry + 4, 61)
+    assert list(log.producer_state.producers) == [7]
+    assert "no batch at position" in caplog.text
