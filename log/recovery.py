@@ -97,7 +97,7 @@ def open_partition_log(
         log = PartitionLog(
             fs, directory, topic, partition, config, state, monotonic_ms=monotonic_ms, choose_jitter_ms=choose_jitter_ms
         )
-        if is_clean and loader.has_found_segments and not state.rebuilt:
+        if is_clean and loader.has_found_segments and not loader.rebuilt:
             log.mark_untouched()
         log._unless_full(log._write_epochs)
         return log
@@ -130,6 +130,8 @@ class _Loader:
         self.expiration_ms = expiration_ms
         self.segments: list[Segment] = []
         self.rebuilt: set[Segment] = set()
+        # Whether a segment was cut and those behind it were kept.
+        self.has_hole = False
         self.epochs = LeaderEpochs()
         self.has_found_segments = False
 
@@ -153,7 +155,8 @@ class _Loader:
                 end_offset,
                 recovery_point,
             )
-            self._recover_from(0, log_start_offset)
+            for number, segment in enumerate(self.segments[:first]):
+                self._rebuild_flushed(segment, number, log_start_offset)
             end_offset = self.segments[-1].next_offset()
         if end_offset is not None and end_offset < log_start_offset:
             if is_clean:
@@ -186,6 +189,13 @@ class _Loader:
         producer_replay.rebuild(producers, self.segments, start_offset, end_offset, self.now_ms, is_clean=is_clean)
         recall_batches(producers, self.segments, self.now_ms)
         rebuilt = [segment for segment in self.segments if segment in self.rebuilt]
+        if self.has_hole:
+            # Unsynced ones would lower the recovery point, and the next recovery would cut the log at the hole. Nor may
+            # what was cut off come back in a crash.
+            for path in [segment.path(kind) for segment in rebuilt for kind in SEGMENT_SUFFIXES]:
+                self.fs.sync_path(path)
+            self.fs.sync_directory(self.directory)
+            rebuilt = []
         return LoadedState(self.segments, start_offset, end_offset, new_point, self.epochs, producers, rebuilt)
 
     def _find_end(self, log_start_offset: int) -> int:
@@ -278,12 +288,7 @@ class _Loader:
             if self._must_rebuild(segment, names, segments[: number + 1], is_clean=is_clean) or (
                 is_last and self._was_never_cut(segment)
             ):
-                flaw = self._recover(segment, log_start_offset, number)
-                if flaw is not None:
-                    logger.error(
-                        "segment cut at its first bad byte, what follows it in other segments is kept file=%s at=%d "
-                        "why=%s", segment.path(LOG_SUFFIX), segment.size_bytes, flaw,
-                    )  # fmt: skip
+                self._rebuild_flushed(segment, number, log_start_offset)
 
     def _must_rebuild(self, segment: Segment, names: set[str], up_to_it: list[Segment], *, is_clean: bool) -> bool:
         for kind in (INDEX_SUFFIX, TIME_INDEX_SUFFIX):
@@ -316,7 +321,21 @@ class _Loader:
 
     # Recovery
 
+    def _rebuild_flushed(self, segment: Segment, index: int, log_start_offset: int) -> None:
+        """Recover a segment below the recovery point: segments behind it hold acknowledged records, and stay."""
+        flaw = self._recover(segment, log_start_offset, index)
+        if flaw is None:
+            return
+        logger.error(
+            "segment cut at its first bad byte, what follows it in other segments is kept file=%s at=%d why=%s",
+            segment.path(LOG_SUFFIX),
+            segment.size_bytes,
+            flaw,
+        )
+        self.has_hole = True
+
     def _recover_from(self, first: int, log_start_offset: int) -> None:
+        """Recover the segments from `first` on, which may not have been flushed: the first bad byte ends the log."""
         for index in range(first, len(self.segments)):
             segment = self.segments[index]
             later = self.segments[index + 1 :]

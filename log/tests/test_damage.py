@@ -250,8 +250,8 @@ CASES = {
         point=lambda life: 9999,
     ),
     "recovery point behind the end, unclean": Case(
-        flipped(MIDDLE, 1, 70), r"does not reach its recovery point", is_clean=False, point=lambda life: 9999,
-        keep=up_to(MIDDLE, 1),
+        flipped(-1, 0, 70), r"does not reach its recovery point", is_clean=False, point=lambda life: 9999,
+        keep=up_to(-1, 0),
     ),
     "epochs are garbage": Case(
         lambda life: life.write(f"{DIRECTORY}/leader-epoch-checkpoint", 0, b"xx"),

@@ -8,7 +8,7 @@ from odradek.log.partition_log import PartitionLog
 from odradek.log.segment import CorruptSegmentError, Segment
 from odradek.log.tests import managers
 from odradek.log.tests.managers import opened, run_until
-from odradek.log.tests.support import NOW_MS, append, config, idempotent, open_log
+from odradek.log.tests.support import NOW_MS, append, config, idempotent, open_log, read_all
 from odradek.protocol.errors import ErrorCode, KafkaError
 
 DIRECTORIES = ("/data/a",)
@@ -148,3 +148,44 @@ def test_a_start_without_snapshots_reads_producers_around_damage(caplog):
     assert (log.log_start_offset, log.log_end_offset) == (entry + 4, 61)
     assert list(log.producer_state.producers) == [7]
     assert "no batch at position" in caplog.text
+
+
+def six_segments(fs, cfg):
+    """A log of 60 batches, ten in a segment, and all of it flushed."""
+    log = open_log(fs, cfg)
+    for number in range(60):
+        append(log, [b"%d" % number])
+        if number % 10 == 9 and number < 59:
+            log.roll(NOW_MS)
+    log.close(0)
+    return log
+
+
+@pytest.mark.parametrize("point", [60, 9999])
+@pytest.mark.parametrize("is_clean", [True, False])
+def test_damage_at_the_end_and_in_an_old_segment_keeps_the_segments_between(is_clean, point, caplog):
+    fs, cfg = MemoryFileSystem(), config()
+    log = six_segments(fs, cfg)
+    for segment, batch in ((log.segments[1], 14), (log.segments[-1], 58)):
+        erase_length(fs, segment, positions(segment)[batch])
+    again = open_log(fs, cfg, is_clean=is_clean, recovery_point=point)
+    kept = [*range(14), *range(20, 58)]
+    assert [offset for offset, _ in read_all(again)] == kept
+    assert again.log_end_offset == again.flushed_offset == 58
+    assert "what follows it in other segments is kept" in caplog.text
+    assert append(again, [b"more"]).first_offset == 58
+    fs.crash(lose_names=True)
+    # The checkpoint may still have the point from before.
+    for found_point in (point, again.recovery_point):
+        again = open_log(fs, cfg, is_clean=False, recovery_point=found_point)
+        assert [offset for offset, _ in read_all(again)] == kept
+        assert again.log_end_offset == 58
+
+
+def test_unflushed_segments_behind_damage_go_even_if_it_lies_below_the_recovery_point():
+    fs, cfg = MemoryFileSystem(), config()
+    log = six_segments(fs, cfg)
+    for segment, batch in ((log.segments[1], 14), (log.segments[3], 32)):
+        erase_length(fs, segment, positions(segment)[batch])
+    log = open_log(fs, cfg, is_clean=False, recovery_point=35)
+    assert [offset for offset, _ in read_all(log)] == [*range(14), *range(20, 32)]
