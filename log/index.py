@@ -84,6 +84,11 @@ class SparseIndex:
     def entries(self) -> list[tuple[int, int]]:
         return [self.get(slot) for slot in range(self.count)]
 
+    def encoded(self) -> bytes:
+        """Return all entries as they are stored."""
+        written = self._open().pread(0, self._written * self.entry.size) if self.count and self._written else b""
+        return written[: len(written) - len(written) % self.entry.size] + self._pending
+
     @property
     def ends_in_zeros(self) -> bool:
         """Whether the last entry is one that nobody wrote: the file was extended for appends and not cut since.

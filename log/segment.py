@@ -34,6 +34,8 @@ _LENGTH_END = 12
 _HEADER_BYTES = 61
 _CHUNK_BYTES = 4096
 _MAX_HINTS = 32
+_MAX_LOGGED = 10
+_MAX_RELATIVE = 0x7FFFFFFF
 _LONG_SCAN_BYTES = 1 << 20
 _LONG_SCAN_INTERVALS = 64
 _UNKNOWN = -2
@@ -300,9 +302,15 @@ class Segment:
         return entry[0]
 
     def _repair_once(self, why: str) -> None:
-        """Build offset and time index anew from the headers of the batches; what they lead to is found all the same."""
+        """Rebuild offset and time index from the headers of the batches.
+
+        No header leads over damage. Behind it the walk goes on from the next old entry that leads to a batch, so that
+        what follows stays readable.
+        """
         if self.is_repaired:
             return
+        # Read before anything is given up: without a descriptor the repair is tried again.
+        old_entries = OffsetIndex.entry.iter_unpack(self.offset_index.encoded())
         self.is_repaired = True
         logger.warning("index is damaged, building it anew file=%s why=%s", self.offset_index.path, why)
         self.offset_index.reset()
@@ -310,23 +318,55 @@ class Segment:
         self.hints.clear()
         self._max_timestamp, self._offset_of_max_timestamp = NO_TIMESTAMP, self.base_offset
         self._bytes_since_entry = 0
-        end = 0
-        try:
-            for position, header in self.headers():
+        damaged_at = []
+        position: int | None = 0
+        while position is not None:
+            last, end = self._index_batches(position)
+            position = None
+            if end < self.size_bytes:
+                damaged_at.append(end)
+                # From the last batch on: if its length is wrong, the walk has left out batches.
+                position = self._next_floor(old_entries, last)
+        self._ready = False
+        with suppress(IndexOffsetError):
+            self.time_index.append_if_later(self._max_timestamp, self._offset_of_max_timestamp)
+        self.time_index.trim()
+        self.offset_index.trim()
+        if damaged_at:
+            positions = ",".join(map(str, damaged_at[:_MAX_LOGGED]))
+            logger.error(
+                "segment is damaged file=%s at=%s count=%d why=no batch there",
+                self.path(LOG_SUFFIX),
+                positions,
+                len(damaged_at),
+            )
+
+    def _index_batches(self, start: int) -> tuple[int, int]:
+        """Add entries for the batches from `start` up to damage; where the last of them begins and ends."""
+        last = end = start
+        with suppress(IndexOffsetError):
+            for position, header in self.headers(start):
+                relative = header.base_offset - self.base_offset
+                if header.magic != 2 or not 0 <= relative <= header.last_offset - self.base_offset <= _MAX_RELATIVE:
+                    break
+                last = position
                 if header.max_timestamp > self._max_timestamp:
                     self._max_timestamp, self._offset_of_max_timestamp = header.max_timestamp, header.last_offset
-                if self._bytes_since_entry > self._index_interval_bytes:
+                # The first batch behind damage is found by its entry only.
+                if self._bytes_since_entry > self._index_interval_bytes or position == start > 0:
                     self._add_entries(header.last_offset, position)
                 self._bytes_since_entry += header.size_bytes
                 end = position + header.size_bytes
-        except IndexOffsetError as error:
-            logger.warning("segment is damaged file=%s at=%d why=%s", self.path(LOG_SUFFIX), end, error)
-        self._ready = False
-        self.time_index.append_if_later(self._max_timestamp, self._offset_of_max_timestamp)
-        self.time_index.trim()
-        self.offset_index.trim()
-        if end < self.size_bytes:
-            logger.error("segment is damaged file=%s at=%d why=no batch there", self.path(LOG_SUFFIX), end)
+        return last, end
+
+    def _next_floor(self, entries: Iterator[tuple[int, ...]], behind: int) -> int | None:
+        """The position of the next of `entries` that leads to a batch behind `behind` and behind all entries so far."""
+        last_offset = self.offset_index.last_offset
+        for relative, position in entries:
+            offset = self.base_offset + relative
+            if position > behind and offset > last_offset and self._is_floor(position, offset):
+                return position
+        return None
 
     def add_hint(self, offset: int, position: int) -> None:
         """Note that every batch before `position` is below `offset`, and the one there (now or later) reaches it."""

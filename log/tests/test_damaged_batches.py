@@ -1,5 +1,7 @@
 """A batch damaged by the disk, below all that a start verifies: the rest of the log and of its directory is served."""
 
+import re
+
 import pytest
 
 from odradek.log import retention
@@ -10,6 +12,7 @@ from odradek.log.tests import managers
 from odradek.log.tests.managers import opened, run_until
 from odradek.log.tests.support import NOW_MS, append, config, idempotent, open_log, read_all
 from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.protocol.streaming import run_steps
 
 DIRECTORIES = ("/data/a",)
 SMALL = {"internal.segment.bytes": "20000", "index.interval.bytes": "4096", "retention.ms": "1000000000"}
@@ -189,3 +192,89 @@ def test_unflushed_segments_behind_damage_go_even_if_it_lies_below_the_recovery_
         erase_length(fs, segment, positions(segment)[batch])
     log = open_log(fs, cfg, is_clean=False, recovery_point=35)
     assert [offset for offset, _ in read_all(log)] == [*range(14), *range(20, 32)]
+
+
+ENTRIES = 66
+
+
+def long_segment(fs):
+    """A sealed segment of 600 batches with 66 index entries, and a segment with one batch behind it."""
+    cfg = config(internal_segment_bytes=100_000, index_interval_bytes=1000)
+    log = open_log(fs, cfg)
+    for number in range(600):
+        append(log, [b"x" * 50], timestamp=NOW_MS + number)
+    log.roll(NOW_MS)
+    append(log, [b"y"], timestamp=NOW_MS + 600)
+    log.close(0)
+    assert len(log.segments[0].offset_index.entries()) == ENTRIES
+    return cfg, log.segments[0]
+
+
+@pytest.mark.parametrize("damage", ["too small", "negative", "too large", "into another batch", "another format"])
+def test_batches_behind_a_damaged_one_stay_readable_when_the_index_is_repaired(damage, caplog):
+    fs = MemoryFileSystem()
+    cfg, segment = long_segment(fs)
+    offset, position = segment.offset_index.entries()[10]
+    size_bytes = (positions(segment)[offset + 1] - position) - 12
+    data = {
+        "too small": bytes(4),
+        "negative": b"\xff\xff\xff\xff",
+        "too large": b"\x7f\0\0\0",
+        "into another batch": (size_bytes + 20_000).to_bytes(4, "big"),
+        "another format": size_bytes.to_bytes(4, "big") + b"\0\0\0\0\x03",
+    }[damage]
+    fs.open(segment.path(".log")).write_pieces(position + 8, [data], len(data))
+    fs.open(segment.path(".timeindex")).truncate(0)
+    log = open_log(fs, cfg)
+    for _ in range(2):
+        assert run_steps(log.offset_of_max_timestamp()).offset == 600
+        for readable in (*range(offset), *range(offset + 10, 601)):
+            assert code_of_read(log, readable) == ErrorCode.NONE, readable
+        assert run_steps(log.offset_for_timestamp(NOW_MS + 590)).offset == 590
+        log.close(0)
+        log = open_log(fs, cfg)
+    assert caplog.text.count("building it anew") == 1
+
+
+def test_an_index_is_repaired_around_each_of_several_damaged_batches(caplog):
+    fs = MemoryFileSystem()
+    cfg, segment = long_segment(fs)
+    entries = segment.offset_index.entries()
+    for number in (0, 10, 11, 40, ENTRIES - 1):
+        erase_length(fs, segment, entries[number][1])
+    log = open_log(fs, cfg)
+    assert code_of_read(log, entries[10][0]) == ErrorCode.CORRUPT_MESSAGE
+    readable = {offset for offset in range(601) if code_of_read(log, offset) == ErrorCode.NONE}
+    for number in (1, 9, 12, 13, 39, 41, ENTRIES - 2):
+        offset = entries[number][0]
+        assert {offset, offset + 1} <= readable, number
+    assert 600 in readable
+    assert len(readable) > 601 - 6 * 10
+    assert len(re.findall("segment is damaged file=.* count=", caplog.text)) == 1
+
+
+def test_appends_go_on_behind_damage_that_was_repaired_and_the_next_start_keeps_them():
+    fs = MemoryFileSystem()
+    cfg = config(internal_segment_bytes=200_000, index_interval_bytes=1000)
+    log = open_log(fs, cfg)
+    for number in range(200):
+        append(log, [b"x" * 100], timestamp=NOW_MS + (1000 if number == 99 else 0))
+    log.close(0)
+    segment = log.segments[0]
+    floor = segment.offset_index.floor_position(99)
+    erase_length(fs, segment, min(position for position in positions(segment).values() if position > floor))
+    for number in range(3):
+        log = open_log(fs, cfg, recovery_point=200 + number)
+        assert append(log, [b"more"]).first_offset == 200 + number
+        assert code_of_read(log, 199) == ErrorCode.NONE
+        log.close(0)
+
+
+def test_an_index_in_which_nothing_is_right_is_built_anew_in_full():
+    fs = MemoryFileSystem()
+    cfg, segment = long_segment(fs)
+    expected = segment.offset_index.entries()
+    fs.open(segment.path(".index")).write_pieces(0, [b"\0\0\0\1\1\1\1\1" * ENTRIES], 8 * ENTRIES)
+    log = open_log(fs, cfg)
+    assert {code_of_read(log, offset) for offset in reversed(range(601))} == {ErrorCode.NONE}
+    assert log.segments[0].offset_index.entries() == expected
