@@ -78,8 +78,8 @@ class CleanerHost(Protocol):
 
     def fail_directory(self, path: str, error: Exception) -> None: ...
 
-    def delete_old_segments(self, log: PartitionLog, now_ms: int) -> None:
-        """Apply the log's start and retention."""
+    def delete_old_segments(self, log: PartitionLog, now_ms: int) -> bool:
+        """Apply the log's start and retention, a few segments at a time; return whether more are deleted soon."""
         ...
 
     def remove_later(self, log: PartitionLog, deleted: list[DeletedSegment]) -> None: ...
@@ -256,7 +256,9 @@ class Cleaner:
         return False
 
     def _visit(self, log: PartitionLog, now_ms: int) -> None:
-        self._host.delete_old_segments(log, now_ms)
+        if self._host.delete_old_segments(log, now_ms):
+            # A compaction now would rewrite segments that are about to go, and put their deletion off.
+            return
         key = (log.topic, log.partition)
         if log.failure is None and key not in self.uncleanable:
             self._check_checkpoint(log, key)

@@ -31,6 +31,7 @@ from odradek.log.log_directory import LogDirectory
 from odradek.log.partition_log import PartitionLog
 from odradek.log.producer_expiry import ProducerExpiry
 from odradek.log.removals import Removals
+from odradek.log.retention import MOST_AT_ONCE
 from odradek.log.segment import DeletedSegment
 from odradek.log.segment_age import AgeVerifier
 from odradek.log.shared_write import SharedWrite
@@ -47,6 +48,8 @@ _CHECKPOINT_AFTER_ROLL_MS = 1_000
 _ROOM_CHECK_MS = 5_000
 _ROOM_BYTES = 1 << 20
 _VISITS_PER_STEP = 200
+_NEXT_DELETION_MS = 10
+"""Between two steps that delete segments of one log."""
 
 
 class LogManagerSettings(NamedTuple):
@@ -139,6 +142,8 @@ class LogUpkeep:
         self._offline: dict[Key, str] = {}
         self._flushing: dict[PartitionLog, list[Done]] = {}
         self._moved: set[str] = set()
+        # Logs with more segments to delete, for which a next step is scheduled.
+        self._deleting: set[PartitionLog] = set()
         self._cleaning: Job | None = None
         self._has_noted_exhaustion = False
         self._removals = Removals(run_in_thread, self._removal_failed)
@@ -315,16 +320,37 @@ class LogUpkeep:
         if not is_cleaned and not self.cleaner.is_running((log.topic, log.partition)):
             self.delete_old_segments(log, now_ms)
 
-    def delete_old_segments(self, log: PartitionLog, now_ms: int) -> None:
-        """Apply a log's start and retention; the files go after file.delete.delay.ms."""
+    def delete_old_segments(self, log: PartitionLog, now_ms: int) -> bool:
+        """Apply a log's start and retention, a few segments at a time; return whether more are deleted soon.
+
+        The files go after file.delete.delay.ms.
+        """
         try:
             deleted = log.delete_old_segments(now_ms)
         except (LogDirFailure, ShortageError) as failure:
             self.fail_directory(log.log_directory, failure)
-            return
+            return False
         self.remove_later(log, deleted)
         if log.doubtful_segment is not None:
             self._age_verifier.add(log, log.doubtful_segment, now_ms)
+        # If the disk refused one of them, the next check of retention tries again.
+        has_more = len(deleted) == MOST_AT_ONCE
+        if has_more:
+            self._delete_more_soon(log, now_ms)
+        return has_more
+
+    def _delete_more_soon(self, log: PartitionLog, now_ms: int) -> None:
+        if log in self._deleting:
+            return
+        self._deleting.add(log)
+
+        def delete_more() -> None:
+            self._deleting.discard(log)
+            is_compacting = self.cleaner.is_running((log.topic, log.partition))
+            if log.failure is None and self.serves(log) and not is_compacting:
+                self.delete_old_segments(log, now_ms)
+
+        self.schedule.once(_NEXT_DELETION_MS, delete_more)
 
     def _remove_tree_later(self, path: str, delay_ms: int) -> None:
         def remove() -> None:

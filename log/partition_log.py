@@ -326,6 +326,7 @@ class PartitionLog(LogAppend):
     def delete_old_segments(self, now_ms: int) -> list[DeletedSegment]:
         """Apply retention and the log's start; the log's start moves up to the first segment that stays.
 
+        At most `retention.MOST_AT_ONCE` segments go: after so many, call again, since more may be deletable.
         The files are renamed; hand the result to `remove_deleted` after file.delete.delay.ms. What a full disk does not
         let go yet goes with a later call. `doubtful_segment` is then the one whose records have to be read before
         retention.ms can decide about it. Raises LogDirFailure, ShortageError.
@@ -342,13 +343,15 @@ class PartitionLog(LogAppend):
             self._untouched_end = None
             self.advance_log_start(self._bases[count])
             deleted: list[DeletedSegment] = []
-            for segment in self.segments[:count]:
+            gone = self.segments[:count]
+            for segment in gone:
                 marked = self._unless_full(segment.mark_deleted)
                 if marked is None:
                     break
                 del self.segments[0], self._bases[0]
                 deleted.append(self._with_snapshot(marked))
-            self._unsynced_segments = [s for s in self._unsynced_segments if s in self.segments]
+            gone = gone[: len(deleted)]
+            self._unsynced_segments = [s for s in self._unsynced_segments if s not in gone]
             return deleted
         except CorruptSegmentError as error:
             # Raised before anything is deleted. Segments whose age is unknown stay.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from odradek.log.segment_age import is_doubtful, is_older
 
@@ -10,9 +10,12 @@ if TYPE_CHECKING:
     from odradek.log.partition_log import PartitionLog
     from odradek.log.segment import Segment
 
+MOST_AT_ONCE: Final = 16
+"""A segment takes four or five renames, and the thread that serves requests waits for each."""
+
 
 def count_deletable(log: PartitionLog, now_ms: int) -> int:
-    """How many segments, from the oldest on, cleanup.policy lets go. Raises OSError.
+    """How many segments, from the oldest on, cleanup.policy lets go, up to MOST_AT_ONCE. Raises OSError.
 
     Never one that holds offsets at or above the high watermark, nor an empty active segment. Each rule looks at what
     the one before it leaves: first the log's start, then retention.bytes, then retention.ms. A topic that is not
@@ -27,6 +30,8 @@ def count_deletable(log: PartitionLog, now_ms: int) -> int:
 
 def _may_go(log: PartitionLog, index: int) -> bool:
     segments = log.segments
+    if index >= MOST_AT_ONCE:
+        return False
     if index == len(segments) - 1:
         return segments[index].size_bytes > 0 and log.high_watermark >= log.log_end_offset
     return index < len(segments) and log.high_watermark >= segments[index + 1].base_offset

@@ -11,6 +11,7 @@ from odradek.log.filesystem import (
     MemoryFileSystem,
 )
 from odradek.log.log_manager import LogManager
+from odradek.log.partition_log import PartitionLog
 from odradek.log.tests.managers import (
     DIRECTORIES,
     NEW_ID,
@@ -103,6 +104,49 @@ def test_retention_starts_after_30_seconds_and_removes_files_after_the_delay() -
     assert any(name.endswith(".deleted") for name in fs.list_names(log.directory))
     run_until(manager, now_ms, 31_100)
     assert not any(name.endswith(".deleted") for name in fs.list_names(log.directory))
+
+
+def with_old_segments(count: int, **config: str) -> tuple[LogManager, PartitionLog]:
+    properties = {"retention.ms": "1000", "internal.segment.bytes": "100", "file.delete.delay.ms": "0"}
+    properties |= {name.replace("_", "."): value for name, value in config.items()}
+    manager = opened(MemoryFileSystem(), ["/data/a"], properties)
+    log = manager.create_log("t", 0, TOPIC_ID, 0)
+    append(log, *[b"%020d" % number for number in range(count)])
+    assert len(log.segments) == count
+    return manager, log
+
+
+@pytest.mark.parametrize("policy", ["delete", "compact,delete"])
+def test_retention_of_many_segments_goes_on_soon_a_few_at_a_time(policy: str) -> None:
+    manager, log = with_old_segments(100, cleanup_policy=policy)
+    now_ms, starts = 0, [0]
+    while now_ms < 30_100:
+        now_ms = run_due(manager, now_ms)
+        assert log.log_start_offset - starts[-1] <= 16
+        if log.log_start_offset != starts[-1]:
+            starts.append(log.log_start_offset)
+    assert starts == [0, 16, 32, 48, 64, 80, 96, 100]
+    assert len(log.segments) == 1
+    names = manager.fs.list_names(log.directory)
+    assert [name for name in names if name.endswith((".log", ".deleted"))] == ["00000000000000000100.log"]
+
+
+def test_checks_of_retention_do_not_add_up() -> None:
+    manager, log = with_old_segments(100)
+    for _ in range(3):
+        manager.delete_old_segments(log, 30_000)
+    assert log.log_start_offset == 48
+    run_due(manager, 10)
+    assert log.log_start_offset == 64
+
+
+def test_retention_that_was_to_go_on_leaves_a_deleted_log_alone() -> None:
+    manager, log = with_old_segments(100)
+    assert manager.delete_old_segments(log, 30_000)
+    manager.delete_log("t", 0)
+    run_until(manager, 0, 200)
+    assert log.log_start_offset == 16
+    assert manager.online_directories == ["/data/a"]
 
 
 def test_sweeps_visit_a_few_logs_at_a_time() -> None:
