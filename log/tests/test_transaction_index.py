@@ -1,9 +1,19 @@
+import struct
+import sys
+from array import array
 from random import Random
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from odradek.log.filesystem import MemoryFileSystem
-from odradek.log.transaction_index import AbortedTransaction, CorruptTransactionIndexError, TransactionIndex
+from odradek.log.transaction_index import (
+    AbortedTransaction,
+    BlockSummaries,
+    CorruptTransactionIndexError,
+    TransactionIndex,
+)
 
 PATH = "/data/00000000000000000000.txnindex"
 
@@ -110,3 +120,102 @@ def test_a_file_that_is_no_index_is_never_answered_from(fs):
     fs.open(PATH).truncate(50)
     with pytest.raises(CorruptTransactionIndexError):
         TransactionIndex(fs, PATH).collect(0, 100)
+
+
+def store(fs, entries):
+    data = b"".join(struct.pack(">hqqqq", 0, *entry) for entry in entries)
+    fs.open(PATH, create=True).write_pieces(0, [data], len(data))
+
+
+def plainly(entries, fetch_offset, upper_bound):
+    """The definition: each entry is looked at, up to the first that shows that no later one touches the range."""
+    found = []
+    for entry in entries:
+        if entry.last_offset < fetch_offset:
+            continue
+        if entry.first_offset < upper_bound:
+            found.append(entry)
+        if entry.last_stable_offset >= upper_bound:
+            return found, True
+    return found, False
+
+
+@given(
+    seed=st.integers(0, 2**32),
+    stored=st.sampled_from([0, 1, 31, 32, 33, 1000, 1024, 1025, 2100]),
+    appended=st.integers(0, 70),
+    open_percent=st.sampled_from([0, 1, 50, 99, 100]),
+    reach=st.sampled_from([1, 10, 1000, 10_000]),
+    is_sound=st.booleans(),
+)
+def test_any_index_is_searched_as_the_definition_has_it(seed, stored, appended, open_percent, reach, is_sound):
+    """Also one with stable offsets that go back, which no log brings about, or with offsets at the limits."""
+    random, offset, stable, entries = Random(seed), 0, 0, []
+    for _ in range(stored + appended):
+        offset += random.randint(1, 6)
+        first = max(0, offset - random.randint(1, reach))
+        if not is_sound:
+            first = random.choice([first, random.randrange(8000), -(2**63), 2**63 - 1])
+            stable = random.choice([offset + 1, random.randrange(8000), -(2**63), 2**63 - 1])
+        elif random.randrange(100) >= open_percent:
+            stable = random.randint(stable, offset + 1)
+        entries.append(AbortedTransaction(random.randrange(3), first, offset, stable))
+    fs = MemoryFileSystem()
+    fs.make_directory("/data")
+    store(fs, entries[:stored])
+    index = TransactionIndex(fs, PATH)
+    assert index.count_from(0) == stored
+    for entry in entries[stored:]:
+        index.append(entry)
+    assert index.entries() == entries
+    for _ in range(40):
+        fetch_offset = random.randrange(offset + 10)
+        upper_bound = fetch_offset + random.choice([0, 1, 5, 100, offset])
+        assert index.collect(fetch_offset, upper_bound) == plainly(entries, fetch_offset, upper_bound)
+
+
+def calls_of(work):
+    """How many functions are called, those written in C included."""
+    calls = 0
+
+    def count(frame, event, argument):
+        nonlocal calls
+        calls += event in ("call", "c_call")
+
+    sys.setprofile(count)
+    try:
+        work()
+    finally:
+        sys.setprofile(None)
+    return calls
+
+
+@pytest.mark.parametrize("upper_bound", [100, 10_000, 40_008])
+def test_while_a_transaction_is_open_few_entries_are_looked_at(fs, upper_bound):
+    """The last stable offset stays at its begin, and shows of no entry that it is the last one to look at."""
+    store(fs, [AbortedTransaction(number, 10 + 2 * number, 11 + 2 * number, 5) for number in range(20_000)])
+    index = TransactionIndex(fs, PATH)
+    assert index.count_from(0) == 20_000
+    fetch_offset = upper_bound - 20
+    assert len(index.collect(fetch_offset, upper_bound)[0]) == 10
+    assert calls_of(lambda: index.collect(fetch_offset, upper_bound)) < 1000
+
+
+def test_integers_are_found_without_a_look_at_each():
+    values = array("q", range(100_000))
+    summaries = BlockSummaries(max, values)
+    looks = []
+    found = summaries.search(lambda value: looks.append(value) or value >= 99_990, 7, len(values))
+    assert list(found) == list(range(99_990, 100_000))
+    assert len(looks) < 300
+
+
+def test_an_unknown_version_or_a_marker_out_of_order_is_named(fs):
+    entries = transactions(600)
+    store(fs, [*entries, entries[-2]])
+    with pytest.raises(CorruptTransactionIndexError, match=f"marker {entries[-2].last_offset} is out of order"):
+        TransactionIndex(fs, PATH).count_from(0)
+    store(fs, entries)
+    fs.open(PATH).write_pieces(34 * 599, [b"\0\7"], 2)
+    with pytest.raises(CorruptTransactionIndexError, match="unknown entry version 7"):
+        TransactionIndex(fs, PATH).entries()
