@@ -36,6 +36,11 @@ _CHUNK_BYTES = 4096
 _MAX_HINTS = 32
 _MAX_LOGGED = 10
 _MAX_RELATIVE = 0x7FFFFFFF
+_MAX_INDEX_INTERVAL_BYTES = 64 << 10
+"""A search reads the headers between two entries in the thread that serves requests, whatever a topic is configured to.
+
+Entries at shorter distances than index.interval.bytes are valid for Apache Kafka too.
+"""
 _LONG_SCAN_BYTES = 1 << 20
 _LONG_SCAN_INTERVALS = 64
 _UNKNOWN = -2
@@ -139,7 +144,7 @@ class Segment:
         self.suffix = suffix
         self.created_ms = now_ms
         self.roll_jitter_ms = roll_jitter_ms
-        self._index_interval_bytes = config.index_interval_bytes
+        self._index_interval_bytes = min(config.index_interval_bytes, _MAX_INDEX_INTERVAL_BYTES)
         self._preallocated_bytes = config.preallocated_bytes
         self._is_extended = False
         index_bytes = config.segment_index_bytes

@@ -1,6 +1,7 @@
 """One segment: where batches lie, what its indexes note, and what a failed append leaves."""
 
 import errno
+from itertools import pairwise
 
 import pytest
 
@@ -48,6 +49,19 @@ def test_entries_are_sparse_and_name_last_offsets(fs):
     assert segment.time_index.entries() == [(50, 0), (60, 5), (70, 7)], "the last one is made when it ends"
     assert fs.size_bytes("/d/00000000000000000100.index") == 24
     assert fs.size_bytes("/d/00000000000000000100.timeindex") == 36
+
+
+def test_entries_are_never_far_apart(fs):
+    """A search reads each header between two of them, also in a topic that is configured to have none."""
+    properties = config(index_interval_bytes=2**31 - 1, segment_index_bytes=12000)
+    segment = Segment(fs, "/d", BASE, properties, now_ms=0, fresh=True)
+    size = 0
+    for number in range(2000):
+        size = max(size, put(segment, BASE + number))
+    assert properties.text("index.interval.bytes") == str(2**31 - 1), "what was configured is reported"
+    positions = [0, *(position for _, position in segment.offset_index.entries()), segment.size_bytes]
+    assert segment.size_bytes > 2 * 65_536
+    assert max(after - before for before, after in pairwise(positions)) <= 65_536 + size
 
 
 def test_append_of_several_makes_the_same_entries(fs):
