@@ -663,15 +663,6 @@ class LogManager(LogUpkeep):
     def _config_of(self, topic: str) -> LogConfig:
         return self._topic_config(topic) or self.default_config
 
-    def update_default_config(self, default_config: LogConfig) -> None:
-        """The broker's defaults for topics changed: all topics' properties are asked for again."""
-        self.default_config = default_config
-        configs: dict[str, LogConfig] = {}
-        for log in self._logs.values():
-            if log.topic not in configs:
-                configs[log.topic] = self._config_of(log.topic)
-            log.update_config(configs[log.topic])
-
     # Close
 
     def close(self, monotonic_ms: int, broker_epoch: int = -1) -> None:

@@ -410,7 +410,8 @@ class Broker:
         if self._is_running:
             self._watch()
         self.services.logs.update_settings(LogManagerSettings.of(new))
-        self.services.logs.update_default_config(self.services.configs.topic_defaults)
+        # The replicas take on their topics' new properties in steps: there may be many.
+        self.services.logs.default_config = self.services.configs.topic_defaults
 
     def _on_directory_failure(self, path: str, partitions: list[tuple[str, int]]) -> None:
         if hasattr(self.services, "replicas"):

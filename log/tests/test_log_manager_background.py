@@ -1,11 +1,9 @@
 """The work behind a log manager: checkpoints, flushes, retention, and syncs that are shared."""
 
-from random import Random
 
 import pytest
 
 from odradek.log import checkpoints
-from odradek.log.config import LogConfig
 from odradek.log.filesystem import (
     LogDirFailure,
     MemoryFileSystem,
@@ -207,19 +205,6 @@ def test_idle_producers_are_forgotten() -> None:
     assert 9 in log.producer_state.producers
     run_until(manager, 86_400_000, 86_400_000 + 600_000)
     assert 9 not in log.producer_state.producers
-
-
-def test_changed_properties_reach_the_logs() -> None:
-    fs = MemoryFileSystem()
-    configs: dict[str, LogConfig] = {}
-    manager = LogManager(
-        fs, ["/data/a"], LogConfig({}), configs.get, 1, random_bytes=Random(1).randbytes, settings=ONE_THREAD
-    )
-    manager.open(0)
-    first, second = manager.create_log("t", 0, TOPIC_ID, 0), manager.create_log("u", 0, bytes(16), 0)
-    configs["t"] = LogConfig({"retention.ms": "5"})
-    manager.update_default_config(LogConfig({"retention.ms": "7"}))
-    assert (first.config.retention_ms, second.config.retention_ms) == (5, 7)
 
 
 def test_truncation_lowers_the_recovery_point_on_the_disk() -> None:

@@ -152,3 +152,23 @@ def test_a_start_that_loses_every_log_directory_fails():
     assert isinstance(failure.value, BrokerStartError)
     assert "no log directory can be used" in str(failure.value)
     assert broker.ports == []
+
+
+def test_a_changed_default_reaches_the_logs_one_by_one():
+    """There may be thousands of topics, whose properties all depend on it."""
+    broker = started(FailingServer())
+    services = broker.services
+    create(services, new("t", 3), new("u", configs={"retention.ms": "5"}))
+    logs = services.logs.all_logs()
+    held = []
+    services.replicas.run_steps = held.append
+    run_now(services.controller.put_broker_config(None, {"log.retention.ms": "7", "log.flush.interval.ms": "9"}))
+    assert services.logs.default_config.retention_ms == 7
+    counts = [sum(log.config.flush_ms == 9 for log in logs)]
+    [steps] = held
+    for _ in steps:
+        counts.append(sum(log.config.flush_ms == 9 for log in logs))
+    assert sorted(set(counts)) == [0, 1, 2, 3, 4]
+    assert sorted((log.topic, log.config.retention_ms) for log in logs) == [*[("t", 7)] * 3, ("u", 5)]
+    assert services.logs.create_log("v", 0, bytes(range(16)), 0).config.retention_ms == 7
+    run_now(broker.stop())
