@@ -303,6 +303,9 @@ class KafkaTransport(Protocol):
         transport: Any = self.transport
         if self.writer.is_idle:
             transport.loseConnection()
+            # That waits for a write event. None comes while the client does not read and its responses fill more than
+            # two thirds of the send buffer. The kernel delivers what it has taken after the close, too.
+            transport.reactor.callLater(0, transport.connectionLost, connectionDone)
         else:
             transport.abortConnection()
 

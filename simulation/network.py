@@ -206,6 +206,9 @@ class BrokerTransport:
         self._is_closing = True
         self._finish_if_idle()
 
+    def connectionLost(self, reason: Any) -> None:  # noqa: N802
+        self.lost(False)
+
     def abortConnection(self) -> None:  # noqa: N802
         if self.connected:
             self._link.to_client.break_off(self._link.network.random)

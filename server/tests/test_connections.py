@@ -1,10 +1,16 @@
 """The connection registry: idle connections are closed as in Kafka, stalls are logged once."""
 
 import logging
+import os
+import socket
+import struct
 
+import pytest
+
+from odradek.protocol.messages.api_versions import ApiVersionsRequest
 from odradek.server.stalls import MARGIN_S
 from odradek.server.tests.edge import NOTHING, Edge, Kind, Script
-from odradek.server.tests.wire import Wire
+from odradek.server.tests.wire import Wire, request_frame, until
 from odradek.testing import OdradekBroker
 
 IDLE_S = 100.0
@@ -35,6 +41,22 @@ def test_a_connection_is_closed_when_nothing_was_read_or_sent_for_the_idle_time(
     let_pass(edge, IDLE_S)
     assert not edge.socket.is_closed
     let_pass(edge, 2 * LOOK_S)
+    assert edge.socket.is_closed
+
+
+def test_an_idle_connection_is_closed_although_its_socket_is_not_writable():
+    """The kernel has taken all responses, and the client reads none: a write event may never come."""
+    edge = started(max_idle_ms=IDLE_S * 1000, is_ever_writable=False)
+    assert edge.answers == [(0, 0, 0, b"")]
+    let_pass(edge, IDLE_S + 2 * LOOK_S)
+    assert edge.socket.is_closed
+    assert len(edge.registry) == 0
+
+
+@pytest.mark.parametrize("kind", [Kind.CLOSE, Kind.CLOSE_LATER, Kind.MALFORMED], ids=lambda kind: kind.name)
+def test_a_connection_is_closed_for_what_the_client_sent_although_its_socket_is_not_writable(kind):
+    edge = started(kinds=[Kind.SMALL, kind], is_ever_writable=False)
+    assert edge.answers == [(0, 0, 0, b"")]
     assert edge.socket.is_closed
 
 
@@ -143,3 +165,50 @@ def test_a_broker_closes_an_idle_connection_although_its_fetch_waits():
         wire.create_topic("t")
         wire.send(wire.fetch_request("t", 0, max_wait_ms=600_000, min_bytes=1), 11)
         assert wire.socket.recv(1) == b""
+
+
+def open_sockets(broker):
+    """The number of sockets that the broker has open."""
+    descriptors = f"/proc/{broker.pid}/fd"
+    count = 0
+    for name in os.listdir(descriptors):
+        try:
+            count += os.readlink(f"{descriptors}/{name}").startswith("socket:")
+        except FileNotFoundError:
+            continue
+    return count
+
+
+def read_to_end(client):
+    """What the client can read until the broker's end, and whether that was orderly."""
+    data = bytearray()
+    try:
+        while more := client.recv(1 << 16):
+            data += more
+    except ConnectionResetError:
+        return data, False
+    return data, True
+
+
+def test_idle_connections_are_closed_whatever_their_unread_responses_fill_of_the_send_buffer():
+    """The kernel does not report a socket as writable while more than two thirds of its send buffer are in use."""
+    frame = request_frame(ApiVersionsRequest(), 0)
+    with OdradekBroker({"connections.max.idle.ms": "1000", "socket.send.buffer.bytes": "65536"}) as broker:
+        before = open_sockets(broker)
+        clients = []
+        for count in range(20, 1500, 40):
+            client = socket.socket()
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            client.connect(("127.0.0.1", broker.port))
+            client.sendall(frame * count)
+            clients.append((client, count))
+        until(lambda: open_sockets(broker) <= before, what="the idle connections to be closed")
+        orderly = 0
+        for client, count in clients:
+            data, is_orderly = read_to_end(client)
+            client.close()
+            if is_orderly:
+                (size,) = struct.unpack_from(">i", data)
+                assert len(data) == (4 + size) * count
+                orderly += 1
+        assert orderly
