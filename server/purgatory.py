@@ -23,6 +23,9 @@ logger = logging.getLogger(__name__)
 
 _MOST_NAMED: Final = 3
 
+_COMPLETION_S: Final = 0.001
+"""Time of a reactor iteration for the retries of operations, besides that of the slices."""
+
 
 class PartitionWatch:
     """A watcher of one partition, for an operation that may watch many."""
@@ -175,10 +178,14 @@ def _expect_stop(failure: Failure) -> Failure | None:
 
 
 class CompletionQueue:
-    """Retries operations in the order in which they were woken: at once while there is time, else in slices."""
+    """Retries operations in the order in which they were woken: at once while there is time, else in slices.
+
+    The slices are separate from those of long work: an operation waits for the operations that were woken before it,
+    however many requests do long work.
+    """
 
     def __init__(self, slices: "Slices") -> None:
-        self._slices = slices
+        self._slices = slices.separate(_COMPLETION_S)
         self._operations: deque[DelayedOperation] = deque()
         self._is_running = False
 

@@ -1,6 +1,7 @@
 """Long work on the reactor thread, in slices: other requests are served between them.
 
 All work shares one slice per reactor iteration, so that the bound holds for any number of requests that do long work.
+Only the retries of requests that wait (`CompletionQueue`) have a slice of their own besides.
 """
 
 from collections.abc import Callable, Generator
@@ -41,6 +42,16 @@ class Slices:
         self._renewal: Any = None
         self._cooperator = Cooperator(self._measure, lambda tick: clock.callLater(0, tick))
         self._tasks: dict[CooperativeTask[Any], None] = {}
+        self._separate: list[Slices] = []
+
+    def separate(self, slice_s: float) -> "Slices":
+        """Return slices of up to `slice_s` in addition to these, for work that must not wait for long work.
+
+        They stop when these stop.
+        """
+        separate = Slices(self._clock, self._monotonic, min(slice_s, self._slice_s))
+        self._separate.append(separate)
+        return separate
 
     def run(self, work: Work[T], at_once: int = 0) -> Deferred[T]:
         """Run `work` to its end, and return a Deferred of its return value.
@@ -81,6 +92,8 @@ class Slices:
 
     def stop(self) -> None:
         """Run no further step."""
+        for separate in self._separate:
+            separate.stop()
         # `Cooperator.stop` alone would end every second task only. A task that is resumed after it is ended, too.
         tasks = list(self._tasks)
         for task in tasks:

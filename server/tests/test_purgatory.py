@@ -5,9 +5,10 @@ import weakref
 
 import pytest
 from twisted.internet.defer import CancelledError
-from twisted.internet.task import Clock
+from twisted.internet.task import Clock, SchedulerStopped
 
-from odradek.server.purgatory import DelayedOperation
+from odradek.server.purgatory import CompletionQueue, DelayedOperation
+from odradek.server.slices import SLICE_S, Slices
 
 
 class Partition:
@@ -110,3 +111,79 @@ def test_a_completed_operation_is_freed_without_a_collection():
         assert freed() is None
     finally:
         gc.enable()
+
+
+LONG_WORK = 100
+STEP_S = 0.0005
+
+
+class Retries:
+    """Operations that are woken while many requests do long work. `iterate` runs one reactor iteration."""
+
+    def __init__(self):
+        self.clock = Clock()
+        self.now_s = 0.0
+        self.slices = Slices(self.clock, lambda: self.now_s)
+        self.queue = CompletionQueue(self.slices)
+        self.retried = []
+        self.failures = []
+        for _ in range(LONG_WORK):
+            self.slices.run(self._long_work()).addErrback(lambda failure: self.failures.append(failure.type))
+
+    def _long_work(self):
+        while True:
+            self.now_s += STEP_S
+            yield
+
+    def wake(self, count, cost_s):
+        """Wake operations that are not completed; each retry takes `cost_s`."""
+        partition = Partition()
+        for _ in range(count):
+
+            def retry():
+                self.now_s += cost_s
+                self.retried.append(self.now_s)
+
+            DelayedOperation(retry, lambda: "late", self.queue).wait(self.clock, 60_000, [partition])
+        partition.happen()
+
+    def iterate(self):
+        """The operations retried, and the time that the iteration took."""
+        count, began_s = len(self.retried), self.now_s
+        due = [call for call in self.clock.getDelayedCalls() if call.getTime() <= self.clock.seconds()]
+        for call in due:
+            if call.active():
+                self.clock.calls.remove(call)
+                call.called = 1
+                call.func(*call.args, **call.kw)
+        return len(self.retried) - count, self.now_s - began_s
+
+
+def test_an_operation_is_retried_at_once_although_long_work_uses_up_the_slices():
+    retries = Retries()
+    retries.iterate()
+    retries.wake(1, STEP_S / 10)
+    assert len(retries.retried) == 1
+
+
+def test_woken_operations_do_not_take_turns_with_long_work_and_leave_it_its_time():
+    retries = Retries()
+    retries.iterate()
+    retries.wake(100, STEP_S / 10)
+    found = [len(retries.retried)]
+    while found[-1]:
+        count, took_s = retries.iterate()
+        assert took_s <= 2 * SLICE_S
+        assert took_s >= SLICE_S
+        found.append(count)
+    assert sum(found) == 100
+    assert len(found) <= 8
+
+
+def test_operations_that_wait_for_their_retry_end_with_the_slices():
+    retries = Retries()
+    retries.wake(100, STEP_S)
+    retries.slices.stop()
+    retries.iterate()
+    assert len(retries.retried) < 100
+    assert retries.failures == [SchedulerStopped] * LONG_WORK
