@@ -15,6 +15,8 @@ logger = logging.getLogger(__name__)
 
 _LOOK_INTERVAL_S: Final = 5.0
 _LOOKS_PER_IDLE_TIME: Final = 8
+_LOOKS_AT_ONCE: Final = 256
+"""Connections that are looked at in one reactor iteration: less than 1 ms."""
 
 
 class ConnectionRegistry:
@@ -73,11 +75,21 @@ class ConnectionRegistry:
             connection.close()
 
     def _look(self) -> None:
-        # Less than 1 us for each connection.
+        """Look at every connection, some of them in each reactor iteration; after the last the next look is due."""
+        self._look_at_some(list(self._open), 0)
+
+    def _look_at_some(self, connections: "list[KafkaTransport]", start: int) -> None:
         reactor = self._services.reactor
-        self._call = reactor.callLater(self._interval_s, self._look)
+        end = start + _LOOKS_AT_ONCE
+        if end < len(connections):
+            self._call = reactor.callLater(0, self._look_at_some, connections, end)
+        else:
+            self._call = reactor.callLater(self._interval_s, self._look)
         now_s = reactor.seconds()
-        for connection, observed in list(self._open.items()):
+        for connection in connections[start:end]:
+            observed = self._open.get(connection)
+            if observed is None:
+                continue
             try:
                 self._look_at(connection, observed, now_s)
             except Exception:

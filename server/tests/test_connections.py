@@ -4,10 +4,13 @@ import logging
 import os
 import socket
 import struct
+from types import SimpleNamespace
 
 import pytest
+from twisted.internet.task import Clock
 
 from odradek.protocol.messages.api_versions import ApiVersionsRequest
+from odradek.server.connections import ConnectionRegistry
 from odradek.server.stalls import MARGIN_S
 from odradek.server.tests.edge import NOTHING, Edge, Kind, Script
 from odradek.server.tests.wire import Wire, request_frame, until
@@ -147,6 +150,66 @@ def test_stop_closes_every_connection():
     edge.run()
     assert edge.socket.is_closed
     assert len(edge.registry) == 0
+
+
+class StubTransport:
+    """An idle connection. `close` may fail."""
+
+    def __init__(self, registry, error=None):
+        self.error = error
+        self.looks = 0
+        self.is_closed = self.is_aborted = False
+        self.writer = SimpleNamespace(has_progressed=False, is_idle=True, abort=self._abort)
+        context = SimpleNamespace(listener_name="PLAINTEXT", client_host="host", client_id="test")
+        self.connection = SimpleNamespace(in_progress=None, next_frame=None, is_in_line=False, context=context)
+        registry.add(self)
+
+    def take_activity(self):
+        self.looks += 1
+        return False
+
+    def close(self):
+        if self.error is not None:
+            raise self.error
+        self.is_closed = True
+
+    def _abort(self):
+        self.is_aborted = True
+
+
+@pytest.fixture
+def stubs():
+    clock = Clock()
+    registry = ConnectionRegistry(SimpleNamespace(reactor=clock, groups_in_use=None), max_idle_ms=-1)
+    return clock, registry
+
+
+def iterate(clock):
+    """One reactor iteration, in which all timers are due."""
+    # Not `advance`: it would also make the calls that are scheduled meanwhile.
+    calls, clock.calls = clock.calls, []
+    for call in calls:
+        call.called = 1
+        call.func(*call.args, **call.kw)
+
+
+def test_many_connections_are_looked_at_in_parts(stubs):
+    clock, registry = stubs
+    connections = [StubTransport(registry) for _ in range(1000)]
+    registry.start()
+    looks = [0]
+    while looks[-1] < 999:
+        iterate(clock)
+        registry.remove(connections[-1])
+        looks.append(sum(connection.looks for connection in connections))
+        assert 0 < looks[-1] - looks[-2] <= 256
+    assert [connection.looks for connection in connections] == [1] * 999 + [0]
+    (next_look,) = clock.getDelayedCalls()
+    assert next_look.getTime() == LOOK_S
+    iterate(clock)
+    assert connections[0].looks == 2
+    registry.stop()
+    assert clock.getDelayedCalls() == []
 
 
 def test_nothing_is_begun_once_a_connection_is_being_closed():
