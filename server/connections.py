@@ -58,7 +58,7 @@ class ConnectionRegistry:
             self._call.cancel()
             self._call = None
         for connection in list(self._open):
-            connection.close()
+            _close(connection)
 
     def close_least_active(self, count: int, spared_listener: str) -> None:
         """Close those without activity for the longest time, but for the connections of one listener."""
@@ -72,7 +72,7 @@ class ConnectionRegistry:
                 "closing a connection: there are more than max.connections allows client=%s",
                 connection.connection.context.client_host,
             )
-            connection.close()
+            _close(connection)
 
     def _look(self) -> None:
         """Look at every connection, some of them in each reactor iteration; after the last the next look is due."""
@@ -94,7 +94,7 @@ class ConnectionRegistry:
                 self._look_at(connection, observed, now_s)
             except Exception:
                 logger.exception("connection could not be looked at; closing it; please report it")
-                connection.writer.abort()
+                _abort(connection)
 
     def _look_at(self, connection: "KafkaTransport", observed: "_Observed", now_s: float) -> None:
         stall = observed.stall
@@ -110,7 +110,23 @@ class ConnectionRegistry:
                 "closing idle connection client=%s client_id=%s idle_s=%.0f has_unanswered_request=%s",
                 context.client_host, context.client_id, idle_s, stall.holds_something,
             )  # fmt: skip
-            connection.close()
+            _close(connection)
+
+
+def _close(connection: "KafkaTransport") -> None:
+    """Close a connection. A failure affects no other connection, and nothing that comes after."""
+    try:
+        connection.close()
+    except Exception:
+        logger.exception("connection could not be closed; aborting it; please report it")
+        _abort(connection)
+
+
+def _abort(connection: "KafkaTransport") -> None:
+    try:
+        connection.writer.abort()
+    except Exception:
+        logger.exception("connection could not be aborted; please report it")
 
 
 class _Observed:

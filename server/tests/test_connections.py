@@ -212,6 +212,15 @@ def test_many_connections_are_looked_at_in_parts(stubs):
     assert clock.getDelayedCalls() == []
 
 
+def test_a_connection_that_cannot_be_closed_does_not_keep_others_open(stubs, caplog):
+    _, registry = stubs
+    connections = [StubTransport(registry, error) for error in (None, ZeroDivisionError("a defect"), None)]
+    registry.stop()
+    assert [connection.is_closed for connection in connections] == [True, False, True]
+    assert connections[1].is_aborted
+    assert "please report it" in caplog.text
+
+
 def test_nothing_is_begun_once_a_connection_is_being_closed():
     """A broker that stops answers waiting requests; a request behind them must not reach logs that are closed."""
     edge = started(kinds=[Kind.PARKED, Kind.SMALL], cuts=(2,))
