@@ -25,7 +25,8 @@ class ConnectionRegistry:
     From `start` on every connection is looked at every few seconds. It is idle, and is closed, when no bytes were
     received or sent for `max_idle_ms` (Kafka: `connections.max.idle.ms`, -1: never). As in Kafka that includes
     connections whose request is in progress, and clients that do not read their responses. The last activity counts
-    from the look that found it, so a connection is never closed too early, and at most two looks too late.
+    from the look that found it, so a connection is never closed too early, and at most two looks too late. A look also
+    closes connections that are broken without an event (`KafkaTransport.is_broken`).
     """
 
     def __init__(self, services: "Services", max_idle_ms: int) -> None:
@@ -97,6 +98,9 @@ class ConnectionRegistry:
                 _abort(connection)
 
     def _look_at(self, connection: "KafkaTransport", observed: "_Observed", now_s: float) -> None:
+        if connection.is_broken():
+            connection.writer.abort()
+            return
         stall = observed.stall
         stall.look(connection, self._services, now_s, connection.writer.has_progressed)
         if connection.take_activity():

@@ -295,6 +295,18 @@ class KafkaTransport(Protocol):
         self._has_received = self.writer.has_progressed = False
         return was_active
 
+    def is_broken(self) -> bool:
+        """Return whether the client has reset the connection since the end of its input.
+
+        No event reports that while a request is in progress: the reactor watches the socket neither for reading nor for
+        writing. Requests that arrived before the reset are begun all the same.
+        """
+        if not self._has_input_ended or self.connection.next_frame is not None:
+            return False
+        transport: Any = self.transport
+        error: int = transport.getHandle().getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        return error != 0
+
     def close(self) -> None:
         """Close. Responses that the socket has taken still arrive, others do not; no further request is begun."""
         self._closing = True

@@ -160,6 +160,10 @@ class SimulatedSocket:
         self._pipe.write(data)
         return len(data)
 
+    def getsockopt(self, level: int, option: int) -> int:
+        """SO_ERROR: none, as a broken connection is reported to the protocol at once."""
+        return 0
+
     def _taken_bytes(self, size_bytes: int) -> int:
         size_bytes = min(size_bytes, self._pipe.room_bytes)
         if not size_bytes:

@@ -8,6 +8,7 @@ runs until it would sleep for ever; then nothing may be left to do.
 
 import errno
 import select
+import socket
 import struct
 from collections import deque
 from enum import Enum, unique
@@ -157,6 +158,7 @@ class ScriptedSocket:
         self.sent = bytearray()
         self.has_failed = False
         self.is_closed = False
+        self.error = 0
         self.options = []
 
     def _take(self, size):
@@ -203,6 +205,10 @@ class ScriptedSocket:
 
     def setsockopt(self, *arguments):
         self.options.append(arguments)
+
+    def getsockopt(self, level, option):
+        assert (level, option) == (socket.SOL_SOCKET, socket.SO_ERROR)
+        return self.error
 
 
 class Other:

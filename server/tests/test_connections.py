@@ -1,5 +1,6 @@
 """The connection registry: idle connections are closed as in Kafka, stalls are logged once."""
 
+import errno
 import logging
 import os
 import socket
@@ -152,6 +153,31 @@ def test_stop_closes_every_connection():
     assert len(edge.registry) == 0
 
 
+def test_a_reset_after_the_end_of_the_input_is_found_while_a_request_is_in_progress():
+    edge = started(kinds=[Kind.PARKED])
+    edge.has_left = True
+    let_pass(edge, 2 * LOOK_S)
+    assert not edge.socket.is_closed
+    edge.socket.error = errno.EPIPE
+    let_pass(edge, LOOK_S)
+    assert edge.socket.is_closed
+    assert edge.cancelled == [0]
+
+
+def test_requests_that_arrived_before_a_reset_are_begun():
+    edge = started(kinds=[Kind.PARKED, Kind.PARKED], cuts=(2,))
+    edge.has_left = True
+    edge.run()
+    edge.socket.error = errno.EPIPE
+    let_pass(edge, 2 * LOOK_S)
+    edge.release()
+    edge.run()
+    assert edge.began == [0, 1]
+    let_pass(edge, LOOK_S)
+    assert edge.cancelled == [1]
+    assert edge.socket.is_closed
+
+
 class StubTransport:
     """An idle connection. `close` may fail."""
 
@@ -163,6 +189,9 @@ class StubTransport:
         context = SimpleNamespace(listener_name="PLAINTEXT", client_host="host", client_id="test")
         self.connection = SimpleNamespace(in_progress=None, next_frame=None, is_in_line=False, context=context)
         registry.add(self)
+
+    def is_broken(self):
+        return False
 
     def take_activity(self):
         self.looks += 1
@@ -284,3 +313,18 @@ def test_idle_connections_are_closed_whatever_their_unread_responses_fill_of_the
                 assert len(data) == (4 + size) * count
                 orderly += 1
         assert orderly
+
+
+def test_a_broker_closes_a_connection_that_is_reset_after_its_input_has_ended():
+    # A look every two seconds.
+    with OdradekBroker({"connections.max.idle.ms": "16000"}) as broker, Wire(broker.port) as wire:
+        wire.create_topic("t")
+        before = open_sockets(broker)
+        with Wire(broker.port) as leaving:
+            leaving.send(Wire.fetch_request("t", 0, max_wait_ms=600_000, min_bytes=1), 11)
+            until(lambda: open_sockets(broker) > before)
+            leaving.socket.shutdown(socket.SHUT_WR)
+            # Once this is answered the broker has read the end, or reads it in the same iteration.
+            wire.metadata("t")
+            leaving.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        until(lambda: open_sockets(broker) <= before, timeout_s=10, what="the connection to be closed")
