@@ -5,7 +5,6 @@ largest timestamp (7, KIP-734), -4 earliest local (8, KIP-405), -5 latest tiered
 upload (11, KIP-1023). A partition named twice is INVALID_REQUEST. Read-committed latest is the last stable offset.
 """
 
-from collections import Counter
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Any, Final
 
@@ -27,7 +26,7 @@ from odradek.protocol.messages.offset_for_leader_epoch import (
 from odradek.protocol.schema import rows
 from odradek.protocol.streaming import Step
 from odradek.replication.offset_lookup import check_timestamp_supported
-from odradek.server.slices import SMALL_REQUEST_STEPS
+from odradek.server.slices import ROWS_PER_STEP, SMALL_REQUEST_STEPS
 
 if TYPE_CHECKING:
     from twisted.internet.defer import Deferred
@@ -52,24 +51,47 @@ def _list_offsets(
     services: "Services", request: ListOffsetsRequest, version: int
 ) -> Generator[Step, None, ListOffsetsResponse]:
     isolation_level = request.isolation_level if request.replica_id == CONSUMER else None
-    named = Counter((topic.name, asked.partition_index) for topic in request.topics for asked in topic.partitions)
+    repeated = yield from _find_repeated(request)
     topics = []
+    looked_up = 0
     for topic in request.topics:
-        rows = {}
+        rows: list[ListOffsetsResponseListOffsetsPartitionResponse] = []
+        refused: set[int] = set()
         for asked in topic.partitions:
-            try:
-                if named[topic.name, asked.partition_index] > 1:
-                    raise KafkaError(ErrorCode.INVALID_REQUEST)
-                rows[asked.partition_index] = yield from _look_up(
-                    services, topic.name, asked, version, isolation_level
-                )
-            except KafkaError as error:
-                rows[asked.partition_index] = _failed_row(asked.partition_index, error, version)
-            if len(rows) % _PARTITIONS_PER_STEP == 0:
+            looked_up += 1
+            if looked_up % _PARTITIONS_PER_STEP == 0:
                 yield None
-        topics.append(ListOffsetsResponseListOffsetsTopicResponse(name=topic.name, partitions=list(rows.values())))
+            index = asked.partition_index
+            try:
+                if (topic.name, index) in repeated:
+                    if index in refused:
+                        continue
+                    refused.add(index)
+                    raise KafkaError(ErrorCode.INVALID_REQUEST)
+                rows.append((yield from _look_up(services, topic.name, asked, version, isolation_level)))
+            except KafkaError as error:
+                rows.append(_failed_row(index, error, version))
+        topics.append(ListOffsetsResponseListOffsetsTopicResponse(name=topic.name, partitions=rows))
         yield None
     return ListOffsetsResponse(topics=topics)
+
+
+def _find_repeated(request: ListOffsetsRequest) -> Generator[None, None, set[tuple[str, int]]]:
+    """Return the partitions that are named more than once, in steps."""
+    named: set[tuple[str, int]] = set()
+    repeated: set[tuple[str, int]] = set()
+    count = 0
+    for topic in request.topics:
+        count += 1
+        for asked in topic.partitions:
+            partition = topic.name, asked.partition_index
+            (repeated if partition in named else named).add(partition)
+            count += 1
+            if count % ROWS_PER_STEP == 0:
+                yield
+        if count % ROWS_PER_STEP == 0:
+            yield
+    return repeated
 
 
 def list_offsets_error(request: ListOffsetsRequest, version: int, error: KafkaError) -> ListOffsetsResponse:

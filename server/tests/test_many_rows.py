@@ -14,6 +14,7 @@ from odradek.protocol.messages import describe_configs as dc
 from odradek.protocol.messages import describe_log_dirs as dld
 from odradek.protocol.messages import describe_topic_partitions as dtp
 from odradek.protocol.messages import find_coordinator as fc
+from odradek.protocol.messages import list_offsets as lo
 from odradek.protocol.messages import offset_commit as oc
 from odradek.protocol.messages import offset_delete as od
 from odradek.protocol.messages import offset_fetch as of
@@ -31,6 +32,7 @@ from odradek.server.handlers import (
     log_dirs,
     topic_partitions,
 )
+from odradek.server.record_work import RecordWork
 from odradek.server.request import RequestContext
 from odradek.server.slices import ROWS_PER_STEP
 from odradek.server.tests.background import background
@@ -45,6 +47,7 @@ class World:
         self.clock = Clock()
         shared = background(self.clock, slice_s=0)
         self.slices = shared["slices"]
+        self.record_work = RecordWork(**shared)
         self.reactor = self.clock
         cluster = self.cluster = Cluster()
         self.metadata, self.replicas = cluster.image, cluster.replicas
@@ -107,6 +110,45 @@ def test_offset_for_leader_epoch(world):
     found = response.topics[0].partitions
     assert [row.partition for row in found] == list(range(PARTITIONS + 1))
     assert [row.error_code for row in found[-2:]] == [0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+
+
+def list_latest(*topics):
+    return lo.ListOffsetsRequest(
+        replica_id=-1,
+        topics=[
+            lo.ListOffsetsRequestListOffsetsTopic(
+                name=name,
+                partitions=[
+                    lo.ListOffsetsRequestListOffsetsPartition(
+                        partition_index=index, current_leader_epoch=-1, timestamp=-1
+                    )
+                    for index in indexes
+                ],
+            )
+            for name, indexes in topics
+        ],
+    )
+
+
+def test_list_offsets(world):
+    steps, response = world.ask(list_offsets.list_offsets, list_latest(("t", range(PARTITIONS + 1))), 7)
+    assert steps > LEAST
+    rows = response.topics[0].partitions
+    assert [row.partition_index for row in rows] == list(range(PARTITIONS + 1))
+    assert [row.error_code for row in rows[-2:]] == [0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+
+
+def test_list_offsets_of_one_partition_many_times(world):
+    count = 50 * ROWS_PER_STEP
+    # A partition is repeated within a topic, and between two entries of one topic.
+    asked = list_latest(("t", [0, *[1] * count, 2]), ("u", [0]), ("t", [2]))
+    steps, response = world.ask(list_offsets.list_offsets, asked, 7)
+    # One pass finds what is repeated, another answers.
+    assert steps > 2 * count // ROWS_PER_STEP
+    refused = ErrorCode.INVALID_REQUEST
+    assert [
+        (topic.name, [(row.partition_index, row.error_code) for row in topic.partitions]) for topic in response.topics
+    ] == [("t", [(0, 0), (1, refused), (2, refused)]), ("u", [(0, 0)]), ("t", [(2, refused)])]
 
 
 def test_delete_records(world):
