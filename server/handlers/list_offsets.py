@@ -25,8 +25,8 @@ from odradek.protocol.messages.offset_for_leader_epoch import (
 )
 from odradek.protocol.schema import rows
 from odradek.protocol.streaming import Step
-from odradek.replication.offset_lookup import check_timestamp_supported
-from odradek.server.slices import ROWS_PER_STEP, SMALL_REQUEST_STEPS
+from odradek.replication.offset_lookup import MAX_TIMESTAMP, check_timestamp_supported
+from odradek.server.slices import ROWS_PER_STEP, SMALL_REQUEST_STEPS, Work
 
 if TYPE_CHECKING:
     from twisted.internet.defer import Deferred
@@ -36,31 +36,36 @@ if TYPE_CHECKING:
 
 CONSUMER: Final = -1
 OFFSET_NOT_AVAILABLE_SINCE: Final = 5
-_PARTITIONS_PER_STEP: Final = 16
+_LOOKUPS_PER_STEP: Final = 64
+"""Partitions of which an end of the log is asked: a few microseconds each. A search by timestamp is a step at least."""
 
 
 def list_offsets(
     services: "Services", context: "RequestContext", request: ListOffsetsRequest
 ) -> "Deferred[ListOffsetsResponse]":
-    """Each partition by itself; one that fails does not touch the others. A client that goes ends the search."""
-    version = context.api_version
-    return services.record_work.run(_list_offsets(services, request, version))
+    """Each partition by itself; one that fails does not touch the others. A client that goes ends the search.
+
+    The ends of logs are looked up without a place in `record_work`: only a long search waits for other long work.
+    """
+    return services.record_work.run_lookups(_list_offsets(services, context, request, context.api_version))
 
 
 def _list_offsets(
-    services: "Services", request: ListOffsetsRequest, version: int
-) -> Generator[Step, None, ListOffsetsResponse]:
+    services: "Services", context: "RequestContext", request: ListOffsetsRequest, version: int
+) -> Work[ListOffsetsResponse]:
     isolation_level = request.isolation_level if request.replica_id == CONSUMER else None
     repeated = yield from _find_repeated(request)
     topics = []
-    looked_up = 0
+    cost = 0
     for topic in request.topics:
         rows: list[ListOffsetsResponseListOffsetsPartitionResponse] = []
         refused: set[int] = set()
         for asked in topic.partitions:
-            looked_up += 1
-            if looked_up % _PARTITIONS_PER_STEP == 0:
+            if cost >= _LOOKUPS_PER_STEP:
                 yield None
+                cost = 0
+            is_search = asked.timestamp >= 0 or asked.timestamp == MAX_TIMESTAMP
+            cost += _LOOKUPS_PER_STEP if is_search else 1
             index = asked.partition_index
             try:
                 if (topic.name, index) in repeated:
@@ -68,11 +73,15 @@ def _list_offsets(
                         continue
                     refused.add(index)
                     raise KafkaError(ErrorCode.INVALID_REQUEST)
-                rows.append((yield from _look_up(services, topic.name, asked, version, isolation_level)))
+                search = _look_up(services, topic.name, asked, version, isolation_level)
+                rows.append((yield from services.record_work.steps(search, context)))
             except KafkaError as error:
                 rows.append(_failed_row(index, error, version))
         topics.append(ListOffsetsResponseListOffsetsTopicResponse(name=topic.name, partitions=rows))
-        yield None
+        cost += 1
+        if cost >= _LOOKUPS_PER_STEP:
+            yield None
+            cost = 0
     return ListOffsetsResponse(topics=topics)
 
 

@@ -161,7 +161,7 @@ class _Appends:
         """The response, or a Deferred of it. Raises CloseConnection if a failure has no other way to be reported."""
         if self._later:
             record_work = self._services.record_work
-            waits = [record_work.run(steps, ends_with_client=False) for steps in self._later]
+            waits = [record_work.run(steps, self._context, ends_with_client=False) for steps in self._later]
             self._later = []
             return wait_for_all(waits).addCallback(lambda _: self.finish())
         if self._request.acks == 0:

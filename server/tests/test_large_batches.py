@@ -26,7 +26,7 @@ from odradek.replication.tests.support import Cluster
 from odradek.replication.tests.test_topic_admin import create, delete, new
 from odradek.server.handlers.list_offsets import list_offsets
 from odradek.server.handlers.produce import produce
-from odradek.server.record_work import MOST_IN_PROGRESS, RecordWork
+from odradek.server.record_work import FREE_STEPS, MOST_IN_PROGRESS, RecordWork
 from odradek.server.request import NO_RESPONSE, CloseConnection, RequestContext
 from odradek.server.slices import Slices
 
@@ -35,6 +35,13 @@ NOW_MS = 1_700_000_000_000
 SMALL = build_batch([(NOW_MS, None, b"v", ())])
 MANY = 60_000
 LARGE = raw_batch(many(MANY), MANY, codec=Codec.ZSTD)
+
+
+def asked(*timestamps):
+    return [
+        ListOffsetsRequestListOffsetsPartition(partition_index=index, current_leader_epoch=-1, timestamp=timestamp)
+        for index, timestamp in enumerate(timestamps)
+    ]
 
 
 class Threads:
@@ -101,23 +108,19 @@ class Machine:
             self.step()
         raise AssertionError("the work does not end")
 
-    def begin(self, handler, request, version=VERSION):
-        context = RequestContext("host", "PLAINTEXT")
+    def begin(self, handler, request, version=VERSION, context=None):
+        context = context or RequestContext("host", "PLAINTEXT")
         context.api_version = version
         return Pending(handler(self.services, context, request))
 
-    def produce(self, batch=LARGE, **fields):
+    def produce(self, batch=LARGE, *, context=None, **fields):
         fields = {"acks": -1, "timeout_ms": 1000, **fields}
         data = ProduceRequestPartitionProduceData(index=0, records=memoryview(batch))
         topic = ProduceRequestTopicProduceData(name="t", partition_data=[data])
-        return self.begin(produce, ProduceRequest(topic_data=[topic], **fields))
+        return self.begin(produce, ProduceRequest(topic_data=[topic], **fields), context=context)
 
     def look_up(self, *timestamps):
-        partitions = [
-            ListOffsetsRequestListOffsetsPartition(partition_index=index, current_leader_epoch=-1, timestamp=timestamp)
-            for index, timestamp in enumerate(timestamps)
-        ]
-        topic = ListOffsetsRequestListOffsetsTopic(name="t", partitions=partitions)
+        topic = ListOffsetsRequestListOffsetsTopic(name="t", partitions=asked(*timestamps))
         return self.begin(list_offsets, ListOffsetsRequest(replica_id=-1, isolation_level=0, topics=[topic]), 7)
 
 
@@ -337,21 +340,62 @@ def test_a_few_at_a_time_hold_memory(machine):
     work = machine.services.record_work
     pending = [machine.produce() for _ in range(MOST_IN_PROGRESS + 2)]
     for _ in range(300):
-        if len(work.waiting) < 2:
+        if work.waiting < 2:
             machine.step()
     assert work.in_progress == MOST_IN_PROGRESS
-    assert len(work.waiting) == 2
+    assert work.waiting == 2
     # Short work does not stand behind them.
     short = machine.look_up(-1)
     machine.step(20)
-    assert len(work.waiting) == 2
+    assert work.waiting == 2
     assert short.outcome.topics[0].partitions[0].offset == 0
     # A client that goes while it waits takes its work with it.
     pending.pop().deferred.cancel()
-    assert len(work.waiting) == 1
+    assert work.waiting == 1
     machine.finish()
     assert sorted(one.row for one in pending) == [(0, number * MANY) for number in range(MOST_IN_PROGRESS + 1)]
     assert work.in_progress == 0
+
+
+def occupy(machine):
+    """Large batches on one connection: some have all the places, others wait."""
+    context = RequestContext("host", "PLAINTEXT")
+    for _ in range(2 * MOST_IN_PROGRESS):
+        machine.produce(context=context)
+    for _ in range(300):
+        if machine.services.record_work.waiting < MOST_IN_PROGRESS:
+            machine.step()
+    assert machine.services.record_work.waiting == MOST_IN_PROGRESS
+
+
+def test_the_ends_of_many_logs_do_not_wait_for_a_place(machine):
+    occupy(machine)
+    for count in (20, 100):
+        names = [f"none-{index}" for index in range(count)]
+        topics = [ListOffsetsRequestListOffsetsTopic(name=name, partitions=asked(-1)) for name in [*names, "t"]]
+        pending = machine.begin(list_offsets, ListOffsetsRequest(replica_id=-1, topics=topics), 7)
+        machine.step(20)
+        assert pending.outcome.topics[-1].partitions[0].error_code == 0
+        assert machine.services.record_work.waiting
+
+
+def test_connections_get_places_in_turn(machine):
+    work = machine.services.record_work
+    ended = []
+
+    def steps(name):
+        for _ in range(2 * FREE_STEPS):
+            yield None
+        ended.append(name)
+
+    for _ in range(3 * MOST_IN_PROGRESS):
+        work.run(steps("first"), "first")
+    for name in ("second", "third", "third"):
+        work.run(steps(name), name)
+    machine.finish()
+    assert set(ended[:MOST_IN_PROGRESS]) == {"first"}
+    assert sorted(ended[MOST_IN_PROGRESS : MOST_IN_PROGRESS + 4]) == ["first", "first", "second", "third"]
+    assert (work.in_progress, work.waiting) == (0, 0)
 
 
 def test_what_a_thread_does_belongs_to_its_place(machine):
