@@ -15,6 +15,10 @@ INITIAL_EPOCH: Final = 0
 FINAL_EPOCH: Final = -1
 EVICTION_MS: Final = 120_000
 MAX_EPOCH: Final = 2**31 - 1
+MAX_SESSION_PARTITIONS: Final = 100_000
+"""A fetch of more partitions gets no session: about 300 bytes each stay when the client is gone."""
+MAX_PARTITIONS: Final = 500_000
+"""Of all sessions together."""
 NOT_TOLD: Final = -1
 """In place of the high watermark that the client was last told: whatever it is, it is news."""
 
@@ -66,9 +70,15 @@ class FetchPartition:
 
 
 class FetchSession:
-    """What one fetcher has told us so far; the epoch is the one its next request has to carry."""
+    """The partitions of one fetcher; the epoch is the one that its next request has to carry.
 
-    __slots__ = ("created_ms", "epoch", "id", "last_used_ms", "partitions", "uses_topic_ids")
+    A change of `partitions` follows a change of the epoch: who goes through them in several steps compares it first.
+
+    is_busy: a request is applied in steps, and none may follow it yet
+    counted: the partitions that the cache counts for this session
+    """
+
+    __slots__ = ("counted", "created_ms", "epoch", "id", "is_busy", "last_used_ms", "partitions", "uses_topic_ids")
 
     def __init__(self, session_id: int, uses_topic_ids: bool, monotonic_ms: int) -> None:
         self.id = session_id
@@ -76,6 +86,8 @@ class FetchSession:
         self.epoch = 1
         self.created_ms = monotonic_ms
         self.last_used_ms = monotonic_ms
+        self.is_busy = False
+        self.counted = 0
         self.partitions: OrderedDict[PartitionKey, FetchPartition] = OrderedDict()
 
     def update(self, asked: dict[PartitionKey, FetchPartition], forgotten: Iterable[PartitionKey]) -> None:
@@ -99,12 +111,17 @@ class FetchSession:
 
 
 class FetchSessionCache:
-    """All fetch sessions of a broker, at most `max_sessions` (Kafka: `max.incremental.fetch.session.cache.slots`)."""
+    """All fetch sessions of a broker, at most `max_sessions` (Kafka: `max.incremental.fetch.session.cache.slots`).
+
+    They have `MAX_PARTITIONS` partitions at most. Beyond that the least recently used of those with more than their
+    share ends: many small sessions do not end for a few large ones.
+    """
 
     def __init__(self, max_sessions: int, random_id: Callable[[], int]) -> None:
         self._max_sessions = max_sessions
         self._random_id = random_id
         self._sessions: OrderedDict[int, FetchSession] = OrderedDict()
+        self._partitions = 0
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -112,10 +129,12 @@ class FetchSessionCache:
     def create(
         self, partitions: dict[PartitionKey, FetchPartition], uses_topic_ids: bool, monotonic_ms: int
     ) -> FetchSession | None:
-        """A new session, or None if there is no room and nobody who may be put out.
+        """A new session, or None if it is too large, or there is no room and nobody who may be put out.
 
         An OrderedDict is taken on as it is: a copy of many partitions takes long.
         """
+        if len(partitions) > MAX_SESSION_PARTITIONS:
+            return None
         if len(self._sessions) >= self._max_sessions and not self._evict(len(partitions), monotonic_ms):
             return None
         session_id = self._random_id()
@@ -123,11 +142,28 @@ class FetchSessionCache:
             session_id = self._random_id()
         session = self._sessions[session_id] = FetchSession(session_id, uses_topic_ids, monotonic_ms)
         session.partitions = partitions if isinstance(partitions, OrderedDict) else OrderedDict(partitions)
+        self._count(session)
         return session
+
+    def update(
+        self, session: FetchSession, asked: dict[PartitionKey, FetchPartition], forgotten: Iterable[PartitionKey]
+    ) -> None:
+        """Apply an incremental request, or a part of it.
+
+        Raises FETCH_SESSION_ID_NOT_FOUND if the session becomes too large, which ends it: the client begins anew.
+        """
+        session.update(asked, forgotten)
+        if len(session.partitions) > MAX_SESSION_PARTITIONS:
+            self.remove(session.id)
+            raise KafkaError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+        if self._sessions.get(session.id) is session:
+            self._count(session)
 
     def remove(self, session_id: int) -> None:
         """Forget a session, if there is one."""
-        self._sessions.pop(session_id, None)
+        session = self._sessions.pop(session_id, None)
+        if session is not None:
+            self._partitions -= session.counted
 
     def resume(self, session_id: int, epoch: int, uses_topic_ids: bool, monotonic_ms: int) -> FetchSession:
         """The session an incremental request continues.
@@ -138,7 +174,7 @@ class FetchSessionCache:
         session = self._sessions.get(session_id)
         if session is None:
             raise KafkaError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
-        if session.epoch != epoch:
+        if session.epoch != epoch or session.is_busy:
             raise KafkaError(ErrorCode.INVALID_FETCH_SESSION_EPOCH)
         if session.uses_topic_ids != uses_topic_ids:
             raise KafkaError(ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR)
@@ -152,11 +188,19 @@ class FetchSessionCache:
             return False
         oldest = next(iter(self._sessions.values()))
         if monotonic_ms - oldest.last_used_ms > EVICTION_MS:
-            del self._sessions[oldest.id]
+            self.remove(oldest.id)
             return True
         settled = [session for session in self._sessions.values() if monotonic_ms - session.created_ms > EVICTION_MS]
         smallest = min(settled, key=lambda session: (len(session.partitions), session.id), default=None)
         if smallest is None or len(smallest.partitions) >= new_size:
             return False
-        del self._sessions[smallest.id]
+        self.remove(smallest.id)
         return True
+
+    def _count(self, session: FetchSession) -> None:
+        """Count the partitions of a session that has changed, and end others if there are too many."""
+        self._partitions += len(session.partitions) - session.counted
+        session.counted = len(session.partitions)
+        while self._partitions > MAX_PARTITIONS:
+            share = MAX_PARTITIONS // self._max_sessions
+            self.remove(next(one.id for one in self._sessions.values() if one.counted > share))

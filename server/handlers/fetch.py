@@ -7,15 +7,18 @@ answered; of many, in slices. Sessions: KIP-227. Topics by id from version 13 on
 """
 
 from collections import OrderedDict
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
+
+from twisted.python.failure import Failure
 
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages.fetch import (
     FetchRequest,
     FetchRequestFetchPartition,
     FetchRequestFetchTopic,
+    FetchRequestForgottenTopic,
     FetchResponse,
     FetchResponseFetchableTopicResponse,
     FetchResponseLeaderIdAndEpoch,
@@ -26,6 +29,7 @@ from odradek.server.fetch_sessions import (
     FINAL_EPOCH,
     INITIAL_EPOCH,
     INVALID_SESSION_ID,
+    MAX_SESSION_PARTITIONS,
     NOT_TOLD,
     FetchPartition,
     FetchSession,
@@ -123,11 +127,20 @@ class _Fetch:
 
     def begin(self) -> Any:
         request = self.request
-        if _count_partitions(request) > MOST_AT_ONCE:
+        self._resume()
+        if _is_large(request):
+            if self.session is not None:
+                # It takes no other request until this one is applied.
+                self.session.is_busy = True
             return self._begin_in_slices(self._decoded_steps())
         asked: Wanted = {}
         for topic in request.topics:
             _name(asked, topic, topic.partitions, self.uses_ids)
+        if self.session is not None:
+            cache = self.services.fetch_sessions
+            cache.update(self.session, asked, ())
+            for forgotten in request.forgotten_topics_data:
+                cache.update(self.session, {}, _keys(forgotten, forgotten.partitions, self.uses_ids))
         wanted = self._resolve(asked)
         if len(wanted) > MOST_AT_ONCE:
             return self._begin_in_slices(self._first_steps(wanted))
@@ -146,7 +159,7 @@ class _Fetch:
     # -- a fetch of many partitions --------------------------------------------------------------------------------
 
     def _begin_in_slices(self, steps: Steps) -> Any:
-        return self.services.slices.run(steps).addCallback(self._begun)
+        return self.services.slices.run(steps).addErrback(self._end_broken_session).addCallback(self._begun)
 
     def _begun(self, response: FetchResponse | None) -> Any:
         if response is not None:
@@ -160,15 +173,41 @@ class _Fetch:
 
     def _decoded_steps(self) -> Steps:
         asked: Wanted = OrderedDict()
-        for topic in self.request.topics:
-            for start in range(0, len(topic.partitions), MOST_AT_ONCE):
-                _name(asked, topic, topic.partitions[start : start + MOST_AT_ONCE], self.uses_ids)
+        named = 0
+        for topic, partitions in _parts(self.request.topics):
+            _name(asked, topic, partitions, self.uses_ids)
+            named += 1 + len(partitions)
+            if named >= MOST_AT_ONCE:
                 yield
+                named = 0
         if self.version >= ERROR_AT_TOP_SINCE:
             # Not needed for an error either: as much memory as all that is kept while the fetch waits.
             self.request.topics = []
-        # In one step: a request for the same session on another connection comes before or after this one.
+        if self.session is not None:
+            yield from self._update_steps(self.session, asked)
+            self.session.is_busy = False
         return (yield from self._first_steps(self._resolve(asked)))
+
+    def _update_steps(self, session: FetchSession, asked: Wanted) -> Generator[None, None, None]:
+        cache = self.services.fetch_sessions
+        items = iter(asked.items())
+        while some := dict(islice(items, MOST_AT_ONCE)):
+            cache.update(session, some, ())
+            yield
+        forgotten = 0
+        for topic, partitions in _parts(self.request.forgotten_topics_data):
+            cache.update(session, {}, _keys(topic, partitions, self.uses_ids))
+            forgotten += 1 + len(partitions)
+            if forgotten >= MOST_AT_ONCE:
+                yield
+                forgotten = 0
+
+    def _end_broken_session(self, failure: Failure) -> Failure:
+        """End a session to which only a part of the request was applied."""
+        session = self.session
+        if session is not None and session.is_busy:
+            self.services.fetch_sessions.remove(session.id)
+        return failure
 
     def _first_steps(self, wanted: Wanted) -> Steps:
         """Read all partitions; return the response, or None to wait for more.
@@ -177,9 +216,10 @@ class _Fetch:
         """
         operation = self._new_operation() if self.request.max_wait_ms > 0 else None
         read = self._new_read()
-        items = iter(list(wanted.items()))
+        items = iter(wanted.items())
         try:
-            while some := list(islice(items, MOST_AT_ONCE)):
+            # A session that goes on elsewhere changes after its epoch.
+            while not self._is_superseded() and (some := list(islice(items, MOST_AT_ONCE))):
                 found = self._find(some)
                 if operation is not None:
                     for target in found:
@@ -187,7 +227,7 @@ class _Fetch:
                 read.read(found)
                 yield
             yield from self._refuse_steps(read)
-            if operation is not None and not self._is_enough(read):
+            if operation is not None and not self._is_superseded() and not self._is_enough(read):
                 self.available_bytes = read.read_bytes
                 return None
         except BaseException:
@@ -284,8 +324,8 @@ class _Fetch:
 
     # -- what is asked ---------------------------------------------------------------------------------------------
 
-    def _resolve(self, asked: Wanted) -> Wanted:
-        """The partitions to fetch: those named, or those of the session with the named ones changed."""
+    def _resume(self) -> None:
+        """Find the session that the request continues; end the one that it names otherwise."""
         request = self.request
         cache = self.services.fetch_sessions
         epoch = request.session_epoch
@@ -293,16 +333,26 @@ class _Fetch:
             if request.session_id != INVALID_SESSION_ID:
                 cache.remove(request.session_id)
             self.opens_session = epoch == INITIAL_EPOCH
+            return
+        session = cache.resume(request.session_id, epoch, self.uses_ids, self.services.monotonic_ms())
+        session.advance()
+        self.session, self.epoch = session, session.epoch
+
+    def _resolve(self, asked: Wanted) -> Wanted:
+        """The partitions to fetch: those named, or those of the session, which has the named ones by now."""
+        session = self.session
+        if session is None:
+            self.opens_session = self.opens_session and len(asked) <= MAX_SESSION_PARTITIONS
             self.wanted = asked
             return asked
-        session = cache.resume(request.session_id, epoch, self.uses_ids, self.services.monotonic_ms())
-        session.update(asked, _forgotten(request, self.uses_ids))
-        session.advance()
         if not session.partitions:
-            cache.remove(session.id)
+            self.services.fetch_sessions.remove(session.id)
+            self.session = None
             return asked
-        self.session, self.epoch = session, session.epoch
         return session.partitions
+
+    def _is_superseded(self) -> bool:
+        return self.session is not None and self.session.epoch != self.epoch
 
     def _find(self, wanted: Iterable[tuple[PartitionKey, FetchPartition]]) -> list[FetchTarget]:
         """Find the replicas; return what is new in `targets`."""
@@ -433,11 +483,22 @@ class _Fetch:
                 )
 
 
-def _count_partitions(request: FetchRequest) -> int:
-    topics = request.topics
-    if len(topics) == 1:
-        return len(topics[0].partitions)
-    return sum([len(topic.partitions) for topic in topics])
+def _is_large(request: FetchRequest) -> bool:
+    topics, forgotten = request.topics, request.forgotten_topics_data
+    if len(topics) == 1 and not forgotten:
+        return len(topics[0].partitions) > MOST_AT_ONCE
+    if len(topics) + len(forgotten) > MOST_AT_ONCE:
+        return True
+    count = sum([len(topic.partitions) for topic in topics]) + sum([len(topic.partitions) for topic in forgotten])
+    return count > MOST_AT_ONCE
+
+
+def _parts(topics: Iterable[Any]) -> Iterator[tuple[Any, list[Any]]]:
+    """Each topic with a few of its partitions at a time. One without any comes once: it takes time, too."""
+    for topic in topics:
+        partitions = topic.partitions
+        for start in range(0, len(partitions) or 1, MOST_AT_ONCE):
+            yield topic, partitions[start : start + MOST_AT_ONCE]
 
 
 def _name(
@@ -456,10 +517,8 @@ def _name(
         asked[name, data.partition] = partition
 
 
-def _forgotten(request: FetchRequest, uses_ids: bool) -> Iterable[PartitionKey]:
-    for topic in request.forgotten_topics_data:
-        for index in topic.partitions:
-            yield (topic.topic_id if uses_ids else topic.topic), index
+def _keys(topic: FetchRequestForgottenTopic, partitions: Iterable[int], uses_ids: bool) -> list[PartitionKey]:
+    return [((topic.topic_id if uses_ids else topic.topic), index) for index in partitions]
 
 
 def _refuse_follower(asked: FetchPartition, replica_id: int) -> KafkaError:

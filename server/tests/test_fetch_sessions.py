@@ -5,6 +5,7 @@ import itertools
 import pytest
 
 from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.server import fetch_sessions
 from odradek.server.fetch_sessions import EVICTION_MS, MAX_EPOCH, FetchPartition, FetchSessionCache
 
 
@@ -69,6 +70,40 @@ def test_a_full_cache_puts_out_the_stale_then_the_smaller_old_one_and_otherwise_
         cache.resume(second.id, 1, False, now_ms)
     assert cache.create(partitions(0), False, now_ms) is None
     assert cache.create(partitions(0), False, now_ms + EVICTION_MS + 1) is not None
+    assert len(cache) == 2
+
+
+def test_a_session_has_a_limited_number_of_partitions(monkeypatch):
+    monkeypatch.setattr(fetch_sessions, "MAX_SESSION_PARTITIONS", 3)
+    cache = make_cache()
+    assert cache.create(partitions(0, 1, 2, 3), False, 0) is None
+    session = cache.create(partitions(0, 1, 2), False, 0)
+    cache.update(session, partitions(0, 1, 2, offset=5), [])
+    with pytest.raises(KafkaError) as raised:
+        cache.update(session, partitions(3), [])
+    assert raised.value.code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    assert len(cache) == 0
+
+
+def test_all_sessions_have_a_limited_number_of_partitions(monkeypatch):
+    """The least recently used of the large ones ends for others, a small one does not."""
+    monkeypatch.setattr(fetch_sessions, "MAX_PARTITIONS", 20)
+    cache = make_cache(slots=10)
+    small = cache.create(partitions(0, 1), False, 0)
+    first = cache.create(partitions(*range(8)), False, 0)
+    second = cache.create(partitions(*range(8)), False, 0)
+    cache.resume(first.id, 1, False, 1)
+    third = cache.create(partitions(*range(3)), False, 1)
+    with pytest.raises(KafkaError):
+        cache.resume(second.id, 1, False, 2)
+    cache.resume(third.id, 1, False, 2)
+    # What is forgotten, or goes with a session, makes room.
+    cache.update(first, {}, [("t", index) for index in range(7)])
+    cache.remove(third.id)
+    cache.update(first, partitions(*range(10, 27)), [])
+    assert [one in cache._sessions.values() for one in (small, first, second, third)] == [True, True, False, False]
+    # One that has ended meanwhile is not counted.
+    cache.update(second, partitions(*range(10, 30)), [])
     assert len(cache) == 2
 
 

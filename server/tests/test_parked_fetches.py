@@ -11,10 +11,16 @@ from twisted.internet.defer import CancelledError, Deferred
 
 from odradek.log.filesystem import MemoryFile
 from odradek.protocol.errors import ErrorCode, KafkaError
-from odradek.protocol.messages.fetch import FetchRequest, FetchRequestFetchPartition, FetchRequestFetchTopic
+from odradek.protocol.messages.fetch import (
+    FetchRequest,
+    FetchRequestFetchPartition,
+    FetchRequestFetchTopic,
+    FetchRequestForgottenTopic,
+)
 from odradek.replication.cluster_metadata import PartitionMetadata
 from odradek.replication.partition import READ_COMMITTED, Partition
-from odradek.server.fetch_sessions import FetchPartition
+from odradek.server import fetch_sessions
+from odradek.server.fetch_sessions import FetchPartition, FetchSession
 from odradek.server.handlers import fetch as handler
 from odradek.server.handlers.fetch import fetch
 from odradek.server.purgatory import CompletionQueue
@@ -424,7 +430,8 @@ def test_what_a_superseded_response_would_have_told_is_told_later(slow, iteratio
     first, answers = slow.start_fetch(*at_end, **session, session_epoch=1), []
     first.addBoth(answers.append)
     (held,) = slow.services.fetch_sessions._sessions.values()
-    while held.epoch == 1:
+    assert held.epoch == 2
+    while held.is_busy:
         slow.iterate()
     for _ in range(iterations):
         slow.iterate()
@@ -438,6 +445,94 @@ def test_what_a_superseded_response_would_have_told_is_told_later(slow, iteratio
     assert {row.partition_index for answer in answers for row in rows(answer) if row.high_watermark == 1} == set(
         range(MANY)
     )
+
+
+def open_session(world, count):
+    """A session of many partitions: its id, and the session."""
+    _, answers = of_all(world, count, session_epoch=0, max_wait_ms=0)
+    while not answers:
+        world.iterate()
+    session_id = answers[0].session_id
+    return session_id, world.services.fetch_sessions._sessions[session_id]
+
+
+@pytest.mark.parametrize("change", ["add", "forget"])
+def test_a_session_takes_no_request_while_a_large_one_is_applied(slow, monkeypatch, change):
+    slow.create("t", MANY)
+    session_id, held = open_session(slow, MANY)
+    applied = []
+    update = FetchSession.update
+
+    def counted(session, asked, forgotten):
+        applied.append(len(asked) + len(forgotten))
+        update(session, asked, forgotten)
+
+    monkeypatch.setattr(FetchSession, "update", counted)
+    if change == "add":
+        _, answers = of_all(slow, MANY, topic="none", session_id=session_id, session_epoch=1, max_wait_ms=0)
+    else:
+        answers, forgotten = [], [("t", index) for index in range(MANY - 1)]
+        fetched = slow.start_fetch(session_id=session_id, session_epoch=1, forgotten=forgotten, max_wait_ms=0)
+        fetched.addBoth(answers.append)
+    while held.is_busy:
+        for epoch in (1, 2):
+            with pytest.raises(KafkaError) as raised:
+                slow.start_fetch(session_id=session_id, session_epoch=epoch)
+            assert raised.value.code == E.INVALID_FETCH_SESSION_EPOCH
+        slow.iterate()
+    while not answers:
+        slow.iterate()
+    assert max(applied) <= MOST_AT_ONCE
+    assert len(held.partitions) == (2 * MANY if change == "add" else 1)
+    assert answers[0].session_id == session_id
+
+
+@pytest.mark.parametrize("iterations", range(4))
+def test_a_session_of_which_a_request_is_applied_in_part_ends(slow, iterations):
+    session_id, held = open_session(slow, MANY)
+    outcome, answers = of_all(slow, MANY, topic="none", session_id=session_id, session_epoch=1)
+    for _ in range(iterations):
+        slow.iterate()
+    assert held.is_busy
+    outcome.cancel()
+    assert answers[0].check(CancelledError)
+    assert len(slow.services.fetch_sessions) == 0
+
+
+@pytest.mark.parametrize("field", ["topics", "forgotten_topics_data"])
+def test_topics_without_partitions_take_steps_too(slow, field):
+    session_id, _ = open_session(slow, 1)
+    kind = FetchRequestFetchTopic if field == "topics" else FetchRequestForgottenTopic
+    topics = {"topics": [], field: [kind(topic="t", partitions=[])] * 10 * MOST_AT_ONCE}
+    request = FetchRequest(session_id=session_id, session_epoch=1, max_wait_ms=0, min_bytes=1, **topics)
+    context = RequestContext("host", "PLAINTEXT")
+    context.api_version = BY_NAME
+    answers = []
+    fetch(slow.services, context, request).addBoth(answers.append)
+    for _ in range(3):
+        slow.iterate()
+        assert answers == []
+    while not answers:
+        slow.iterate()
+    assert answers[0].session_id == session_id
+
+
+def test_a_session_that_becomes_too_large_ends(slow, monkeypatch):
+    monkeypatch.setattr(fetch_sessions, "MAX_SESSION_PARTITIONS", 2 * MANY)
+    monkeypatch.setattr(handler, "MAX_SESSION_PARTITIONS", 2 * MANY)
+    session_id, held = open_session(slow, MANY)
+    for epoch, topic in enumerate(("u", "v"), 1):
+        _, answers = of_all(slow, MANY, topic=topic, session_id=session_id, session_epoch=epoch, max_wait_ms=0)
+        while not answers:
+            slow.iterate()
+        assert len(held.partitions) <= 2 * MANY + MOST_AT_ONCE
+    assert answers[0].value.code == E.FETCH_SESSION_ID_NOT_FOUND
+    assert len(slow.services.fetch_sessions) == 0
+    # A fetch of as many is answered, without a session.
+    _, answers = of_all(slow, 2 * MANY + 1, session_epoch=0, max_wait_ms=0)
+    while not answers:
+        slow.iterate()
+    assert (answers[0].session_id, len(rows(answers[0]))) == (0, 2 * MANY + 1)
 
 
 @pytest.mark.parametrize("epoch", [0, 1, -1])
