@@ -8,6 +8,7 @@ answered; of many, in slices. Sessions: KIP-227. Topics by id from version 13 on
 
 from collections import OrderedDict
 from collections.abc import Generator, Iterable, Iterator
+from functools import cache
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
@@ -57,6 +58,7 @@ REPLICA_STATE_SINCE: Final = 15
 MOST_AT_ONCE: Final = 100
 """Partitions of a fetch that is read in one step, within 0.5 ms; those of a larger one are read in steps of so many."""
 
+_FREED_AT_ONCE: Final = 1000
 _MISSING: Final = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
 
 Wanted = dict[PartitionKey, FetchPartition]
@@ -86,7 +88,7 @@ def fetch_error(request: FetchRequest, version: int, error: KafkaError) -> Fetch
 class _Fetch:
     """One Fetch request from its session to its answer.
 
-    targets: the partitions that can be read; refused: the others, with the reason
+    targets: the partitions that can be read; refused, reasons: the others, and for each an error that many share
     available_bytes: of all targets, while the fetch waits
     """
 
@@ -99,6 +101,7 @@ class _Fetch:
         "min_bytes",
         "opens_session",
         "operation",
+        "reasons",
         "refused",
         "request",
         "services",
@@ -122,7 +125,8 @@ class _Fetch:
         self.opens_session = False
         self.operation: DelayedOperation | None = None
         self.targets: list[FetchTarget] = []
-        self.refused: list[tuple[FetchPartition, KafkaError]] = []
+        self.refused: list[FetchPartition] = []
+        self.reasons: list[KafkaError] = []
         self.available_bytes = 0
 
     def begin(self) -> Any:
@@ -147,7 +151,7 @@ class _Fetch:
         self._find(wanted.items())
         read = self._new_read()
         read.read(self.targets)
-        self._add_refused(read, self.refused)
+        self._add_refused(read, 0, len(self.refused))
         if self._is_enough(read) or request.max_wait_ms <= 0:
             return self._respond(read)
         operation = self._new_operation()
@@ -181,8 +185,10 @@ class _Fetch:
                 yield
                 named = 0
         if self.version >= ERROR_AT_TOP_SINCE:
-            # Not needed for an error either: as much memory as all that is kept while the fetch waits.
-            self.request.topics = []
+            # Not needed for an error either: more memory than all that is kept while the fetch waits.
+            topics, self.request.topics = self.request.topics, []
+            yield from _free_steps(topic.partitions for topic in topics)
+            yield from _free_steps([topics])
         if self.session is not None:
             yield from self._update_steps(self.session, asked)
             self.session.is_busy = False
@@ -216,7 +222,7 @@ class _Fetch:
         """
         operation = self._new_operation() if self.request.max_wait_ms > 0 else None
         read = self._new_read()
-        items = iter(wanted.items())
+        items = iter(wanted.items()) if self._keeps_wanted() else _drain(wanted)
         try:
             # A session that goes on elsewhere changes after its epoch.
             while not self._is_superseded() and (some := list(islice(items, MOST_AT_ONCE))):
@@ -249,7 +255,7 @@ class _Fetch:
 
     def _refuse_steps(self, read: LimitedRead) -> Generator[None, None, None]:
         for start in range(0, len(self.refused), MOST_AT_ONCE):
-            self._add_refused(read, self.refused[start : start + MOST_AT_ONCE])
+            self._add_refused(read, start, start + MOST_AT_ONCE)
             yield
 
     def _respond_steps(self, read: LimitedRead) -> Steps:
@@ -277,6 +283,7 @@ class _Fetch:
             for asked, _ in rows[:told]:
                 asked.high_watermark = NOT_TOLD
             return self._superseded(session)
+        yield from _free_steps([rows, self.refused, self.reasons, self.targets])
         return FetchResponse(session_id=session_id, responses=topics, node_endpoints=list(nodes.values()))
 
     # -- waiting ---------------------------------------------------------------------------------------------------
@@ -290,7 +297,7 @@ class _Fetch:
             return self._complete() if self._has_enough() else None
         read = self._new_read()
         read.read(self.targets)
-        self._add_refused(read, self.refused)
+        self._add_refused(read, 0, len(self.refused))
         return self._respond(read) if self._is_enough(read) else None
 
     def _has_enough(self) -> bool:
@@ -319,7 +326,7 @@ class _Fetch:
             return self.services.slices.run(self._read_steps())
         read = self._new_read()
         read.read(self.targets)
-        self._add_refused(read, self.refused)
+        self._add_refused(read, 0, len(self.refused))
         return self._respond(read)
 
     # -- what is asked ---------------------------------------------------------------------------------------------
@@ -343,13 +350,17 @@ class _Fetch:
         session = self.session
         if session is None:
             self.opens_session = self.opens_session and len(asked) <= MAX_SESSION_PARTITIONS
-            self.wanted = asked
+            if self.opens_session:
+                self.wanted = asked
             return asked
         if not session.partitions:
             self.services.fetch_sessions.remove(session.id)
             self.session = None
             return asked
         return session.partitions
+
+    def _keeps_wanted(self) -> bool:
+        return self.session is not None or self.opens_session
 
     def _is_superseded(self) -> bool:
         return self.session is not None and self.session.epoch != self.epoch
@@ -364,15 +375,21 @@ class _Fetch:
         for key, asked in wanted:
             partition = partitions.get(key)
             if partition is None:
-                self.refused.append((asked, self._why_missing(asked)))
+                self._refuse(asked, self._why_missing(asked))
             elif replica_id > CONSUMER:
-                self.refused.append((asked, _refuse_follower(asked, replica_id)))
+                # No other broker has a replica of anything yet: one that thinks so learns it at each partition.
+                has_epoch = asked.current_leader_epoch >= 0
+                self._refuse(asked, ErrorCode.UNKNOWN_LEADER_EPOCH if has_epoch else ErrorCode.NOT_LEADER_OR_FOLLOWER)
             else:
                 found.append(FetchTarget(asked, partition))
         self.targets += found
         return found
 
-    def _why_missing(self, asked: FetchPartition) -> KafkaError:
+    def _refuse(self, asked: FetchPartition, code: ErrorCode) -> None:
+        self.refused.append(asked)
+        self.reasons.append(_shared_error(code))
+
+    def _why_missing(self, asked: FetchPartition) -> ErrorCode:
         replicas = self.services.replicas
         try:
             if self.uses_ids:
@@ -380,9 +397,8 @@ class _Fetch:
             else:
                 replicas.get(asked.topic, asked.index)
         except KafkaError as error:
-            # Kept for as long as the request waits: without the frames, which would keep the request in turn.
-            return error.with_traceback(None)
-        return KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            return error.code
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
     # -- reading ---------------------------------------------------------------------------------------------------
 
@@ -390,9 +406,9 @@ class _Fetch:
         names_all = self.session is None
         return LimitedRead(self.version, self.request.isolation_level, self.max_bytes, names_all, self._cause)
 
-    def _add_refused(self, read: LimitedRead, refused: Iterable[tuple[FetchPartition, KafkaError]]) -> None:
+    def _add_refused(self, read: LimitedRead, start: int, end: int) -> None:
         """A partition that does not exist does not hasten the answer: the client may be waiting for the others."""
-        for asked, error in refused:
+        for asked, error in zip(self.refused[start:end], self.reasons[start:end], strict=True):
             read.refuse(asked, error, is_urgent=error.code not in _MISSING)
 
     def _is_enough(self, read: LimitedRead) -> bool:
@@ -404,7 +420,7 @@ class _Fetch:
             replicas = self.services.replicas
             partitions: Any = replicas.partitions_by_id if self.uses_ids else replicas.partitions
             key = (asked.topic_id if self.uses_ids else asked.topic), asked.index
-            if key not in partitions and self._why_missing(asked).code in _MISSING:
+            if key not in partitions and self._why_missing(asked) in _MISSING:
                 return KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         return error
 
@@ -483,6 +499,12 @@ class _Fetch:
                 )
 
 
+@cache
+def _shared_error(code: ErrorCode) -> KafkaError:
+    """The same for all partitions: a request keeps one for each of them while it waits."""
+    return KafkaError(code)
+
+
 def _is_large(request: FetchRequest) -> bool:
     topics, forgotten = request.topics, request.forgotten_topics_data
     if len(topics) == 1 and not forgotten:
@@ -491,6 +513,26 @@ def _is_large(request: FetchRequest) -> bool:
         return True
     count = sum([len(topic.partitions) for topic in topics]) + sum([len(topic.partitions) for topic in forgotten])
     return count > MOST_AT_ONCE
+
+
+def _drain(wanted: Wanted) -> Iterator[tuple[PartitionKey, FetchPartition]]:
+    """Take out the items: what is large takes long to be freed, too."""
+    assert isinstance(wanted, OrderedDict)
+    while wanted:
+        yield wanted.popitem(last=False)
+
+
+def _free_steps(done: Iterable[list[Any]]) -> Generator[None, None, None]:
+    """Empty lists that are not needed any more. To free much at once takes long."""
+    count = 0
+    for items in done:
+        count += 1
+        while items or count >= _FREED_AT_ONCE:
+            count += len(items)
+            del items[-_FREED_AT_ONCE:]
+            if count >= _FREED_AT_ONCE:
+                yield
+                count = 0
 
 
 def _parts(topics: Iterable[Any]) -> Iterator[tuple[Any, list[Any]]]:
@@ -519,10 +561,3 @@ def _name(
 
 def _keys(topic: FetchRequestForgottenTopic, partitions: Iterable[int], uses_ids: bool) -> list[PartitionKey]:
     return [((topic.topic_id if uses_ids else topic.topic), index) for index in partitions]
-
-
-def _refuse_follower(asked: FetchPartition, replica_id: int) -> KafkaError:
-    """No other broker has a replica of anything yet: one that thinks so learns it at each partition."""
-    has_epoch = asked.current_leader_epoch >= 0
-    code = ErrorCode.UNKNOWN_LEADER_EPOCH if has_epoch else ErrorCode.NOT_LEADER_OR_FOLLOWER
-    return KafkaError(code, f"broker {replica_id} has no replica here")

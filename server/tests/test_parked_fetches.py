@@ -3,6 +3,7 @@
 import errno
 import gc
 import sys
+import tracemalloc
 import weakref
 from itertools import pairwise
 
@@ -487,7 +488,7 @@ def test_a_session_takes_no_request_while_a_large_one_is_applied(slow, monkeypat
     assert answers[0].session_id == session_id
 
 
-@pytest.mark.parametrize("iterations", range(4))
+@pytest.mark.parametrize("iterations", range(3))
 def test_a_session_of_which_a_request_is_applied_in_part_ends(slow, iterations):
     session_id, held = open_session(slow, MANY)
     outcome, answers = of_all(slow, MANY, topic="none", session_id=session_id, session_epoch=1)
@@ -607,6 +608,24 @@ def test_a_dead_disk_is_found_once_and_not_once_per_partition(world, monkeypatch
         assert errors(found[0]) == [E.KAFKA_STORAGE_ERROR] * count
     assert len(failures) == 1
     assert world.nobody_waits()
+
+
+def test_a_fetch_that_waits_keeps_little_of_partitions_that_do_not_exist(slow):
+    slow.create("t", 1)
+    count = 5000
+    tracemalloc.start()
+    try:
+        _, answers = of_all(slow, count)
+        while not any(call.getTime() > 0 for call in slow.clock.getDelayedCalls()):
+            slow.iterate()
+        kept_bytes = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    assert kept_bytes / count < 250
+    slow.append("t", 0)
+    while not answers:
+        slow.iterate()
+    assert errors(answers[0]) == [E.NONE] + [E.UNKNOWN_TOPIC_OR_PARTITION] * (count - 1)
 
 
 def stack_depth():
