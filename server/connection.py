@@ -37,6 +37,7 @@ from odradek.server.large_messages import (
     run_first_steps,
 )
 from odradek.server.request import NO_RESPONSE, CloseConnection, EncodedBody, RequestContext
+from odradek.server.waits import hasten_wait
 
 if TYPE_CHECKING:
     from twisted.internet.defer import Deferred
@@ -149,7 +150,9 @@ class Connection:
 
     def input_ended(self) -> None:
         """The client sends nothing more, but may read: close when everything is answered, as Kafka does."""
-        self._has_input_ended = True
+        self._has_input_ended = self.context.has_input_ended = True
+        if self.in_progress is not None:
+            hasten_wait(self.in_progress.deferred)
         self._get_in_line()
 
     def closing(self) -> None:

@@ -64,7 +64,7 @@ class DelayedOperation:
         on_timeout: Callable[[], Any],
         queue: "CompletionQueue | None" = None,
     ) -> None:
-        self.deferred: Deferred[Any] = Wait(self._describe, self._cancelled)
+        self.deferred: Wait[Any] = Wait(self._describe, self._cancelled)
         self.changed: dict[PartitionWatch, None] = {}
         self._try_complete = try_complete
         self._on_timeout = on_timeout
@@ -90,6 +90,16 @@ class DelayedOperation:
         """Wait for at most `timeout_ms`. What is watched already may have changed; `wake` to retry because of that."""
         self._timer = clock.callLater(max(0, timeout_ms) / 1000, self._timed_out)
         return self.deferred
+
+    def let_hasten(self, timeout_ms: int) -> None:
+        """Allow `hasten_wait` to leave at most `timeout_ms` of the wait."""
+
+        def hasten() -> None:
+            timer = self._timer
+            if timer is not None and timer.active() and timer.getTime() - timer.seconds() > timeout_ms / 1000:
+                timer.reset(timeout_ms / 1000)
+
+        self.deferred.hasten = hasten
 
     def take_changed(self) -> Iterable[PartitionWatch]:
         """Return `changed`, and begin anew."""

@@ -26,11 +26,15 @@ class CloseConnection(Exception):  # noqa: N818 - not an error but an instructio
 
 
 class RequestContext(shard_state.RequestContext):
-    """Who asks, and how. One object per connection, valid while its request is in progress."""
+    """Who asks, and how. One object per connection, valid while its request is in progress.
 
-    __slots__ = ("client_software", "listener_name")
+    has_input_ended: the client has closed its side of the connection, and may be gone
+    """
+
+    __slots__ = ("client_software", "has_input_ended", "listener_name")
 
     def __init__(self, client_host: str, listener_name: str) -> None:
         super().__init__(api_version=0, client_host=f"/{client_host}")
         self.listener_name = listener_name
         self.client_software = ("unknown", "unknown")
+        self.has_input_ended = False

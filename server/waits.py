@@ -20,22 +20,28 @@ _EXPECTED = (KafkaError, CancelledError, SchedulerStopped)
 
 
 class Wait(Deferred[T]):
-    """A Deferred with a description, which is made only when it is asked for."""
+    """A Deferred with a description, which is made only when it is asked for.
+
+    hasten: have it fire soon, with what there is by then; None where it has to take its time
+    """
 
     def __init__(
         self, describe: Callable[[], str], canceller: Callable[[Deferred[Any]], None] | None = None
     ) -> None:
         super().__init__(canceller)
         self.describe = describe
+        self.hasten: Callable[[], None] | None = None
 
     def callback(self, result: "T | Failure") -> None:
         """Fire. What describes the wait mostly refers to this: kept, it would be garbage only a collection frees."""
         self.describe = _is_over
+        self.hasten = None
         super().callback(result)
 
     def errback(self, fail: Failure | BaseException | None = None) -> None:
         """Fire with an error; see `callback`."""
         self.describe = _is_over
+        self.hasten = None
         super().errback(fail)
 
 
@@ -45,9 +51,21 @@ def _is_over() -> str:
 
 def describe_wait(deferred: Deferred[Any]) -> str:
     """Describe the wait of `deferred`: its own description, or that of the Deferred that a callback returned."""
+    deferred = _innermost(deferred)
+    return deferred.describe() if isinstance(deferred, Wait) else UNNAMED
+
+
+def hasten_wait(deferred: Deferred[Any]) -> None:
+    """Have `deferred`, or the Deferred that a callback returned, fire soon if it may."""
+    deferred = _innermost(deferred)
+    if isinstance(deferred, Wait) and deferred.hasten is not None:
+        deferred.hasten()
+
+
+def _innermost(deferred: Deferred[Any]) -> Deferred[Any]:
     while isinstance(inner := getattr(deferred, "result", None), Deferred):
         deferred = inner
-    return deferred.describe() if isinstance(deferred, Wait) else UNNAMED
+    return deferred
 
 
 def call_in_thread(run_in_thread: RunInThread, work: Callable[[], T]) -> Deferred[T]:

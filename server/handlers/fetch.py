@@ -55,6 +55,8 @@ ERROR_AT_TOP_SINCE: Final = 7
 CONSUMER: Final = -1
 LEADER_NAMED_SINCE: Final = 16
 REPLICA_STATE_SINCE: Final = 15
+ENDED_INPUT_WAIT_MS: Final = 1000
+"""Longest wait of a client that has closed its side: one that only reads on gets its answer, too."""
 MOST_AT_ONCE: Final = 100
 """Partitions of a fetch that is read in one step, within 0.5 ms; those of a larger one are read in steps of so many."""
 
@@ -158,7 +160,7 @@ class _Fetch:
         for target in self.targets:
             operation.watch(target)
         self.available_bytes = read.read_bytes
-        return operation.begin(self.services.reactor, request.max_wait_ms)
+        return self._wait(operation)
 
     # -- a fetch of many partitions --------------------------------------------------------------------------------
 
@@ -170,7 +172,7 @@ class _Fetch:
             return response
         operation = self.operation
         assert operation is not None
-        outcome = operation.begin(self.services.reactor, self.request.max_wait_ms)
+        outcome = self._wait(operation)
         if operation.changed:
             operation.wake()
         return outcome
@@ -291,6 +293,14 @@ class _Fetch:
     def _new_operation(self) -> DelayedOperation:
         self.operation = DelayedOperation(self._try_complete, self._complete, self.services.completions)
         return self.operation
+
+    def _wait(self, operation: DelayedOperation) -> Any:
+        """Wait for max_wait_ms; not for long once the client may be gone, as what a fetch keeps may be large."""
+        max_wait_ms = self.request.max_wait_ms
+        if self.context.has_input_ended:
+            max_wait_ms = min(max_wait_ms, ENDED_INPUT_WAIT_MS)
+        operation.let_hasten(ENDED_INPUT_WAIT_MS)
+        return operation.begin(self.services.reactor, max_wait_ms)
 
     def _try_complete(self) -> Any:
         if len(self.targets) > 1:

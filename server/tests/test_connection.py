@@ -17,6 +17,7 @@ from odradek.server.request import NO_RESPONSE, CloseConnection, RequestContext
 from odradek.server.scheduler import RequestScheduler
 from odradek.server.slices import Slices
 from odradek.server.turn import Turn
+from odradek.server.waits import Wait
 
 
 class Writer:
@@ -235,6 +236,24 @@ def test_no_response_and_close(setting):
     connection.frames_received([frame(1), frame(2), frame(3)])
     transport.turn()
     assert transport.answers() == []
+    assert transport.closed
+
+
+def test_the_end_of_the_input_hastens_what_was_asked(setting):
+    transport, connection, results, _ = setting
+    decoded, waiting, hastened = Deferred(), Wait(lambda: ""), []
+    waiting.hasten = lambda: hastened.append(connection.context.has_input_ended)
+    decoded.addCallback(lambda _: waiting)
+    results.append(decoded)
+    connection.frames_received([frame(1)])
+    transport.turn()
+    decoded.callback(None)
+    connection.input_ended()
+    assert hastened == [True]
+    assert not transport.closed
+    waiting.callback(HeartbeatResponse())
+    transport.turn()
+    assert len(transport.answers()) == 1
     assert transport.closed
 
 

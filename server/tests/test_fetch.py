@@ -23,10 +23,11 @@ from odradek.replication.tests.support import Cluster
 from odradek.replication.tests.test_topic_admin import create, new
 from odradek.server.config import BrokerConfig
 from odradek.server.fetch_sessions import FetchSessionCache
-from odradek.server.handlers.fetch import fetch
+from odradek.server.handlers.fetch import ENDED_INPUT_WAIT_MS, fetch
 from odradek.server.purgatory import CompletionQueue
 from odradek.server.request import RequestContext
 from odradek.server.slices import Slices
+from odradek.server.waits import hasten_wait
 
 E = ErrorCode
 BY_NAME, LATEST = 12, 18
@@ -68,7 +69,7 @@ class World:
         self.partition(topic, index).append_as_leader(memoryview(batch), required_acks=-1, now_ms=0)
         return len(batch)
 
-    def start_fetch(self, *asked, version=BY_NAME, forgotten=(), **request):
+    def start_fetch(self, *asked, version=BY_NAME, forgotten=(), has_input_ended=False, **request):
         """Fetch of (topic name or id, index, offset, options of the partition), answered or still waiting."""
         topics = []
         for topic, index, offset, options in (one if len(one) == 4 else (*one, {}) for one in asked):
@@ -80,6 +81,7 @@ class World:
         message = FetchRequest(topics=topics, forgotten_topics_data=left_out, **fields)
         context = RequestContext("host", "PLAINTEXT")
         context.api_version = version
+        context.has_input_ended = has_input_ended
         return fetch(self.services, context, message)
 
     def fetch(self, *asked, **request):
@@ -216,6 +218,24 @@ def test_a_client_that_goes_away_leaves_no_watcher_and_no_timer(world):
     world.append("t")
     world.clock.advance(1)
     assert len(answers) == 1
+
+
+@pytest.mark.parametrize("max_wait_ms", [400, 1 << 30])
+@pytest.mark.parametrize("is_before", [False, True])
+def test_a_client_that_has_closed_its_side_does_not_wait_for_long(world, is_before, max_wait_ms):
+    """It may be gone, or read on."""
+    world.create("t")
+    deferred, answers = world.park(("t", 0, 0), max_wait_ms=max_wait_ms, has_input_ended=is_before)
+    if not is_before:
+        world.clock.advance(0.1)
+        hasten_wait(deferred)
+    hasten_wait(deferred)
+    world.clock.advance(min(max_wait_ms, ENDED_INPUT_WAIT_MS) / 1000 - 0.101)
+    assert answers == []
+    world.clock.advance(0.101)
+    assert errors(answers[0]) == [E.NONE]
+    assert world.nobody_waits()
+    hasten_wait(deferred)
 
 
 def test_several_waiters_all_get_what_was_appended(world):
