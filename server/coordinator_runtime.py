@@ -37,6 +37,9 @@ logger = logging.getLogger(__name__)
 _MAX_TIMER_S: Final = 3600.0
 _RECORDS_PER_BATCH: Final = 1000
 """Of records that need not be written together, such as the tombstones of many expired offsets."""
+_BATCH_BYTES: Final = 65_536
+"""Keys and values of such a batch: far less than `max.message.bytes`, unless a single record is larger."""
+_RECORD_OVERHEAD_BYTES: Final = 16
 
 
 class CoordinatorRuntime(ABC, Generic[S]):
@@ -394,9 +397,22 @@ def report_failure(failure: Failure) -> None:
 
 def _batches(result: Result, now_ms: int) -> Iterator[bytes]:
     """A result's records, as one batch or as several."""
-    records = result.records
-    size = len(records) if result.is_atomic else _RECORDS_PER_BATCH
-    return (_batch(records[start : start + size], result, now_ms) for start in range(0, len(records), size))
+    parts = (result.records,) if result.is_atomic else _parts(result.records)
+    return (_batch(part, result, now_ms) for part in parts)
+
+
+def _parts(records: list[CoordinatorRecord]) -> Iterator[list[CoordinatorRecord]]:
+    """The records in lists that are bounded by number and by bytes: names may be 32 KiB long."""
+    start = size_bytes = 0
+    for index, record in enumerate(records):
+        record_bytes = len(record.key) + len(record.value or b"") + _RECORD_OVERHEAD_BYTES
+        is_full = index - start >= _RECORDS_PER_BATCH or size_bytes + record_bytes > _BATCH_BYTES
+        if is_full and index > start:
+            yield records[start:index]
+            start, size_bytes = index, 0
+        size_bytes += record_bytes
+    if records:
+        yield records[start:]
 
 
 def _batch(records: list[CoordinatorRecord], result: Result, now_ms: int) -> bytes:

@@ -25,14 +25,20 @@ from odradek.protocol.messages.describe_producers import (
     DescribeProducersResponse,
 )
 from odradek.protocol.messages.list_groups import ListGroupsRequest
+from odradek.protocol.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
 from odradek.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitRequest,
     TxnOffsetCommitRequestPartition,
     TxnOffsetCommitRequestTopic,
 )
+from odradek.replication.cluster_metadata import PartitionMetadata, TopicMetadata
 from odradek.server import coordinator_runtime
-from odradek.server.handlers import groups, producers, transaction_offsets, transactions
-from odradek.server.tests.test_coordinator_writes import OFFSETS, OLD_ID, SESSION_MS, World
+from odradek.server.handlers import group_offsets, groups, producers, transaction_offsets, transactions
+from odradek.server.tests.test_coordinator_writes import CHECK_MS, OFFSETS, OLD_ID, RETENTION_MS, SESSION_MS, World
 
 GROUPS = 50
 
@@ -182,6 +188,44 @@ def test_a_deadline_that_fails_is_reported_and_the_others_take_effect(world, mon
     assert "please report it" in caplog.text
     world.wait(SESSION_MS)
     assert world.state() == "Empty"
+
+
+# -- records with long names -------------------------------------------------------------------------------------------
+
+
+LONG_NAME = "L" * 1_300
+
+
+def commit_partitions(world, group, count):
+    partitions = (PartitionMetadata(1, 0, (1,), (1,)),) * count
+    world.metadata.put_topic(TopicMetadata("t", OLD_ID, partitions))
+    for start in range(0, count, 300):
+        items = [
+            OffsetCommitRequestPartition(partition_index=index, committed_offset=index)
+            for index in range(start, min(start + 300, count))
+        ]
+        topic = OffsetCommitRequestTopic(name="t", partitions=items)
+        answers = world.ask(group_offsets.offset_commit, OffsetCommitRequest(group_id=group, topics=[topic]), 9)
+        world.follow()
+        for _ in range(20):
+            world.iterate()
+        assert answers[0].topics[0].partitions[0].error_code == ErrorCode.NONE
+
+
+@pytest.mark.parametrize("is_deleted", [True, False])
+def test_the_tombstones_of_a_group_with_a_long_name_fit_into_their_batches(world, is_deleted):
+    """1,000 of them have more bytes than `max.message.bytes` allows; groups of the same step must not suffer."""
+    commit_partitions(world, "innocent", 5)
+    commit_partitions(world, LONG_NAME, 900)
+    shard = world.groups.shard(0)
+    if is_deleted:
+        world.recreate_topic()
+        world.wait(3_000)
+    else:
+        world.wait(RETENTION_MS + CHECK_MS)
+    world.follow()
+    assert world.groups.shard(0) is shard, "the shard was not given up"
+    assert (shard.count_offsets("innocent"), shard.count_offsets(LONG_NAME)) == (0, 0)
 
 
 # -- deletion of topics ------------------------------------------------------------------------------------------------
