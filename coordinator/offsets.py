@@ -5,7 +5,7 @@ itself carried an expiry (OffsetCommit versions 2 to 4).
 """
 
 from collections import deque
-from collections.abc import Container, Iterator
+from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from odradek.coordinator.group import EMPTY, STABLE, Group
@@ -224,21 +224,16 @@ class OffsetStore:
         """The number of a group's offsets, pending ones included."""
         return sum(map(len, self.visible.of_group(group_id).values())) + len(self._open.get(group_id, ()))
 
-    def topic_ids(self, group_id: str, topics: Container[str]) -> dict[tuple[str, int], set[bytes]]:
-        """The ids with which a group's offsets in some topics are stored, pending ones included, by partition."""
-        found = {
-            (topic, partition): {offset.value.topic_id}
-            for topic, partitions in self.visible.of_group(group_id).items()
-            if topic in topics
-            for partition, offset in partitions.items()
-        }
-        for (topic, partition), producer_ids in self._open.get(group_id, {}).items():
-            if topic in topics:
-                for producer_id in producer_ids:
-                    pending = self.pending[producer_id].get(group_id, topic, partition)
-                    if pending is not None:
-                        found.setdefault((topic, partition), set()).add(pending.value.topic_id)
-        return found
+    def pending_of_group(self, group_id: str) -> list[tuple[str, int]]:
+        """Topic and partition of everything that open transactions hold of a group, each once."""
+        return list(self._open.get(group_id, ()))
+
+    def all_of_partition(self, group_id: str, topic: str, partition: int) -> list[CommittedOffset]:
+        """The offsets that a tombstone would delete: the committed one and those of open transactions."""
+        producer_ids = self._open.get(group_id, {}).get((topic, partition), ())
+        found = [self.pending[producer_id].get(group_id, topic, partition) for producer_id in producer_ids]
+        found.append(self.visible.get(group_id, topic, partition))
+        return [offset for offset in found if offset is not None]
 
     def has_pending(self, group_id: str) -> bool:
         """Return whether open transactions hold offsets of the group."""

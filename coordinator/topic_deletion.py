@@ -1,8 +1,8 @@
 """Deletion of the offsets of deleted topics. A topic created later under the same name must not inherit them."""
 
 import logging
-from collections import deque
-from functools import partial
+from collections.abc import Iterator
+from itertools import islice
 from typing import Final
 
 from odradek.coordinator.record_types import offset_tombstones
@@ -15,8 +15,9 @@ from odradek.protocol.types import ZERO_UUID
 logger = logging.getLogger(__name__)
 
 RETRY_PAUSE_MS: Final = 1_000
+MAX_RETRY_PAUSE_MS: Final = 60_000
 OFFSETS_PER_STEP: Final = 1_000
-"""Offsets that a step looks at, each group counting as one too, before it begins no other group."""
+"""Offsets of the topics that a step looks at, each group and each partition in a transaction counting as one too."""
 
 DeletedTopics = list[tuple[str, bytes]]
 """Name and id of each."""
@@ -33,64 +34,87 @@ def delete_offsets(state: ShardState, deleted: DeletedTopics, effects: Effects, 
 
 
 class _Search:
-    """One search of all groups for the offsets of deleted topics."""
+    """One search of all groups for the offsets of deleted topics. `failures` searches before it were not written."""
 
-    __slots__ = ("_deleted", "_ids", "_remaining", "_state", "key")
+    __slots__ = ("_deleted", "_failures", "_held", "_ids", "_state", "key")
 
-    def __init__(self, state: ShardState, deleted: DeletedTopics) -> None:
+    def __init__(self, state: ShardState, deleted: DeletedTopics, failures: int = 0) -> None:
         self.key: Key = (TOPIC_DELETION_KIND, *deleted)
         self._state = state
         self._deleted = deleted
-        self._remaining = deque(state.offsets.group_ids())
+        self._failures = failures
         self._ids: dict[str, set[bytes]] = {}
         for name, topic_id in deleted:
             self._ids.setdefault(name, {ZERO_UUID}).add(topic_id)
+        self._held = self._find()
 
     def take_step(self, effects: Effects, now_ms: int) -> None:
         effects.is_atomic = False
-        state, visited = self._state, 0
-        while self._remaining and visited < OFFSETS_PER_STEP:
-            visited += self._visit(self._remaining.popleft(), effects)
+        state = self._state
+        found = list(islice(self._held, OFFSETS_PER_STEP))
+        doomed: dict[str, dict[tuple[str, int], None]] = {}
+        for held in found:
+            if held is not None and self._belongs_to_deleted(*held):
+                group_id, topic, partition = held
+                doomed.setdefault(group_id, {})[topic, partition] = None
+        for group_id, partitions in doomed.items():
+            effects.records.extend(offset_tombstones(group_id, partitions))
         if effects.records:
-            effects.completions.append(OffsetDeletion(state, self._deleted))
-        if self._remaining:
+            effects.completions.append(OffsetDeletion(state, self._deleted, self._failures))
+        if len(found) == OFFSETS_PER_STEP:
             state.timers.schedule(self.key, 0, self.take_step)
         else:
             state.deletions.pop(self.key, None)
 
-    def _visit(self, group_id: str, effects: Effects) -> int:
-        """Delete what one group has of the topics; how much that was to look at.
+    def _find(self) -> Iterator[tuple[str, str, int] | None]:
+        """Group, topic and partition of what may be held of the topics; None for anything else that is looked at.
+
+        Between two steps anything may change. What is committed after the deletion belongs to a later topic. What a
+        transaction holds may become a committed offset, and is therefore listed first.
+        """
+        offsets, ids = self._state.offsets, self._ids
+        for group_id in offsets.group_ids():
+            yield None
+            for topic, partition in offsets.pending_of_group(group_id):
+                yield (group_id, topic, partition) if topic in ids else None
+            for topic in sorted(ids.keys() & offsets.visible.of_group(group_id).keys()):
+                for partition in list(offsets.visible.of_group(group_id).get(topic, ())):
+                    yield group_id, topic, partition
+
+    def _belongs_to_deleted(self, group_id: str, topic: str, partition: int) -> bool:
+        """Return whether there is something to delete for a partition, and nothing of a later topic of that name.
 
         A tombstone takes away the committed and all pending offsets of its partition. None is written where one of
-        them belongs to a later topic of that name: OffsetFetch does not return the others.
+        them belongs to a later topic: OffsetFetch does not return the others.
         """
-        offsets = self._state.offsets
-        stored = offsets.topic_ids(group_id, self._ids)
-        partitions = [key for key, ids in stored.items() if ids <= self._ids[key[0]]]
-        effects.records.extend(offset_tombstones(group_id, partitions))
-        return 1 + offsets.count(group_id)
+        held = self._state.offsets.all_of_partition(group_id, topic, partition)
+        ids = self._ids[topic]
+        return bool(held) and all(offset.value.topic_id in ids for offset in held)
 
 
 class OffsetDeletion(Completion):
     """Deletes again what could not be deleted: nobody else asks for it a second time.
 
-    If the shard has resigned, because a part was written, its runtime has the next one delete the rest.
+    The pause doubles with every attempt. If the shard has resigned, because a part was written, its runtime has the
+    next one delete the rest.
     """
 
-    __slots__ = ("deleted", "state")
+    __slots__ = ("_failures", "deleted", "state")
 
-    def __init__(self, state: ShardState, deleted: DeletedTopics) -> None:
+    def __init__(self, state: ShardState, deleted: DeletedTopics, failures: int) -> None:
         self.state = state
         self.deleted = deleted
+        self._failures = failures
 
     def written(self, effects: Effects, now_ms: int) -> None:
         pass
 
     def failed(self, effects: Effects, error: ErrorCode, now_ms: int) -> None:
+        pause_ms = min(RETRY_PAUSE_MS << min(self._failures, 16), MAX_RETRY_PAUSE_MS)
         logger.warning(
-            "offsets of deleted topics not deleted; it is tried again topics=%s error=%s",
-            ",".join(name for name, _ in self.deleted), error.name,
+            "offsets of deleted topics not deleted topics=%s next_attempt_ms=%d error=%s",
+            ",".join(name for name, _ in self.deleted), pause_ms, error.name,
         )  # fmt: skip
-        key = (TOPIC_DELETION_KIND, *self.deleted)
-        self.state.deletions[key] = self.deleted
-        self.state.timers.schedule(key, RETRY_PAUSE_MS, partial(delete_offsets, self.state, self.deleted))
+        search = _Search(self.state, self.deleted, self._failures + 1)
+        self.state.deletions[search.key] = self.deleted
+        self.state.timers.schedule(search.key, pause_ms, search.take_step)

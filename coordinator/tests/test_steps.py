@@ -4,6 +4,7 @@ import pytest
 
 from odradek.coordinator import offset_expiry, topic_deletion, transaction_expiry
 from odradek.coordinator.group import EMPTY
+from odradek.coordinator.record_types import OffsetCommitValue, offset_commit_record
 from odradek.coordinator.settings import GroupSettings
 from odradek.coordinator.shard_state import DEADLINES_PER_TICK, RequestContext
 from odradek.coordinator.steps import pieces
@@ -168,6 +169,44 @@ def test_a_deletion_of_which_a_step_is_refused_begins_anew(driver):
     driver.wait(topic_deletion.RETRY_PAUSE_MS)
     assert committed(driver) == {}
     assert driver.shard.topics_being_deleted() == []
+
+
+def test_the_offsets_of_one_group_are_deleted_in_steps(driver):
+    commit(driver, "g", 35)
+    before = len(driver.log)
+    delete_topic(driver)
+    assert len(driver.log) - before <= STEP
+    commit(driver, "g", 2, NEW_ID)
+    assert max(ticks(driver)) <= STEP
+    assert committed(driver) == {"g": 2}
+    assert driver.shard.topics_being_deleted() == []
+
+
+def test_an_offset_whose_transaction_ends_between_two_steps_is_deleted(driver):
+    commit(driver, "g", 25)
+    pending = OffsetCommitValue(offset=5, metadata="", commit_timestamp=0, topic_id=OLD_ID)
+    producer_ids = range(7, 32)
+    for producer_id in producer_ids:
+        record = offset_commit_record("g", "t", 100 + producer_id, pending)
+        driver.shard.replay(record.key, record.value, 0, producer_id)
+    delete_topic(driver)
+    for producer_id in producer_ids:
+        driver.mark(producer_id, True)
+    ticks(driver)
+    assert committed(driver) == {}
+
+
+def test_a_deletion_that_is_refused_for_long_is_repeated_less_often(driver):
+    commit(driver, "g")
+    driver.refused = ErrorCode.MESSAGE_TOO_LARGE
+    delete_topic(driver)
+    for _ in range(100):
+        driver.refused = ErrorCode.MESSAGE_TOO_LARGE
+        driver.wait(1_000)
+    assert 5 <= driver.refusals <= 8
+    driver.refused = None
+    driver.wait(topic_deletion.MAX_RETRY_PAUSE_MS)
+    assert committed(driver) == {}
 
 
 # -- members -----------------------------------------------------------------------------------------------------------

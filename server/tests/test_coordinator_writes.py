@@ -617,7 +617,7 @@ def test_a_topic_whose_offsets_cannot_be_deleted_at_once(world, monkeypatch):
         world.recreate_topic()
         world.wait(3_000)
     assert world.stored() == 1
-    world.wait(2_000)
+    world.wait(5_000)
     world.follow()
     assert world.stored() == -1
 
