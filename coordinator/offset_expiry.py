@@ -5,9 +5,12 @@ A shard is searched now and then, in steps: each looks at some groups as they ar
 
 import logging
 from collections import deque
+from collections.abc import Iterator
+from itertools import islice
 from typing import Final
 
-from odradek.coordinator.offsets import expired_partitions
+from odradek.coordinator.group import Group
+from odradek.coordinator.offsets import can_expire, expired_partitions
 from odradek.coordinator.record_types import group_metadata_tombstone, offset_tombstones
 from odradek.coordinator.result import Effects
 from odradek.coordinator.shard_state import EXPIRY_KEY, ShardState
@@ -29,22 +32,25 @@ def schedule_expiry(state: ShardState) -> None:
 class _Search:
     """One search through a shard. What it finds is expired as of its begin."""
 
-    __slots__ = ("_count", "_now_ms", "_remaining", "_state")
+    __slots__ = ("_are_all_expired", "_count", "_now_ms", "_partitions", "_remaining", "_state")
 
     def __init__(self, state: ShardState, now_ms: int) -> None:
         self._state = state
         self._now_ms = now_ms
-        self._remaining: deque[tuple[str, int]] = deque((group_id, 0) for group_id in state.groups)
-        """Group id, and how many more steps it may take after the next one; 0 if that is not known yet."""
+        self._remaining = deque(state.groups)
+        self._partitions: Iterator[tuple[str, int]] | None = None
+        """What is left to look at of the first of these groups; None if it has not been looked at yet."""
+        self._are_all_expired = True
+        """Whether all offsets of that group that have been looked at are expired."""
         self._count = 0
 
     def take_step(self, effects: Effects, now_ms: int) -> None:
         """Delete what is found, and schedule what follows: the next step, or the next search."""
         state = self._state
         effects.is_atomic = False
-        visited = 0
-        while self._remaining and visited < OFFSETS_PER_STEP and len(effects.records) < OFFSETS_PER_STEP:
-            visited += self._visit(*self._remaining.popleft(), effects)
+        room = OFFSETS_PER_STEP
+        while self._remaining and room > 0:
+            room -= self._visit(self._remaining[0], room, effects)
         self._count += len(effects.records)
         if self._remaining:
             state.timers.schedule(EXPIRY_KEY, 0, self.take_step)
@@ -53,20 +59,35 @@ class _Search:
             logger.info("expired offsets and groups tombstones=%d", self._count)
         schedule_expiry(state)
 
-    def _visit(self, group_id: str, steps_left: int, effects: Effects) -> int:
-        """Look at one group, and return how many offsets that took. A large one is come back to in the next step."""
+    def _visit(self, group_id: str, room: int, effects: Effects) -> int:
+        """Look at up to `room` offsets of one group, and return how many those were, the group counting as one too.
+
+        A group of which that is not all is continued in the next step.
+        """
         state = self._state
         group = state.groups.get(group_id)
-        if group is None:
+        if group is None or not can_expire(group):
+            self._go_on()
             return 1
-        retention_ms = state.settings.offsets_retention_ms
-        expired, is_all = expired_partitions(state.offsets, group, retention_ms, self._now_ms)
-        effects.records.extend(offset_tombstones(group_id, expired[:OFFSETS_PER_STEP]))
-        if len(expired) > OFFSETS_PER_STEP:
-            # As often as its size asks for, and no more: tombstones may be refused.
-            steps_left = (steps_left or 1 + len(expired) // OFFSETS_PER_STEP) - 1
-            if steps_left:
-                self._remaining.appendleft((group_id, steps_left))
-        elif is_all and group.is_empty:
-            effects.records.append(group_metadata_tombstone(group_id))
-        return 1 + state.offsets.count(group_id)
+        if self._partitions is None:
+            self._partitions = state.offsets.visible.partitions_of_group(group_id)
+        found = list(islice(self._partitions, room))
+        expired = expired_partitions(state.offsets, group, found, state.settings.offsets_retention_ms, self._now_ms)
+        effects.records.extend(offset_tombstones(group_id, expired))
+        self._are_all_expired = self._are_all_expired and len(expired) == len(found)
+        if len(found) < room:
+            if self._are_all_expired and self._is_finished(group, len(expired)):
+                effects.records.append(group_metadata_tombstone(group_id))
+            self._go_on()
+        return 1 + len(found)
+
+    def _is_finished(self, group: Group, expired_count: int) -> bool:
+        """Return whether a group has nothing left but so many expired offsets, which are being deleted."""
+        offsets, group_id = self._state.offsets, group.group_id
+        return group.is_empty and not offsets.has_pending(group_id) and offsets.count(group_id) == expired_count
+
+    def _go_on(self) -> None:
+        """Continue with the next group."""
+        self._remaining.popleft()
+        self._partitions = None
+        self._are_all_expired = True

@@ -5,7 +5,7 @@ itself carried an expiry (OffsetCommit versions 2 to 4).
 """
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
 from odradek.coordinator.group import EMPTY, STABLE, Group
@@ -55,6 +55,12 @@ class OffsetTable:
     def of_group(self, group_id: str) -> Topics:
         """The group's offsets, to be read only."""
         return self.groups.get(group_id, {})
+
+    def partitions_of_group(self, group_id: str) -> Iterator[tuple[str, int]]:
+        """Topic and partition of the group's offsets, while they change: each topic as it is when it is reached."""
+        for topic in list(self.of_group(group_id)):
+            for partition in list(self.of_group(group_id).get(topic, ())):
+                yield topic, partition
 
     def items(self) -> Iterator[tuple[str, str, int, CommittedOffset]]:
         for group_id, topics in self.groups.items():
@@ -244,33 +250,33 @@ class OffsetStore:
         return (topic, partition) in self._open.get(group_id, {})
 
 
-def expired_partitions(
-    store: OffsetStore, group: Group, retention_ms: int, now_ms: int
-) -> tuple[list[tuple[str, int]], bool]:
-    """The group's offsets whose time is over, and whether nothing else of it would be left."""
-    is_settled = not store.has_pending(group.group_id)
-    topics = store.visible.of_group(group.group_id)
-    if not topics:
-        return [], is_settled
-    counts_from_commit = group.protocol_type is None or (
+def _counts_from_commit(group: Group) -> bool:
+    """Return whether an offset's time runs from its commit; else it runs from when the group became empty."""
+    return group.protocol_type is None or (
         group.state is STABLE and group.is_consumer_type and group.subscribed_topics is not None
     )
-    if not counts_from_commit and group.state is not EMPTY:
-        return [], False
+
+
+def can_expire(group: Group) -> bool:
+    """Return whether any offset of the group may expire in its present state, and the group with them."""
+    return group.state is EMPTY or _counts_from_commit(group)
+
+
+def expired_partitions(
+    store: OffsetStore, group: Group, partitions: Iterable[tuple[str, int]], retention_ms: int, now_ms: int
+) -> list[tuple[str, int]]:
+    """Those of the partitions whose offsets' time is over. The group must be one that `can_expire`."""
+    counts_from_commit = _counts_from_commit(group)
     expired: list[tuple[str, int]] = []
-    is_all = True
-    for topic, partitions in topics.items():
-        if group.is_subscribed_to(topic):
-            is_all = False
+    for topic, partition in partitions:
+        offset = store.visible.get(group.group_id, topic, partition)
+        if offset is None or group.is_subscribed_to(topic):
             continue
-        for partition, offset in partitions.items():
-            since_ms = offset.value.commit_timestamp
-            if not counts_from_commit and group.state_since_ms is not None:
-                since_ms = group.state_since_ms
-            explicit_ms = offset.value.expire_timestamp
-            is_over = now_ms >= explicit_ms if explicit_ms != -1 else now_ms - since_ms >= retention_ms
-            if is_over and not store.is_pending(group.group_id, topic, partition):
-                expired.append((topic, partition))
-            else:
-                is_all = False
-    return expired, is_all and is_settled
+        since_ms = offset.value.commit_timestamp
+        if not counts_from_commit and group.state_since_ms is not None:
+            since_ms = group.state_since_ms
+        explicit_ms = offset.value.expire_timestamp
+        is_over = now_ms >= explicit_ms if explicit_ms != -1 else now_ms - since_ms >= retention_ms
+        if is_over and not store.is_pending(group.group_id, topic, partition):
+            expired.append((topic, partition))
+    return expired

@@ -4,6 +4,7 @@ import pytest
 
 from odradek.coordinator import offset_expiry, topic_deletion, transaction_expiry
 from odradek.coordinator.group import EMPTY
+from odradek.coordinator.offsets import OffsetStore
 from odradek.coordinator.record_types import OffsetCommitValue, offset_commit_record
 from odradek.coordinator.settings import GroupSettings
 from odradek.coordinator.shard_state import DEADLINES_PER_TICK, RequestContext
@@ -120,6 +121,52 @@ def test_a_group_with_many_offsets_expires_in_pieces(driver):
     let_pass(driver, RETENTION_MS)
     assert ticks(driver) == [10, 10, 10, 6]
     assert not driver.shard._state.groups
+
+
+def test_a_step_looks_at_few_offsets_of_a_large_group(driver, monkeypatch):
+    commit(driver, "g", 95)
+    let_pass(driver, RETENTION_MS)
+    looked_at = []
+    is_pending = OffsetStore.is_pending
+    monkeypatch.setattr(OffsetStore, "is_pending", lambda store, *key: looked_at.append(key) or is_pending(store, *key))
+    while driver.shard.next_deadline_ms() <= driver.monotonic_ms:
+        tick(driver)
+        assert len(looked_at) <= STEP
+        looked_at.clear()
+    assert committed(driver) == {}
+
+
+def test_a_group_that_gets_an_offset_while_its_offsets_expire_stays(driver):
+    commit(driver, "g", 35)
+    let_pass(driver, RETENTION_MS)
+    tick(driver)
+    commit(driver, "g", 1)
+    ticks(driver)
+    assert committed(driver) == {"g": 1}
+    assert list(driver.shard._state.groups) == ["g"]
+
+
+def test_a_group_that_is_joined_while_its_offsets_expire_keeps_the_rest(driver):
+    members = join_all(driver, 1)
+    commit_as_member = OffsetCommitRequest(
+        group_id="g0", generation_id_or_member_epoch=-1, topics=[OffsetCommitRequestTopic(
+            name="u", topic_id=OLD_ID,
+            partitions=[OffsetCommitRequestPartition(partition_index=n, committed_offset=1) for n in range(35)],
+        )],
+    )  # fmt: skip
+    let_pass(driver, SESSION_MS)
+    ticks(driver)
+    assert members and driver.shard._state.groups["g0"].state is EMPTY
+    driver.call("commit_offsets", "commit", commit_as_member, 10)
+    let_pass(driver, RETENTION_MS)
+    assert tick(driver) == STEP
+    request = JoinGroupRequest(
+        group_id="g0", session_timeout_ms=SESSION_MS, rebalance_timeout_ms=60_000,
+        protocol_type="consumer", protocols=[JoinGroupRequestProtocol(name="r", metadata=subscription(["u"]))],
+    )  # fmt: skip
+    driver.call("join_group", "again", request, 3)
+    ticks(driver)
+    assert len(driver.shard._state.offsets.visible.of_group("g0")["u"]) == 25
 
 
 def test_a_search_ends_although_its_records_are_refused(driver):
