@@ -371,14 +371,18 @@ class Group:
 
     @classmethod
     def from_record(cls, group_id: str, value: GroupMetadataValue) -> "Group":
-        """The group as its last record left it: Stable with members, else Empty."""
+        """The group as its last record left it: Stable with members, else Empty.
+
+        A leader that is not a member, which a damaged record may name, is replaced by the first member.
+        """
+        is_leader_member = any(item.member_id == value.leader for item in value.members)
         group = cls(
             group_id,
             state=STABLE if value.members else EMPTY,
             generation_id=value.generation,
             protocol_type=value.protocol_type or None,
             protocol_name=value.protocol,
-            leader_id=value.leader,
+            leader_id=value.leader if is_leader_member else None,
             state_since_ms=None if value.current_state_timestamp == -1 else value.current_state_timestamp,
         )
         for item in value.members:

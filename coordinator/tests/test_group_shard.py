@@ -3,13 +3,20 @@
 import pytest
 
 from odradek.coordinator.group_shard import GroupShard, Phase
-from odradek.coordinator.record_types import OffsetCommitValue, offset_commit_record, offset_commit_tombstone
+from odradek.coordinator.record_types import (
+    GroupMetadataValue,
+    GroupMetadataValueMemberMetadata,
+    OffsetCommitValue,
+    group_metadata_record,
+    offset_commit_record,
+    offset_commit_tombstone,
+)
 from odradek.coordinator.settings import GroupSettings
 from odradek.coordinator.shard_state import RequestContext
-from odradek.coordinator.tests.driver import Driver, run_at_once
+from odradek.coordinator.tests.driver import Driver, run_at_once, subscription
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages.heartbeat import HeartbeatRequest
-from odradek.protocol.messages.join_group import JoinGroupRequest
+from odradek.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
 from odradek.protocol.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
@@ -134,6 +141,30 @@ def test_deleting_a_topic_leaves_offsets_of_its_successor():
     assert not result.is_atomic
     driver.take(result)
     assert fetched(driver.shard) == (-1, ErrorCode.NONE)
+
+
+@pytest.mark.parametrize("member_ids", [["m1"], []])
+def test_a_group_whose_leader_is_not_a_member_can_rebalance(member_ids):
+    members = [
+        GroupMetadataValueMemberMetadata(
+            member_id=member_id, client_id="c", client_host="/h", rebalance_timeout=5_000, session_timeout=10_000,
+            subscription=subscription(["a"]), assignment=b"",
+        )
+        for member_id in member_ids
+    ]  # fmt: skip
+    value = GroupMetadataValue(protocol_type="consumer", generation=1, protocol="range", leader="gone", members=members)
+    driver = Driver()
+    driver.log.append(group_metadata_record("g", value))
+    driver.load()
+    protocol = JoinGroupRequestProtocol(name="range", metadata=subscription(["a"]))
+    request = JoinGroupRequest(
+        group_id="g", session_timeout_ms=10_000, rebalance_timeout_ms=5_000, protocol_type="consumer",
+        protocols=[protocol],
+    )  # fmt: skip
+    driver.call("join_group", "j", request, 3)
+    driver.wait(6_000)
+    answer = driver.answered["j"]
+    assert (answer.error_code, answer.generation_id, answer.leader) == (0, 2, answer.member_id)
 
 
 @pytest.mark.parametrize(
