@@ -47,7 +47,13 @@ from odradek.coordinator.record_types import (
 )
 from odradek.coordinator.result import Effects, Response, Result, Token, client_error
 from odradek.coordinator.settings import GroupSettings
-from odradek.coordinator.shard_state import DEADLINES_PER_TICK, LARGE_KINDS, RequestContext, ShardState
+from odradek.coordinator.shard_state import (
+    DEADLINES_PER_TICK,
+    LARGE_KINDS,
+    DeletedTopics,
+    RequestContext,
+    ShardState,
+)
 from odradek.coordinator.steps import Steps, pieces
 from odradek.properties import INT64_MAX
 from odradek.protocol.errors import ErrorCode, KafkaError
@@ -230,13 +236,13 @@ class GroupShard:
             return _only_reply(token, responses.offset_delete_error(error))
         return offset_commands.delete_offsets(self._state, request, token).result()
 
-    def topics_deleted(self, deleted: topic_deletion.DeletedTopics, now_ms: int) -> Result:
+    def topics_deleted(self, deleted: DeletedTopics, now_ms: int) -> Result:
         """Delete the offsets of topics that are deleted, here and in `tick`. The shard must be active."""
         effects = Effects()
         topic_deletion.delete_offsets(self._state, deleted, effects, now_ms)
         return effects.result()
 
-    def topics_being_deleted(self) -> topic_deletion.DeletedTopics:
+    def topics_being_deleted(self) -> DeletedTopics:
         """The deleted topics some of whose offsets are still to be deleted."""
         return [topic for deleted in self._state.deletions.values() for topic in deleted]
 

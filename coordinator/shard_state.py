@@ -1,13 +1,14 @@
 """What the modules of one group coordinator shard work on together."""
 
 from collections.abc import Callable
-from typing import Final
+from typing import Final, NamedTuple
 
 from odradek.coordinator.group import Group
 from odradek.coordinator.member import Member
 from odradek.coordinator.offsets import OffsetStore
 from odradek.coordinator.settings import GroupSettings
 from odradek.coordinator.timers import DeadlineHeap, Key
+from odradek.properties import INT64_MAX
 from odradek.protocol.errors import ErrorCode, KafkaError
 
 EXPIRY_KEY: Final[Key] = ("offset-expiry",)
@@ -16,6 +17,21 @@ LARGE_KINDS: Final = frozenset({EXPIRY_KEY[0], TOPIC_DELETION_KIND})
 """Kinds of deadlines whose result may have more records than fit into one batch."""
 DEADLINES_PER_TICK: Final = 16
 """Each may end a join phase or a transaction; what else is due waits for the next tick."""
+
+
+class DeletedTopic(NamedTuple):
+    """A deleted topic, and the end of the partition's log when its deletion was asked for.
+
+    An offset that is stored without a topic id, as OffsetCommit 2 to 4 with a retention time does, is for this topic
+    if its record is below that end, and else for a later topic of the same name.
+    """
+
+    name: str
+    topic_id: bytes
+    end_offset: int = INT64_MAX
+
+
+DeletedTopics = list[DeletedTopic]
 
 
 class RequestContext:
@@ -43,8 +59,8 @@ class ShardState:
         self.settings = settings
         self.random_uuid = random_uuid
         self.groups: dict[str, Group] = {}
-        self.deletions: dict[Key, list[tuple[str, bytes]]] = {}
-        """Name and id of deleted topics whose offsets are being deleted, by the key of that deadline."""
+        self.deletions: dict[Key, DeletedTopics] = {}
+        """Deleted topics whose offsets are being deleted, by the key of that deadline."""
         self.offsets = OffsetStore()
         self.timers = DeadlineHeap(monotonic_ms)
 

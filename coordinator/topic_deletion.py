@@ -7,7 +7,7 @@ from typing import Final
 
 from odradek.coordinator.record_types import offset_tombstones
 from odradek.coordinator.result import Completion, Effects
-from odradek.coordinator.shard_state import TOPIC_DELETION_KIND, ShardState
+from odradek.coordinator.shard_state import TOPIC_DELETION_KIND, DeletedTopics, ShardState
 from odradek.coordinator.timers import Key
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.types import ZERO_UUID
@@ -19,12 +19,9 @@ MAX_RETRY_PAUSE_MS: Final = 60_000
 OFFSETS_PER_STEP: Final = 1_000
 """Offsets of the topics that a step looks at, each group and each partition in a transaction counting as one too."""
 
-DeletedTopics = list[tuple[str, bytes]]
-"""Name and id of each."""
-
 
 def delete_offsets(state: ShardState, deleted: DeletedTopics, effects: Effects, now_ms: int) -> None:
-    """Delete the offsets of deleted topics, pending ones too; those stored without an id go by name.
+    """Delete the offsets of deleted topics, pending ones too; those stored without an id go by name and age.
 
     The groups are searched in steps; the first is taken here, the others in `tick`.
     """
@@ -36,7 +33,7 @@ def delete_offsets(state: ShardState, deleted: DeletedTopics, effects: Effects, 
 class _Search:
     """One search of all groups for the offsets of deleted topics. `failures` searches before it were not written."""
 
-    __slots__ = ("_deleted", "_failures", "_held", "_ids", "_state", "key")
+    __slots__ = ("_deleted", "_end_offsets", "_failures", "_held", "_ids", "_state", "key")
 
     def __init__(self, state: ShardState, deleted: DeletedTopics, failures: int = 0) -> None:
         self.key: Key = (TOPIC_DELETION_KIND, *deleted)
@@ -44,8 +41,10 @@ class _Search:
         self._deleted = deleted
         self._failures = failures
         self._ids: dict[str, set[bytes]] = {}
-        for name, topic_id in deleted:
-            self._ids.setdefault(name, {ZERO_UUID}).add(topic_id)
+        self._end_offsets: dict[str, int] = {}
+        for name, topic_id, end_offset in deleted:
+            self._ids.setdefault(name, set()).add(topic_id)
+            self._end_offsets[name] = max(end_offset, self._end_offsets.get(name, -1))
         self._held = self._find()
 
     def take_step(self, effects: Effects, now_ms: int) -> None:
@@ -88,8 +87,11 @@ class _Search:
         them belongs to a later topic: OffsetFetch does not return the others.
         """
         held = self._state.offsets.all_of_partition(group_id, topic, partition)
-        ids = self._ids[topic]
-        return bool(held) and all(offset.value.topic_id in ids for offset in held)
+        ids, end_offset = self._ids[topic], self._end_offsets[topic]
+        return bool(held) and all(
+            offset.record_offset < end_offset if offset.value.topic_id == ZERO_UUID else offset.value.topic_id in ids
+            for offset in held
+        )
 
 
 class OffsetDeletion(Completion):
@@ -113,7 +115,7 @@ class OffsetDeletion(Completion):
         pause_ms = min(RETRY_PAUSE_MS << min(self._failures, 16), MAX_RETRY_PAUSE_MS)
         logger.warning(
             "offsets of deleted topics not deleted topics=%s next_attempt_ms=%d error=%s",
-            ",".join(name for name, _ in self.deleted), pause_ms, error.name,
+            ",".join(topic.name for topic in self.deleted), pause_ms, error.name,
         )  # fmt: skip
         search = _Search(self.state, self.deleted, self._failures + 1)
         self.state.deletions[search.key] = self.deleted

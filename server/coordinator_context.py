@@ -96,6 +96,12 @@ class Led(Generic[S]):
         self.load_failures = 0
         self.waiting: deque[tuple[int, Callable[[ErrorCode], None]]] = deque()
 
+    @property
+    def log_end_offset(self) -> int:
+        """The end of the partition's log; 0 if it has none, because its directory has failed."""
+        log = self.partition.log
+        return 0 if log is None else log.log_end_offset
+
     def wake(self) -> None:
         """The partition calls this when its high watermark has moved, or when its disk has failed."""
         if not self.is_appending and (self.waiting or self.partition.log is None):

@@ -4,15 +4,16 @@ A request whose records are not replicated within `offsets.commit.timeout.ms` is
 COORDINATOR_NOT_AVAILABLE, as in Apache Kafka. Its records stay, and take effect for clients when they are replicated.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from odradek.coordinator.group_shard import GroupShard
 from odradek.coordinator.phase import Phase
 from odradek.coordinator.result import Result
 from odradek.coordinator.settings import GroupSettings
+from odradek.coordinator.shard_state import DeletedTopic, DeletedTopics
 from odradek.coordinator.steps import Steps
-from odradek.coordinator.topic_deletion import DeletedTopics, OffsetDeletion
+from odradek.coordinator.topic_deletion import OffsetDeletion
 from odradek.log.background import RunInThread
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.records import Codec
@@ -46,7 +47,7 @@ class GroupCoordinatorRuntime(CoordinatorRuntime[GroupShard]):
         self.codec = codec
         self._random_uuid = random_uuid
         self._deleted_before_loaded: dict[int, DeletedTopics] = {}
-        """Topics, by name and id, that were deleted while a partition's shard could not delete their offsets."""
+        """Topics that were deleted while a partition's shard could not delete their offsets."""
         super().__init__(
             GROUP_METADATA_TOPIC,
             reactor=reactor,
@@ -73,12 +74,13 @@ class GroupCoordinatorRuntime(CoordinatorRuntime[GroupShard]):
     def _left_after_timeout(self, result: Result) -> Result:
         return result._replace(replies=[], completions=[])
 
-    def topics_deleted(self, deleted: DeletedTopics) -> None:
+    def topics_deleted(self, topics: Sequence[tuple[str, bytes]]) -> None:
         """Delete the offsets of deleted topics, given by name and id; in shards that are loading, once they serve."""
+        end_offsets = {index: led.log_end_offset for index, led in self._led.items()}
 
         def steps() -> Steps[None]:
-            for index in list(self._led):
-                self._delete_offsets(index, deleted)
+            for index, end_offset in end_offsets.items():
+                self._delete_offsets(index, [DeletedTopic(name, topic_id, end_offset) for name, topic_id in topics])
                 yield
 
         self._slices.run(steps()).addErrback(report_failure)

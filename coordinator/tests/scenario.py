@@ -24,7 +24,7 @@ from odradek.coordinator.record_types import (
 )
 from odradek.coordinator.result import CoordinatorRecord
 from odradek.coordinator.settings import GroupSettings
-from odradek.coordinator.shard_state import RequestContext
+from odradek.coordinator.shard_state import DeletedTopic, RequestContext
 from odradek.coordinator.tests.driver import START_MS, Driver, run_at_once, subscription
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages.heartbeat import HeartbeatRequest
@@ -355,7 +355,7 @@ class GroupPlayer(Player):
         self.say(f"groups: {' '.join(listed) or '-'}")
 
     def do_topic_deleted(self, name: str) -> None:
-        deleted = [(name, name.encode().ljust(16, b"\x01"))]
+        deleted = [DeletedTopic(name, name.encode().ljust(16, b"\x01"))]
         self.driver.take(self.driver.shard.topics_deleted(deleted, self.driver.now_ms))
 
 

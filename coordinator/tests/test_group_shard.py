@@ -12,7 +12,7 @@ from odradek.coordinator.record_types import (
     offset_commit_tombstone,
 )
 from odradek.coordinator.settings import GroupSettings
-from odradek.coordinator.shard_state import RequestContext
+from odradek.coordinator.shard_state import DeletedTopic, RequestContext
 from odradek.coordinator.tests.driver import Driver, run_at_once, subscription
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages.heartbeat import HeartbeatRequest
@@ -135,9 +135,9 @@ def test_deleting_a_topic_leaves_offsets_of_its_successor():
             name="t", topic_id=topic_id, partitions=[OffsetCommitRequestPartition(committed_offset=1)]
         )
         driver.call("commit_offsets", token, OffsetCommitRequest(group_id="g", topics=[topic]), 10)
-    driver.take(driver.shard.topics_deleted([("t", TOPIC_ID)], 0))
+    driver.take(driver.shard.topics_deleted([DeletedTopic("t", TOPIC_ID)], 0))
     assert fetched(driver.shard) == (1, ErrorCode.NONE)
-    result = driver.shard.topics_deleted([("t", OTHER_ID)], 0)
+    result = driver.shard.topics_deleted([DeletedTopic("t", OTHER_ID)], 0)
     assert not result.is_atomic
     driver.take(result)
     assert fetched(driver.shard) == (-1, ErrorCode.NONE)

@@ -18,7 +18,7 @@ from odradek.coordinator.group import COMPLETING_REBALANCE, EMPTY, PREPARING_REB
 from odradek.coordinator.group_shard import GroupShard
 from odradek.coordinator.record_types import OffsetCommitKey, read_key
 from odradek.coordinator.settings import GroupSettings
-from odradek.coordinator.shard_state import TOPIC_DELETION_KIND, RequestContext
+from odradek.coordinator.shard_state import TOPIC_DELETION_KIND, DeletedTopic, RequestContext
 from odradek.coordinator.tests.driver import Driver, Marker, run_at_once, subscription
 from odradek.coordinator.topic_deletion import RETRY_PAUSE_MS
 from odradek.protocol.errors import ErrorCode
@@ -287,7 +287,7 @@ class GroupMachine(RuleBasedStateMachine):
     @rule()
     def delete_topic(self):
         driver = self.driver
-        driver.take(driver.shard.topics_deleted([("t", TOPIC_ID)], driver.now_ms))
+        driver.take(driver.shard.topics_deleted([DeletedTopic("t", TOPIC_ID)], driver.now_ms))
         if any(key[0] == TOPIC_DELETION_KIND for key in driver.shard._state.timers._actions):
             driver.wait(RETRY_PAUSE_MS)
         assert not self.driver.shard._state.offsets.held_of_group("g")

@@ -7,7 +7,7 @@ from odradek.coordinator.group import EMPTY
 from odradek.coordinator.offsets import OffsetStore
 from odradek.coordinator.record_types import OffsetCommitValue, offset_commit_record
 from odradek.coordinator.settings import GroupSettings
-from odradek.coordinator.shard_state import DEADLINES_PER_TICK, RequestContext
+from odradek.coordinator.shard_state import DEADLINES_PER_TICK, DeletedTopic, RequestContext
 from odradek.coordinator.steps import pieces
 from odradek.coordinator.tests.driver import Driver, subscription
 from odradek.coordinator.tests.transaction_driver import TransactionDriver
@@ -188,7 +188,7 @@ def test_a_search_ends_although_its_records_are_refused(driver):
 
 
 def delete_topic(driver):
-    driver.take(driver.shard.topics_deleted([("t", OLD_ID)], driver.now_ms))
+    driver.take(driver.shard.topics_deleted([DeletedTopic("t", OLD_ID)], driver.now_ms))
 
 
 def test_the_offsets_of_a_topic_are_deleted_in_steps(driver):
@@ -197,7 +197,7 @@ def test_the_offsets_of_a_topic_are_deleted_in_steps(driver):
     before = len(driver.log)
     delete_topic(driver)
     assert len(driver.log) - before <= STEP
-    assert driver.shard.topics_being_deleted() == [("t", OLD_ID)]
+    assert driver.shard.topics_being_deleted() == [DeletedTopic("t", OLD_ID)]
     commit(driver, "g49", 2, NEW_ID)
     commit(driver, "late", 2, NEW_ID)
     written = ticks(driver)
@@ -212,7 +212,7 @@ def test_a_deletion_of_which_a_step_is_refused_begins_anew(driver):
     delete_topic(driver)
     driver.refused = ErrorCode.NOT_ENOUGH_REPLICAS
     ticks(driver)
-    assert driver.shard.topics_being_deleted() == [("t", OLD_ID)]
+    assert driver.shard.topics_being_deleted() == [DeletedTopic("t", OLD_ID)]
     driver.wait(topic_deletion.RETRY_PAUSE_MS)
     assert committed(driver) == {}
     assert driver.shard.topics_being_deleted() == []

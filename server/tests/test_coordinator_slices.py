@@ -237,7 +237,7 @@ def test_a_deletion_that_is_under_way_goes_on_after_the_shard_is_loaded_anew(wor
     monkeypatch.setattr(coordinator_runtime, "_RECORDS_PER_BATCH", 1)
     world.commit_all()
     world.recreate_topic()
-    assert world.groups.shard(0).topics_being_deleted() == [("t", OLD_ID)]
+    assert [topic[:2] for topic in world.groups.shard(0).topics_being_deleted()] == [("t", OLD_ID)]
     append = world.offsets._leader_log.append_as_leader
     attempts = []
 
@@ -261,6 +261,41 @@ def _two_records():
     effects.is_atomic = False
     effects.records += [group_metadata_tombstone("unknown")] * 2
     return effects.result()
+
+
+@pytest.mark.parametrize("is_loaded_anew", [True, False])
+def test_a_late_deletion_spares_an_offset_without_a_topic_id_of_the_successor(world, monkeypatch, is_loaded_anew):
+    """OffsetCommit 2 to 4 with a retention time: the id finds no place in the version of its record."""
+
+    def commit_without_id(offset, partition):
+        item = OffsetCommitRequestPartition(partition_index=partition, committed_offset=offset)
+        topic = OffsetCommitRequestTopic(name="t", partitions=[item])
+        request = OffsetCommitRequest(group_id="g0", retention_time_ms=86_400_000, topics=[topic])
+        answers = world.ask(group_offsets.offset_commit, request, 2)
+        world.follow()
+        world.clock.advance(0)
+        assert answers[0].topics[0].partitions[0].error_code == ErrorCode.NONE
+
+    def append(*args, **how):
+        raise DiskFullError("/d", "no room")
+
+    commit_without_id(5, 1)
+    world.commit(5, "g1")
+    world.follow()
+    with monkeypatch.context() as patch:
+        patch.setattr(world.offsets._leader_log, "append_as_leader", append)
+        world.recreate_topic()
+        world.clock.advance(0)
+    commit_without_id(42, 0)
+    if is_loaded_anew:
+        world.groups._reload(world.groups._led[0])
+        for _ in range(20):
+            world.clock.advance(0)
+    world.wait(2_000)
+    world.follow()
+    offsets = world.groups.shard(0)._state.offsets.visible
+    assert [(topic, partition) for _, topic, partition, _ in offsets.items()] == [("t", 0)]
+    assert world.stored("g0") == 42
 
 
 # -- DescribeProducers -------------------------------------------------------------------------------------------------
