@@ -7,6 +7,7 @@ only those are read, whatever the version says.
 import struct
 
 PROTOCOL_TYPE = "consumer"
+_MAX_STRING_BYTES = 0x7FFF
 
 
 def subscribed_topics(subscription: bytes) -> list[str]:
@@ -18,16 +19,16 @@ def subscribed_topics(subscription: bytes) -> list[str]:
         _version, count = struct.unpack_from(">hi", subscription, 0)
         if count < 0:
             raise ValueError(f"topic count {count}")
-        position, topics = 6, []
+        position, topics, size_bytes = 6, [], len(subscription)
         for _ in range(count):
-            (length,) = struct.unpack_from(">h", subscription, position)
-            position += 2
-            if length < 0 or position + length > len(subscription):
+            start = position + 2
+            length = subscription[position] << 8 | subscription[position + 1]
+            position = start + length
+            if length > _MAX_STRING_BYTES or position > size_bytes:
                 raise ValueError(f"topic name length {length}")
-            topics.append(bytes(subscription[position : position + length]).decode())
-            position += length
+            topics.append(subscription[start:position].decode())
         (user_data_length,) = struct.unpack_from(">i", subscription, position)
-    except struct.error as error:
+    except (struct.error, IndexError) as error:
         raise ValueError("subscription ends early") from error
     if user_data_length > len(subscription) - position - 4:
         raise ValueError(f"user data length {user_data_length}")

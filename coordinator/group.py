@@ -54,7 +54,9 @@ class Group:
 
     __slots__ = (
         "_joins_parked",
+        "_last_topics",
         "_protocol_support",
+        "_subscriptions",
         "assignment_in_flight",
         "generation_id",
         "group_id",
@@ -106,6 +108,9 @@ class Group:
         """The generation whose assignment is being written; its leader cannot hand in another meanwhile."""
         self._joins_parked = 0
         self._protocol_support: dict[str, int] = {}  # protocol name -> how many members support it
+        self._subscriptions: dict[bytes, tuple[int, frozenset[str] | None]] = {}
+        """Metadata of a member's protocol -> how often it was sent, and its topics, None if it is not readable."""
+        self._last_topics: frozenset[str] = frozenset()
 
     # -- state ---------------------------------------------------------------------------------------------------
 
@@ -144,7 +149,7 @@ class Group:
         if self.leader_id is None:
             self.leader_id = member.member_id
         self.members[member.member_id] = member
-        self._count_protocols(member, 1)
+        self._count_protocols(member, member.protocols, 1)
         if member.group_instance_id is not None:
             self.static_members[member.group_instance_id] = member.member_id
         self.pending_members.pop(member.member_id, None)
@@ -160,7 +165,7 @@ class Group:
         """
         member = self.members.pop(member_id, None)
         if member is not None:
-            self._count_protocols(member, -1)
+            self._count_protocols(member, member.protocols, -1)
             if member.group_instance_id is not None:
                 self.static_members.pop(member.group_instance_id, None)
         if self.leader_id == member_id:
@@ -249,9 +254,9 @@ class Group:
 
     def set_protocols(self, member: Member, protocols: list[JoinGroupRequestProtocol]) -> None:
         """Replace what a member supports."""
-        self._count_protocols(member, -1)
-        member.protocols = protocols
-        self._count_protocols(member, 1)
+        old, member.protocols = member.protocols, protocols
+        self._count_protocols(member, protocols, 1)
+        self._count_protocols(member, old, -1)
 
     def supports(self, protocol_type: str, protocols: list[JoinGroupRequestProtocol]) -> bool:
         """Whether a member with this type and these protocols fits in: one protocol must be common to all."""
@@ -260,11 +265,36 @@ class Group:
         size, support = len(self.members), self._protocol_support
         return protocol_type == self.protocol_type and any(support.get(item.name, 0) == size for item in protocols)
 
-    def _count_protocols(self, member: Member, step: int) -> None:
-        for name in member.protocol_names():
+    def _count_protocols(self, member: Member, protocols: list[JoinGroupRequestProtocol], step: int) -> None:
+        for name in dict.fromkeys(protocol.name for protocol in protocols):
             self._protocol_support[name] = count = self._protocol_support.get(name, 0) + step
             if not count:
                 del self._protocol_support[name]
+        if self.is_consumer_type:
+            for protocol in protocols:
+                self._count_subscription(member, protocol.metadata, step)
+
+    def _count_subscription(self, member: Member, metadata: bytes, step: int) -> None:
+        """Read what a member sends once, when it joins, and share it between all who send the same."""
+        known = self._subscriptions.get(metadata)
+        count, topics = (0, self._read_subscription(member, metadata)) if known is None else known
+        if count + step:
+            self._subscriptions[metadata] = (count + step, topics)
+        else:
+            del self._subscriptions[metadata]
+
+    def _read_subscription(self, member: Member, metadata: bytes) -> frozenset[str] | None:
+        try:
+            topics = frozenset(subscribed_topics(metadata))
+        except ValueError as error:
+            logger.warning(
+                "subscription not readable group=%s member=%s error=%s", self.group_id, member.member_id, error
+            )
+            return None
+        if topics != self._last_topics:
+            self._last_topics = topics
+        # Members that differ in their user data alone share one set.
+        return self._last_topics
 
     def select_protocol(self) -> str:
         """The common protocol with most votes, each member's vote being its own first; the first voted for on a tie."""
@@ -284,16 +314,14 @@ class Group:
             return frozenset()
         if self.protocol_name is None:
             return None
-        topics: set[str] = set()
+        distinct: dict[int, frozenset[str]] = {}
         for member in self.members.values():
-            try:
-                topics.update(subscribed_topics(member.metadata(self.protocol_name)))
-            except ValueError as error:
-                logger.warning(
-                    "subscription not readable group=%s member=%s error=%s", self.group_id, member.member_id, error
-                )
+            _, topics = self._subscriptions[member.metadata(self.protocol_name)]
+            if topics is None:
                 return None
-        return frozenset(topics)
+            distinct[id(topics)] = topics
+        first, *others = distinct.values()
+        return first.union(*others) if others else first
 
     def is_subscribed_to(self, topic: str) -> bool:
         """Whether offsets of the topic are in use; while a consumer group's topics are unknown, all count as used."""

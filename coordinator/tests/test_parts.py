@@ -4,10 +4,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from odradek.coordinator import group as group_module
 from odradek.coordinator.consumer_protocol import subscribed_topics
+from odradek.coordinator.group import Group
+from odradek.coordinator.member import Member
 from odradek.coordinator.partitioning import java_string_hash, partition_for, utf16_length
 from odradek.coordinator.tests.driver import subscription
 from odradek.coordinator.timers import DeadlineHeap
+from odradek.protocol.messages.join_group import JoinGroupRequestProtocol
 
 # text, String.hashCode, Utils.abs(hashCode) % 50: from Java
 HASHES = [
@@ -51,6 +55,52 @@ def test_cut_subscription_is_refused(cut):
 def test_wrong_subscription_is_refused(data):
     with pytest.raises(ValueError):
         subscribed_topics(data)
+
+
+def member(member_id, *metadata):
+    protocols = [JoinGroupRequestProtocol(name=f"p{n}", metadata=item) for n, item in enumerate(metadata)]
+    return Member(
+        member_id=member_id, group_instance_id=None, client_id="c", client_host="/h", rebalance_timeout_ms=1,
+        session_timeout_ms=1, protocol_type="consumer", protocols=protocols,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def reads(monkeypatch):
+    """The subscriptions that a group reads."""
+    found = []
+    monkeypatch.setattr(group_module, "subscribed_topics", lambda data: found.append(data) or subscribed_topics(data))
+    return found
+
+
+def test_a_subscription_is_read_once_however_many_members_send_it(reads):
+    group = Group("g", protocol_name="p0")
+    for number in range(5):
+        group.add(member(f"m{number}", subscription(["a", "b"])))
+    for known in group.members.values():
+        group.set_protocols(known, member("", subscription(["a", "b"])).protocols)
+    assert len(reads) == 1
+    group.add(member("other", subscription(["b", "c"])))
+    assert len(reads) == 2
+    reads.clear()
+    assert group.compute_subscribed_topics() == {"a", "b", "c"}
+    assert reads == [], "nothing is left to read at the end of a join phase"
+
+
+def test_the_topics_of_a_group_follow_its_members(reads):
+    group = Group("g", protocol_name="p1")
+    group.add(member("m", subscription(["other"]), subscription(["a"], b"user data")))
+    group.add(member("n", subscription(["other"]), subscription(["a"], b"other user data")))
+    assert group.compute_subscribed_topics() == {"a"}
+    group.set_protocols(group.members["n"], member("", b"", subscription(["b"])).protocols)
+    assert group.compute_subscribed_topics() == {"a", "b"}
+    group.set_protocols(group.members["m"], member("", b"", b"not readable").protocols)
+    assert group.compute_subscribed_topics() is None
+    group.remove("m")
+    assert group.compute_subscribed_topics() == {"b"}
+    group.remove("n")
+    assert group.compute_subscribed_topics() == frozenset()
+    assert group._subscriptions == {}
 
 
 @given(
