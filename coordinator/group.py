@@ -197,15 +197,20 @@ class Group:
         return member
 
     def check_member(self, member_id: str, instance_id: str | None) -> None:
-        """Raise UNKNOWN_MEMBER_ID, or FENCED_INSTANCE_ID where another member holds the instance id (KIP-345)."""
+        """Raise the `member_error`, if there is one."""
+        error = self.member_error(member_id, instance_id)
+        if error:
+            raise KafkaError(error)
+
+    def member_error(self, member_id: str, instance_id: str | None) -> ErrorCode:
+        """UNKNOWN_MEMBER_ID, or FENCED_INSTANCE_ID where another member holds the instance id (KIP-345), or NONE."""
         if instance_id is not None:
             holder = self.static_members.get(instance_id)
             if holder is None:
-                raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
+                return ErrorCode.UNKNOWN_MEMBER_ID
             if holder != member_id:
-                raise KafkaError(ErrorCode.FENCED_INSTANCE_ID)
-        if member_id not in self.members:
-            raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
+                return ErrorCode.FENCED_INSTANCE_ID
+        return ErrorCode.NONE if member_id in self.members else ErrorCode.UNKNOWN_MEMBER_ID
 
     def rebalance_timeout_ms(self) -> int:
         """The longest that any member asks to be given to rejoin (KIP-62)."""

@@ -206,10 +206,9 @@ def _leave(
         state.timers.cancel(session_key(group, member_id))
         return ErrorCode.NONE
     else:
-        try:
-            group.check_member(member_id, instance_id)
-        except KafkaError as error:
-            return error.code
+        error = group.member_error(member_id, instance_id)
+        if error:
+            return error
     logger.info("member left group=%s member=%s reason=%s", group.group_id, member_id, identity.reason)
     rebalance.remove_member(state, group, group.members[member_id], effects)
     return ErrorCode.NONE
