@@ -5,6 +5,7 @@ Which topics exist and may be read, and whether the producer is in a transaction
 """
 
 from collections.abc import Mapping
+from functools import lru_cache
 
 from odradek.coordinator.group import DEAD, EMPTY
 from odradek.coordinator.partitioning import utf16_length
@@ -42,32 +43,37 @@ def commit_offsets(
         effects.reply(token, on_error(error.code))
         return effects
     response = TxnOffsetCommitResponse(topics=[])
+    most_metadata = state.settings.offset_metadata_max_length
     for topic in request.topics:
         answered = TxnOffsetCommitResponseTopic(name=topic.name, partitions=[])
         response.topics.append(answered)
         encode = OffsetRecords(request.group_id, topic.name).commit
+        topic_id = topic_ids.get(topic.name, ZERO_UUID)
         for item in topic.partitions:
-            error_code = ErrorCode.NONE
-            if utf16_length(item.committed_metadata or "") > state.settings.offset_metadata_max_length:
-                error_code = ErrorCode.OFFSET_METADATA_TOO_LARGE
+            if item.committed_metadata and utf16_length(item.committed_metadata) > most_metadata:
+                answered.partitions.append(_commit_result(item.partition_index, ErrorCode.OFFSET_METADATA_TOO_LARGE))
             else:
                 value = OffsetCommitValue(
                     offset=item.committed_offset,
-                    leader_epoch=max(-1, item.committed_leader_epoch),
+                    leader_epoch=item.committed_leader_epoch if item.committed_leader_epoch >= 0 else -1,
                     metadata=item.committed_metadata or "",
                     commit_timestamp=now_ms,
-                    topic_id=topic_ids.get(topic.name, ZERO_UUID),
+                    topic_id=topic_id,
                 )
                 effects.records.append(encode(item.partition_index, value))
-            answered.partitions.append(
-                TxnOffsetCommitResponsePartition(partition_index=item.partition_index, error_code=error_code)
-            )
+                answered.partitions.append(_commit_result(item.partition_index))
     if effects.records:
         effects.producer = TransactionalProducer(request.producer_id, request.producer_epoch)
         effects.completions.append(ReplyWhenWritten(token, response, on_error))
     else:
         effects.reply(token, response)
     return effects
+
+
+@lru_cache(maxsize=1024)
+def _commit_result(partition: int, error: ErrorCode = ErrorCode.NONE) -> TxnOffsetCommitResponsePartition:
+    """One row of a response. It is shared by responses, and not to be changed."""
+    return TxnOffsetCommitResponsePartition(partition_index=partition, error_code=error)
 
 
 def _check(state: ShardState, request: TxnOffsetCommitRequest) -> None:

@@ -6,6 +6,8 @@ refused, also if others of the same names exist by then. Clients before 2 crash 
 COORDINATOR_NOT_AVAILABLE (KAFKA-7296).
 """
 
+from itertools import compress
+from operator import not_
 from typing import TYPE_CHECKING, Any, Final
 
 from twisted.internet.defer import Deferred
@@ -125,13 +127,7 @@ def _split(
     services: "Services", request: TxnOffsetCommitRequest, topic_ids: TopicIds
 ) -> tuple[TxnOffsetCommitRequest, TxnOffsetCommitResponse]:
     """The request for what exists under these ids, and the answer to the rest."""
-    metadata = services.metadata
-
-    def known(name: str, index: int) -> bool:
-        topic = metadata.topics.get(name)
-        has_id = topic is not None and topic.topic_id == topic_ids.get(name)
-        return has_id and metadata.partition(name, index) is not None
-
+    topics = services.metadata.topics
     refused = TxnOffsetCommitResponse(topics=[])
     remaining = TxnOffsetCommitRequest(
         transactional_id=request.transactional_id,
@@ -144,17 +140,20 @@ def _split(
         topics=[],
     )
     for topic in request.topics:
-        kept = [item for item in topic.partitions if known(topic.name, item.partition_index)]
+        present = topics.get(topic.name)
+        has_id = present is not None and present.topic_id == topic_ids.get(topic.name)
+        count = len(present.partitions) if present is not None and has_id else 0
+        exists = [0 <= item.partition_index < count for item in topic.partitions]
+        kept = topic.partitions if all(exists) else list(compress(topic.partitions, exists))
         if kept:
             remaining.topics.append(TxnOffsetCommitRequestTopic(name=topic.name, partitions=kept))
-        rows = [
-            TxnOffsetCommitResponsePartition(
-                partition_index=item.partition_index, error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            )
-            for item in topic.partitions
-            if not known(topic.name, item.partition_index)
-        ]
-        if rows or not topic.partitions:
+        if len(kept) < len(topic.partitions) or not kept:
+            rows = [
+                TxnOffsetCommitResponsePartition(
+                    partition_index=item.partition_index, error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                )
+                for item in compress(topic.partitions, map(not_, exists))
+            ]
             refused.topics.append(TxnOffsetCommitResponseTopic(name=topic.name, partitions=rows))
     return remaining, refused
 
