@@ -4,7 +4,7 @@ from array import array
 from random import Random
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from odradek.log.filesystem import MemoryFileSystem
@@ -140,6 +140,7 @@ def plainly(entries, fetch_offset, upper_bound):
     return found, False
 
 
+@settings(deadline=None)
 @given(
     seed=st.integers(0, 2**32),
     stored=st.sampled_from([0, 1, 31, 32, 33, 1000, 1024, 1025, 2100]),
