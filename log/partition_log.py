@@ -343,15 +343,14 @@ class PartitionLog(LogAppend):
             self._untouched_end = None
             self.advance_log_start(self._bases[count])
             deleted: list[DeletedSegment] = []
-            gone = self.segments[:count]
-            for segment in gone:
+            for segment in self.segments[:count]:
                 marked = self._unless_full(segment.mark_deleted)
                 if marked is None:
                     break
                 del self.segments[0], self._bases[0]
                 deleted.append(self._with_snapshot(marked))
-            gone = gone[: len(deleted)]
-            self._unsynced_segments = [s for s in self._unsynced_segments if s not in gone]
+            left = set(self.segments)
+            self._unsynced_segments = [s for s in self._unsynced_segments if s in left]
             return deleted
         except CorruptSegmentError as error:
             # Raised before anything is deleted. Segments whose age is unknown stay.

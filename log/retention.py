@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from odradek.log.partition_log import PartitionLog
     from odradek.log.segment import Segment
 
-MOST_AT_ONCE: Final = 16
+MOST_AT_ONCE: Final = 8
 """A segment takes four or five renames, and the thread that serves requests waits for each."""
 
 

@@ -116,34 +116,34 @@ def with_old_segments(count: int, **config: str) -> tuple[LogManager, PartitionL
 
 @pytest.mark.parametrize("policy", ["delete", "compact,delete"])
 def test_retention_of_many_segments_goes_on_soon_a_few_at_a_time(policy: str) -> None:
-    manager, log = with_old_segments(100, cleanup_policy=policy)
+    manager, log = with_old_segments(50, cleanup_policy=policy)
     now_ms, starts = 0, [0]
     while now_ms < 30_100:
         now_ms = run_due(manager, now_ms)
-        assert log.log_start_offset - starts[-1] <= 16
+        assert log.log_start_offset - starts[-1] <= 8
         if log.log_start_offset != starts[-1]:
             starts.append(log.log_start_offset)
-    assert starts == [0, 16, 32, 48, 64, 80, 96, 100]
+    assert starts == [0, 8, 16, 24, 32, 40, 48, 50]
     assert len(log.segments) == 1
     names = manager.fs.list_names(log.directory)
-    assert [name for name in names if name.endswith((".log", ".deleted"))] == ["00000000000000000100.log"]
+    assert [name for name in names if name.endswith((".log", ".deleted"))] == ["00000000000000000050.log"]
 
 
 def test_checks_of_retention_do_not_add_up() -> None:
-    manager, log = with_old_segments(100)
+    manager, log = with_old_segments(50)
     for _ in range(3):
         manager.delete_old_segments(log, 30_000)
-    assert log.log_start_offset == 48
+    assert log.log_start_offset == 24
     run_due(manager, 10)
-    assert log.log_start_offset == 64
+    assert log.log_start_offset == 32
 
 
 def test_retention_that_was_to_go_on_leaves_a_deleted_log_alone() -> None:
-    manager, log = with_old_segments(100)
+    manager, log = with_old_segments(50)
     assert manager.delete_old_segments(log, 30_000)
     manager.delete_log("t", 0)
     run_until(manager, 0, 200)
-    assert log.log_start_offset == 16
+    assert log.log_start_offset == 8
     assert manager.online_directories == ["/data/a"]
 
 

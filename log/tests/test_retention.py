@@ -101,21 +101,21 @@ def test_never_beyond_the_high_watermark(high_watermark, left):
 
 @pytest.mark.parametrize("properties", [{"retention_ms": 5000}, {"retention_ms": -1, "retention_bytes": 0}])
 def test_a_few_segments_go_at_a_time(properties):
-    log = log_of(40, age_ms=DAY, **properties)
-    assert [bases_left(log)[0] for _ in range(4)] == [16, 32, 40, 40]
-    log = log_of(40, age_ms=DAY, **properties)
+    log = log_of(20, age_ms=DAY, **properties)
+    assert [bases_left(log)[0] for _ in range(4)] == [8, 16, 20, 20]
+    log = log_of(20, age_ms=DAY, **properties)
     bases_left(log)
-    assert log.log_start_offset == 16, "what was not deleted yet can be read"
-    assert [offset for offset, _ in read_all(log)] == list(range(16, 40))
+    assert log.log_start_offset == 8, "what was not deleted yet can be read"
+    assert [offset for offset, _ in read_all(log)] == list(range(8, 20))
 
 
 def test_a_start_that_was_asked_for_holds_before_all_segments_below_it_are_gone():
-    log = log_of(40)
-    log.delete_records_before(38)
-    for first in (16, 32, 38, 38):
+    log = log_of(20)
+    log.delete_records_before(18)
+    for first in (8, 16, 18, 18):
         assert bases_left(log)[0] == first
-        assert log.log_start_offset == 38
-    assert [offset for offset, _ in read_all(log)] == [38, 39]
+        assert log.log_start_offset == 18
+    assert [offset for offset, _ in read_all(log)] == [18, 19]
 
 
 def test_rules_count_together():
