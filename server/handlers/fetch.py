@@ -303,7 +303,7 @@ class _Fetch:
         return operation.begin(self.services.reactor, max_wait_ms)
 
     def _try_complete(self) -> Any:
-        if len(self.targets) > 1:
+        if len(self.targets) + len(self.refused) > 1:
             return self._complete() if self._has_enough() else None
         read = self._new_read()
         read.read(self.targets)
@@ -332,7 +332,7 @@ class _Fetch:
 
     def _complete(self) -> Any:
         """The response with what there is now, or a Deferred of it."""
-        if len(self.targets) > MOST_AT_ONCE:
+        if len(self.targets) + len(self.refused) > MOST_AT_ONCE:
             return self.services.slices.run(self._read_steps())
         read = self._new_read()
         read.read(self.targets)

@@ -610,6 +610,30 @@ def test_a_dead_disk_is_found_once_and_not_once_per_partition(world, monkeypatch
     assert world.nobody_waits()
 
 
+@pytest.mark.parametrize("ends", ["append", "timeout"])
+def test_partitions_that_do_not_exist_are_answered_in_steps(slow, monkeypatch, ends):
+    slow.create("t", 1)
+    refused = []
+    refuse = handler.LimitedRead.refuse
+    monkeypatch.setattr(
+        handler.LimitedRead, "refuse", lambda *args, **options: (refused.append(args), refuse(*args, **options))[1]
+    )
+    _, answers = of_all(slow, 4 * MANY)
+    while not any(call.getTime() > 0 for call in slow.clock.getDelayedCalls()):
+        slow.iterate()
+    refused.clear()
+    if ends == "append":
+        slow.append("t", 0)
+    else:
+        slow.clock.rightNow += 0.5
+    counts = [0]
+    while not answers:
+        slow.iterate()
+        counts.append(len(refused))
+    assert counts[-1] == 4 * MANY - 1
+    assert max(after - before for before, after in pairwise(counts)) <= 3 * MOST_AT_ONCE
+
+
 def test_a_fetch_that_waits_keeps_little_of_partitions_that_do_not_exist(slow):
     slow.create("t", 1)
     count = 5000
