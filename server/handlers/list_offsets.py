@@ -100,6 +100,12 @@ def _find_repeated(request: ListOffsetsRequest) -> Generator[None, None, set[tup
                 yield
         if count % ROWS_PER_STEP == 0:
             yield
+    # All at once would take long.
+    while named:
+        for _ in range(min(len(named), ROWS_PER_STEP)):
+            named.pop()
+        if named:
+            yield
     return repeated
 
 

@@ -151,6 +151,11 @@ def test_list_offsets_of_one_partition_many_times(world):
     ] == [("t", [(0, 0), (1, refused), (2, refused)]), ("u", [(0, 0)]), ("t", [(2, refused)])]
 
 
+def test_what_list_offsets_counts_is_freed_in_steps():
+    asked = list_latest(("t", range(20 * ROWS_PER_STEP)))
+    assert sum(1 for _ in list_offsets._find_repeated(asked)) >= 39
+
+
 def test_delete_records(world):
     append(world.replicas.get("u", 0).log, *[b"x"] * 10)
     asked = [
