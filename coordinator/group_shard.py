@@ -165,14 +165,23 @@ class GroupShard:
 
     # -- offsets -------------------------------------------------------------------------------------------------
 
+    def prepare_commit(self, request: OffsetCommitRequest, now_ms: int) -> Steps[offset_commands.PreparedCommit]:
+        """Prepare a large OffsetCommit, which `commit_offsets` then decides."""
+        return offset_commands.prepare_commit(self._state.settings, request, now_ms)
+
     def commit_offsets(
-        self, request: OffsetCommitRequest, context: RequestContext, token: Token, now_ms: int
+        self,
+        request: OffsetCommitRequest,
+        context: RequestContext,
+        token: Token,
+        now_ms: int,
+        prepared: offset_commands.PreparedCommit | None = None,
     ) -> Result:
         """OffsetCommit 2-10, for topics and partitions that exist, each with name and id (`offset_requests`)."""
         error = self._gate()
         if error:
             return _only_reply(token, responses.offset_commit_error(request, error))
-        return offset_commands.commit_offsets(self._state, request, context, token, now_ms).result()
+        return offset_commands.commit_offsets(self._state, request, context, token, now_ms, prepared).result()
 
     def commit_offsets_in_transaction(
         self,

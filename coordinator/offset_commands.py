@@ -6,6 +6,7 @@ Which topics exist and may be seen has been settled before (`offset_requests`).
 import logging
 from collections.abc import Callable
 from functools import lru_cache, partial
+from typing import NamedTuple
 
 from odradek.coordinator import rebalance
 from odradek.coordinator.group import COMPLETING_REBALANCE, DEAD, EMPTY, PREPARING_REBALANCE, STABLE, Group
@@ -17,8 +18,10 @@ from odradek.coordinator.record_types import (
     offset_tombstones,
 )
 from odradek.coordinator.responses import INVALID_OFFSET, offset_commit_error, offset_delete_error
-from odradek.coordinator.result import Effects, ReplyWhenWritten, Token
+from odradek.coordinator.result import CoordinatorRecord, Effects, ReplyWhenWritten, Token
+from odradek.coordinator.settings import GroupSettings
 from odradek.coordinator.shard_state import RequestContext, ShardState
+from odradek.coordinator.steps import ITEMS_PER_STEP, Steps, run_to_end
 from odradek.properties import INT64_MAX
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages.offset_commit import (
@@ -51,32 +54,54 @@ NO_RETENTION = -1
 # -- commit --------------------------------------------------------------------------------------------------------
 
 
+class PreparedCommit(NamedTuple):
+    """The records of an OffsetCommit, and the response once they are written. The group is not looked at yet."""
+
+    records: list[CoordinatorRecord]
+    response: OffsetCommitResponse
+
+
+def prepare_commit(settings: GroupSettings, request: OffsetCommitRequest, now_ms: int) -> Steps[PreparedCommit]:
+    """Make the records of an OffsetCommit whose topics carry both name and id: most of the work of a large one."""
+    expire_ms = -1
+    if request.retention_time_ms != NO_RETENTION:
+        expire_ms = min(now_ms + request.retention_time_ms, INT64_MAX)
+    records: list[CoordinatorRecord] = []
+    response = OffsetCommitResponse(topics=[])
+    most_metadata = settings.offset_metadata_max_length
+    for topic in request.topics:
+        answered = OffsetCommitResponseTopic(name=topic.name, topic_id=topic.topic_id, partitions=[])
+        response.topics.append(answered)
+        encode = OffsetRecords(request.group_id, topic.name).commit
+        for count, item in enumerate(topic.partitions, 1):
+            if item.committed_metadata and utf16_length(item.committed_metadata) > most_metadata:
+                answered.partitions.append(_commit_result(item.partition_index, ErrorCode.OFFSET_METADATA_TOO_LARGE))
+            else:
+                value = _commit_value(item, topic.topic_id, expire_ms, now_ms)
+                records.append(encode(item.partition_index, value))
+                answered.partitions.append(_commit_result(item.partition_index))
+            if count % ITEMS_PER_STEP == 0:
+                yield
+        yield
+    return PreparedCommit(records, response)
+
+
 def commit_offsets(
-    state: ShardState, request: OffsetCommitRequest, context: RequestContext, token: Token, now_ms: int
+    state: ShardState,
+    request: OffsetCommitRequest,
+    context: RequestContext,
+    token: Token,
+    now_ms: int,
+    prepared: PreparedCommit | None = None,
 ) -> Effects:
-    """Decide an OffsetCommit whose topics carry both name and id."""
+    """Decide an OffsetCommit whose topics carry both name and id; `prepared` is given for a large one."""
     effects = Effects()
     try:
         _check_commit(state, request, context)
     except KafkaError as error:
         effects.reply(token, offset_commit_error(request, error.code))
         return effects
-    expire_ms = -1
-    if request.retention_time_ms != NO_RETENTION:
-        expire_ms = min(now_ms + request.retention_time_ms, INT64_MAX)
-    response = OffsetCommitResponse(topics=[])
-    most_metadata = state.settings.offset_metadata_max_length
-    for topic in request.topics:
-        answered = OffsetCommitResponseTopic(name=topic.name, topic_id=topic.topic_id, partitions=[])
-        response.topics.append(answered)
-        encode = OffsetRecords(request.group_id, topic.name).commit
-        for item in topic.partitions:
-            if item.committed_metadata and utf16_length(item.committed_metadata) > most_metadata:
-                answered.partitions.append(_commit_result(item.partition_index, ErrorCode.OFFSET_METADATA_TOO_LARGE))
-            else:
-                value = _commit_value(item, topic.topic_id, expire_ms, now_ms)
-                effects.records.append(encode(item.partition_index, value))
-                answered.partitions.append(_commit_result(item.partition_index))
+    effects.records, response = prepared or run_to_end(prepare_commit(state.settings, request, now_ms))
     if effects.records:
         effects.completions.append(ReplyWhenWritten(token, response, partial(offset_commit_error, request)))
     else:

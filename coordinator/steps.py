@@ -21,3 +21,13 @@ def pieces(items: Iterable[T], size: int = ITEMS_PER_STEP) -> Iterator[list[T]]:
     remaining = iter(list(items))
     while piece := list(islice(remaining, size)):
         yield piece
+
+
+def run_to_end(steps: Steps[T]) -> T:
+    """Take all steps at once, and return the outcome."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            outcome: T = end.value
+            return outcome

@@ -8,6 +8,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from odradek.coordinator import responses
+from odradek.coordinator.offset_commands import PreparedCommit
 from odradek.coordinator.offset_requests import (
     GROUPS_LISTED_SINCE,
     fetch_groups,
@@ -70,17 +71,35 @@ def _everything(name: str) -> bool:
 
 
 def offset_commit(services: "Services", context: "RequestContext", request: OffsetCommitRequest) -> Any:
-    """What exists goes to the group's shard; if nothing is left, the group is not even looked at."""
+    """What exists goes to the group's shard; if nothing is left, the group is not even looked at.
+
+    The records of a large commit are made in slices. It is decided, written and applied at once.
+    """
+    asked = request.topics
     remaining, refused = split_commit(request, context.api_version, Topics(services.metadata), _everything)
     if remaining is None:
         return refused
-    outcome = services.groups.run(
-        remaining.group_id,
-        lambda shard, token, now_ms: shard.commit_offsets(remaining, context, token, now_ms),
-    )
-    if not refused.topics:
-        return outcome
-    return _then(outcome, lambda response: merge_commit(refused, response))
+
+    def decide(commit: PreparedCommit | None = None) -> Any:
+        outcome = services.groups.run(
+            remaining.group_id,
+            lambda shard, token, now_ms: shard.commit_offsets(remaining, context, token, now_ms, commit),
+        )
+        return _then(outcome, lambda response: merge_commit(refused, response)) if refused.topics else outcome
+
+    def prepared(commit: PreparedCommit) -> Any:
+        topics = Topics(services.metadata)
+        if all(topics.topic_id(topic.name) == topic.topic_id for topic in remaining.topics):
+            return decide(commit)
+        # A topic has been deleted meanwhile, and maybe created again: as if the request came now.
+        request.topics = asked
+        return offset_commit(services, context, request)
+
+    if sum(len(topic.partitions) for topic in remaining.topics) <= ROWS_PER_STEP:
+        return decide()
+    shard = services.groups.shard(services.groups.index_of(remaining.group_id))
+    steps = shard.prepare_commit(remaining, services.now_ms())
+    return services.slices.run(steps, SMALL_REQUEST_STEPS).addCallback(prepared)
 
 
 def offset_commit_error(request: OffsetCommitRequest, version: int, error: KafkaError) -> OffsetCommitResponse:

@@ -190,6 +190,68 @@ def test_a_deadline_that_fails_is_reported_and_the_others_take_effect(world, mon
     assert world.state() == "Empty"
 
 
+# -- large commits -----------------------------------------------------------------------------------------------------
+
+
+LARGE = 2_000
+
+
+def begin_large_commit(world, version=9):
+    """One whose first steps are done."""
+    world.metadata.put_topic(TopicMetadata("t", OLD_ID, (PartitionMetadata(1, 0, (1,), (1,)),) * LARGE))
+    items = [OffsetCommitRequestPartition(partition_index=index, committed_offset=index) for index in range(LARGE + 1)]
+    topic = OffsetCommitRequestTopic(name="t", topic_id=OLD_ID, partitions=items)
+    answers = world.ask(group_offsets.offset_commit, OffsetCommitRequest(group_id="g", topics=[topic]), version)
+    world.iterate()
+    assert not world.groups.shard(0).count_offsets("g"), "it is not decided yet"
+    return answers
+
+
+def finish(world, answers):
+    """The error of each partition."""
+    for _ in range(LARGE // 100):
+        world.iterate()
+    world.follow()
+    [answer] = answers
+    [topic] = answer.topics
+    return {row.partition_index: row.error_code for row in topic.partitions}
+
+
+def test_a_large_commit_is_prepared_in_slices_and_written_as_a_whole(world):
+    answers = begin_large_commit(world)
+    world.commit(5, "other")
+    world.follow()
+    assert world.stored("other") == 5
+    errors = finish(world, answers)
+    assert errors.pop(LARGE) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert list(errors.values()) == [ErrorCode.NONE] * LARGE
+    assert world.groups.shard(0).count_offsets("g") == LARGE
+
+
+def test_a_large_commit_to_a_group_that_is_joined_while_it_is_prepared_is_refused(world):
+    answers = begin_large_commit(world)
+    world.join(version=3)
+    world.follow()
+    errors = finish(world, answers)
+    assert set(errors.values()) == {ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+    assert world.groups.shard(0).count_offsets("g") == 0
+
+
+def test_a_large_commit_for_a_topic_that_is_deleted_while_it_is_prepared_stores_nothing_of_it(world):
+    answers = begin_large_commit(world, version=10)
+    world.recreate_topic()
+    errors = finish(world, answers)
+    assert set(errors.values()) == {ErrorCode.UNKNOWN_TOPIC_ID}
+    assert world.groups.shard(0).count_offsets("g") == 0
+
+
+def test_a_large_commit_whose_coordinator_is_given_up_while_it_is_prepared(world):
+    answers = begin_large_commit(world)
+    world.groups.resign(0)
+    errors = finish(world, answers)
+    assert set(errors.values()) == {ErrorCode.NOT_COORDINATOR, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+
+
 # -- records with long names -------------------------------------------------------------------------------------------
 
 

@@ -49,6 +49,7 @@ class World:
         self.slices = shared["slices"]
         self.record_work = RecordWork(**shared)
         self.reactor = self.clock
+        self.now_ms = lambda: 0
         cluster = self.cluster = Cluster()
         self.metadata, self.replicas = cluster.image, cluster.replicas
         self.config_describer = cluster.describer
