@@ -149,7 +149,7 @@ class LogConfig(PropertySet):
         4096,
         minimum=0,
         synonyms=["log.index.interval.bytes"],
-        doc="Bytes of records between two entries of the offset index.",
+        doc="Bytes of records between two entries of the offset index; of more than 65536, 65536 are applied.",
     )
     internal_segment_bytes = integer(
         "internal.segment.bytes",
