@@ -91,12 +91,12 @@ class DelayedOperation:
         self._timer = clock.callLater(max(0, timeout_ms) / 1000, self._timed_out)
         return self.deferred
 
-    def let_hasten(self, timeout_ms: int) -> None:
-        """Allow `hasten_wait` to leave at most `timeout_ms` of the wait."""
+    def let_hasten(self, clock: Any, timeout_ms: int) -> None:
+        """Allow `hasten_wait` to leave at most `timeout_ms` of the wait. `clock` is as in `begin`."""
 
         def hasten() -> None:
             timer = self._timer
-            if timer is not None and timer.active() and timer.getTime() - timer.seconds() > timeout_ms / 1000:
+            if timer is not None and timer.active() and timer.getTime() - clock.seconds() > timeout_ms / 1000:
                 timer.reset(timeout_ms / 1000)
 
         self.deferred.hasten = hasten

@@ -299,7 +299,7 @@ class _Fetch:
         max_wait_ms = self.request.max_wait_ms
         if self.context.has_input_ended:
             max_wait_ms = min(max_wait_ms, ENDED_INPUT_WAIT_MS)
-        operation.let_hasten(ENDED_INPUT_WAIT_MS)
+        operation.let_hasten(self.services.reactor, ENDED_INPUT_WAIT_MS)
         return operation.begin(self.services.reactor, max_wait_ms)
 
     def _try_complete(self) -> Any:

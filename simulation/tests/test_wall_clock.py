@@ -85,10 +85,25 @@ def test_a_member_that_was_heard_of_is_not_expelled(silent_s, codes, is_odd):
     history = History(world.now_ms)
     member = Membership(Link(world, history, "m", Random(1), Versions(Random(1), LIMITS)), "g", [A], Random(1))
     member.session_timeout_ms = member._rebalance_timeout_ms = 300
+    member._joined_over = run(member._link.connection())
     for code in codes:
         world.time_s += silent_s
         assert run(member.heartbeat()) == code
     assert bool(history.odd) == is_odd
+
+
+def test_a_heartbeat_over_another_connection_than_the_join_s_is_no_proof():
+    """The coordinator may have been started again, and answer while it loads."""
+    world = ScriptedWorld()
+    codes = (ErrorCode.NONE, ErrorCode.UNKNOWN_MEMBER_ID)
+    world.scripts["Heartbeat"] = [HeartbeatResponse(error_code=code) for code in codes]
+    history = History(world.now_ms)
+    member = Membership(Link(world, history, "m", Random(1), Versions(Random(1), LIMITS)), "g", [A], Random(1))
+    member.session_timeout_ms = member._rebalance_timeout_ms = 300
+    for code in codes:
+        world.time_s += 0.1
+        assert run(member.heartbeat()) == code
+    assert not history.odd
 
 
 def run(coroutine):
