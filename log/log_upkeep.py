@@ -6,6 +6,7 @@ Small steps at their times, with whatever blocks given to a thread; a directory 
 import logging
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import NamedTuple
 
 from odradek.log.background import Done, Job, RunInThread, Schedule, Sweep
@@ -444,8 +445,12 @@ class LogUpkeep:
 
         return step
 
+    def _prepare_checkpoint(self, path: str, file_name: str) -> Callable[[], None] | None:
+        """Return the write that saves a checkpoint's present content, for any thread; None if the file has it."""
+        return self.directories[path].prepare_checkpoint(file_name, self._offsets(file_name, path))
+
     def _checkpoint(self, directory: LogDirectory, file_name: str) -> None:
-        write = directory.prepare_checkpoint(file_name, self._offsets(file_name, directory.path))
+        write = self._prepare_checkpoint(directory.path, file_name)
         if write is not None:
             self._run(directory.path, write)
 
@@ -456,9 +461,7 @@ class LogUpkeep:
             if error is not None:
                 done(error)
                 return
-            directory = self.directories[log.log_directory]
-            offsets = self._offsets(RECOVERY_POINTS_FILE, directory.path)
-            write = directory.prepare_checkpoint(RECOVERY_POINTS_FILE, offsets)
+            write = self._prepare_checkpoint(log.log_directory, RECOVERY_POINTS_FILE)
             self._run_in_thread(write or (lambda: None), done)
 
         if log.recovery_point < offset:
@@ -474,15 +477,11 @@ class LogUpkeep:
             if error is not None:
                 self._background_failed(path, error)
 
-        directory = self.directories[path]
-        write = directory.prepare_checkpoint(CLEANER_OFFSETS_FILE, self._offsets(CLEANER_OFFSETS_FILE, path))
+        write = self._prepare_checkpoint(path, CLEANER_OFFSETS_FILE)
         self._run_in_thread(write or (lambda: None), finish)
 
     def _log_start_write(self, path: str) -> SharedWrite:
-        def prepare() -> Callable[[], None] | None:
-            offsets = self._offsets(LOG_START_OFFSETS_FILE, path)
-            return self.directories[path].prepare_checkpoint(LOG_START_OFFSETS_FILE, offsets)
-
+        prepare = partial(self._prepare_checkpoint, path, LOG_START_OFFSETS_FILE)
         return SharedWrite(prepare, self._run_in_thread, lambda error: self._background_failed(path, error))
 
     def checkpoint_log_starts(self, path: str, done: Done) -> None:
