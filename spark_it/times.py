@@ -10,9 +10,10 @@ _UNITS_MS = {
 }  # fmt: skip
 _PART = re.compile(r"\s*(\d+)\s*([a-z]+)", re.IGNORECASE)
 
-TIMESTAMP_FORMAT = "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX"
-LOCAL_FORMAT = "yyyy-MM-dd'T'HH:mm:ss.SSSSSS"
-WRITTEN = {"timestampFormat": TIMESTAMP_FORMAT, "timestampNTZFormat": LOCAL_FORMAT}
+WRITTEN = {
+    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
+    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
+}
 """Options of Spark for what it writes as JSON and CSV: with microseconds, which it cuts to milliseconds by itself."""
 
 
