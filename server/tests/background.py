@@ -13,3 +13,14 @@ def background(clock, slice_s=1.0):
         "slices": Slices(clock, clock.seconds, slice_s),
         "run_in_thread": lambda work, done: clock.callLater(0, run_inline, work, done),
     }
+
+
+def run_iteration(clock):
+    """One reactor iteration: make the calls that are due. Return whether there were any."""
+    due = [call for call in clock.getDelayedCalls() if call.getTime() <= clock.seconds()]
+    for call in due:
+        if call.active():
+            clock.calls.remove(call)
+            call.called = 1
+            call.func(*call.args, **call.kw)
+    return bool(due)

@@ -29,6 +29,7 @@ from odradek.server.purgatory import DelayedOperation
 from odradek.server.request import NO_RESPONSE, CloseConnection, RequestContext
 from odradek.server.slices import SLICE_S, Slices
 from odradek.server.tests import test_transaction_verification as verification_tests
+from odradek.server.tests.background import run_iteration
 from odradek.server.tests.test_connection import Transport
 
 E = ErrorCode
@@ -59,12 +60,7 @@ class World:
 
     def iterate(self):
         """One reactor iteration: the calls that are due."""
-        calls = [call for call in self.clock.calls if call.getTime() <= self.clock.seconds()]
-        for call in calls:
-            self.clock.calls.remove(call)
-            call.called = 1
-            call.func(*call.args, **call.kw)
-        return bool(calls)
+        return run_iteration(self.clock)
 
     def produce(self, request):
         """A Produce request: its outcome, and the responses or failures to come."""

@@ -27,6 +27,7 @@ from odradek.server.handlers.fetch import fetch
 from odradek.server.purgatory import CompletionQueue
 from odradek.server.request import RequestContext
 from odradek.server.slices import SLICE_S, Slices
+from odradek.server.tests.background import run_iteration
 from odradek.server.tests.test_fetch import BY_NAME, World, begin, errors, rows, sizes, told
 
 E = ErrorCode
@@ -69,13 +70,7 @@ class SlowWorld(World):
 
     def iterate(self):
         """One reactor iteration: the calls that are due."""
-        due = [call for call in self.clock.getDelayedCalls() if call.getTime() <= self.clock.seconds()]
-        for call in due:
-            if call.active():
-                self.clock.calls.remove(call)
-                call.called = 1
-                call.func(*call.args, **call.kw)
-        return bool(due)
+        return run_iteration(self.clock)
 
 
 @pytest.fixture(autouse=True)

@@ -9,6 +9,7 @@ from twisted.internet.task import Clock, SchedulerStopped
 
 from odradek.server.purgatory import CompletionQueue, DelayedOperation
 from odradek.server.slices import SLICE_S, Slices
+from odradek.server.tests.background import run_iteration
 
 
 class Partition:
@@ -150,12 +151,7 @@ class Retries:
     def iterate(self):
         """The operations retried, and the time that the iteration took."""
         count, began_s = len(self.retried), self.now_s
-        due = [call for call in self.clock.getDelayedCalls() if call.getTime() <= self.clock.seconds()]
-        for call in due:
-            if call.active():
-                self.clock.calls.remove(call)
-                call.called = 1
-                call.func(*call.args, **call.kw)
+        run_iteration(self.clock)
         return len(self.retried) - count, self.now_s - began_s
 
 
