@@ -39,9 +39,9 @@ class _Search:
         self._now_ms = now_ms
         self._remaining = deque(state.groups)
         self._partitions: Iterator[tuple[str, int]] | None = None
-        """What is left to look at of the first of these groups; None if it has not been looked at yet."""
+        """The partitions of the first of these groups that are still to be checked; None before its first step."""
         self._are_all_expired = True
-        """Whether all offsets of that group that have been looked at are expired."""
+        """Whether all offsets of that group that have been checked are expired."""
         self._count = 0
 
     def take_step(self, effects: Effects, now_ms: int) -> None:
