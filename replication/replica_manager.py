@@ -13,6 +13,7 @@ from typing import Protocol
 from odradek.log.background import Schedule
 from odradek.log.config import LogConfig
 from odradek.log.filesystem import LogDirFailure, ShortageError
+from odradek.log.found_directories import shown
 from odradek.log.partition_log import PartitionLog
 from odradek.properties import PropertySet
 from odradek.protocol.errors import ErrorCode, KafkaError
@@ -28,6 +29,8 @@ _UNCHANGED_PER_STEP = 500
 
 class LogStore(Protocol):
     """What is needed of the log manager."""
+
+    def get(self, topic: str, partition: int) -> PartitionLog | None: ...
 
     def create_log(
         self, topic: str, partition: int, topic_id: bytes | None, now_ms: int, *, is_new: bool = False
@@ -76,9 +79,9 @@ class ReplicaManager:
     """
 
     __slots__ = (
-        "_applied", "_broker_id", "_configs", "_finished", "_image", "_is_loaded", "_is_working", "_logs", "_now_ms",
-        "_queued", "_request_sync", "_retired", "_tasks", "_without_room", "listeners", "partitions",
-        "partitions_by_id", "run_steps",
+        "_applied", "_broker_id", "_configs", "_finished", "_image", "_is_loaded", "_is_working", "_logs",
+        "_missing_logs", "_now_ms", "_queued", "_request_sync", "_retired", "_tasks", "_without_room", "listeners",
+        "partitions", "partitions_by_id", "run_steps",
     )  # fmt: skip
 
     def __init__(
@@ -98,6 +101,8 @@ class ReplicaManager:
         self._request_sync = request_sync
         self._without_room: set[tuple[str, int]] = set()
         self._is_loaded = False
+        # Partitions of the first publication whose logs had to be created.
+        self._missing_logs: list[str] = []
         # What is to be done, in the order of the publications; deleted topics whose replicas are still to be retired.
         self._tasks: deque[Steps] = deque()
         self._retired: deque[TopicMetadata] = deque()
@@ -185,7 +190,23 @@ class ReplicaManager:
         self._tasks += [self._apply(topic.name, topic.topic_id) for topic in topics]
         self._tasks += [self._configure(name) for name in sorted(delta.topic_configs - delta.topics.keys())]
         self._begin()
+        if not self._is_loaded:
+            self._report_missing_logs()
         self._is_loaded = True
+
+    def _report_missing_logs(self) -> None:
+        """Log which stored partitions began without a log: records may be missing.
+
+        The first publication is followed in one step, before clients are let in.
+        """
+        if self._missing_logs:
+            logger.warning(
+                "partitions of the metadata store had no log and begin empty count=%d: %s; if a directory of log.dirs "
+                "is not mounted, stop the broker, mount it and start again",
+                len(self._missing_logs),
+                shown(self._missing_logs),
+            )
+            self._missing_logs.clear()
 
     def _on_broker_configs(self, old: PropertySet, new: PropertySet) -> None:
         self._tasks += [self._configure(name) for name in self._image.topics]
@@ -280,10 +301,14 @@ class ReplicaManager:
         What the first publication names was there before, so that its log may lie in a directory that is offline.
         """
         is_new = self._is_loaded
+        is_missing = not is_new and self._logs.get(topic.name, index) is None
         create, now_ms = self._logs.create_log, self._now_ms()
         try:
             try:
-                return create(topic.name, index, topic.topic_id, now_ms, is_new=is_new)
+                log = create(topic.name, index, topic.topic_id, now_ms, is_new=is_new)
+                if is_missing:
+                    self._missing_logs.append(f"{topic.name}-{index}")
+                return log
             except KafkaError as error:
                 if error.code != ErrorCode.INCONSISTENT_TOPIC_ID:
                     raise

@@ -365,12 +365,30 @@ def test_a_restarted_broker_leads_what_it_led():
     cluster = Cluster()
     create(cluster, new("t"))
     append(cluster.replicas.get("t", 0), 1, 2)
-    cluster.server.expire(cluster.store)
-    cluster.logs.close(0)
-    restarted = Cluster(server=cluster.server, logs=memory_logs(cluster.configs, fs=cluster.logs.fs))
+    restarted = _restarted(cluster)
     partition = restarted.replicas.get("t", 0)
     assert (partition.log.log_end_offset, partition.log.high_watermark) == (2, 2)
     assert append(partition, 3).first_offset == 2
+
+
+def test_stored_partitions_without_a_log_are_reported_at_start(caplog):
+    """As when a directory of log.dirs is not mounted, and an empty one is in its place."""
+    cluster = Cluster()
+    create(cluster, new("t", 2))
+    cluster = _restarted(cluster)
+    assert "had no log" not in caplog.text
+    cluster.logs.fs.remove_tree("/data/t-0")
+    cluster = _restarted(cluster)
+    assert "begin empty count=1: t-0; if a directory of log.dirs is not mounted" in caplog.text
+    caplog.clear()
+    create(cluster, new("u"))
+    assert "had no log" not in caplog.text
+
+
+def _restarted(cluster):
+    cluster.server.expire(cluster.store)
+    cluster.logs.close(0)
+    return Cluster(server=cluster.server, logs=memory_logs(cluster.configs, fs=cluster.logs.fs))
 
 
 def synced_leader(**config):
