@@ -301,10 +301,10 @@ class ReplicaManager:
         What the first publication names was there before, so that its log may lie in a directory that is offline.
         """
         is_new = self._is_loaded
-        is_missing = not is_new and self._logs.get(topic.name, index) is None
         create, now_ms = self._logs.create_log, self._now_ms()
         try:
             try:
+                is_missing = not is_new and self._logs.get(topic.name, index) is None
                 log = create(topic.name, index, topic.topic_id, now_ms, is_new=is_new)
                 if is_missing:
                     self._missing_logs.append(f"{topic.name}-{index}")

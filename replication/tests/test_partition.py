@@ -385,6 +385,18 @@ def test_stored_partitions_without_a_log_are_reported_at_start(caplog):
     assert "had no log" not in caplog.text
 
 
+def test_a_log_that_failed_before_the_first_publication_is_offline(caplog):
+    cluster = Cluster()
+    create(cluster, new("t", 2))
+    cluster.server.expire(cluster.store)
+    cluster.logs.close(0)
+    logs = memory_logs(cluster.configs, ("/data", "/other"), fs=cluster.logs.fs)
+    logs.fail_directory("/data", OSError(errno.EIO, "I/O error"))
+    restarted = Cluster(server=cluster.server, logs=logs)
+    assert restarted.replicas.offline == [("t", 0), ("t", 1)]
+    assert "please report it" not in caplog.text
+
+
 def _restarted(cluster):
     cluster.server.expire(cluster.store)
     cluster.logs.close(0)
