@@ -245,6 +245,10 @@ def _sink(pipeline: Pipeline) -> Iterator[Problem]:
     found: list[tuple[str, str]] = []
     if isinstance(sink, JdbcSink) and sink.insert_mode == "upsert" and not sink.pk_fields:
         found.append(("insert.mode", "insert.mode upsert needs pk.fields"))
+    is_speculative = pipeline.settings.passed["spark."].get("speculation", "false").lower() != "false"
+    if isinstance(sink, JdbcSink) and is_speculative:
+        message = "sink: rows that a second copy of a task writes make a batch be written again"
+        yield _at(pipeline, ("spark", "speculation"), f"{message}; leave spark.speculation out")
     if isinstance(sink, TopicSink):
         found += _record_format(sink, pipeline, is_read=False)
         if not sink.key_fields and any(key.startswith("key.") for key in sink.explicit):

@@ -12,6 +12,9 @@ from odradek.spark_it.jdbc import Column, DatabaseError
 
 Quote = Callable[[str], str]
 
+DROP_WAIT_S = 5
+"""How long the drop of a table waits for those who write to it."""
+
 _TRANSIENT_STATES = ("08", "40", "53", "57P", "55P03", "58", "HYT", "XX000")
 _TRANSIENT_KINDS = (
     "java.sql.SQLTransientException",
@@ -58,6 +61,10 @@ class Dialect:
         """Whether there is no table of that name."""
         text = str(error).lower()
         return error.state in ("42P01", "42S02", "42X05") or "no such table" in text or "ora-00942" in text
+
+    def drop(self, table: str) -> Iterator[str]:
+        """Statements of a transaction that drops a table into which a writer that is cut off may still write."""
+        yield f"DROP TABLE {table}"
 
     def value(self, staged: str, of_text: bool, target: Column) -> str:
         """A staged column as the target takes it."""
@@ -119,6 +126,11 @@ class PostgreSQL(_OnConflict):
         # A transaction of a driver that is cut off, not dead, holds the marker's row.
         yield "SET LOCAL lock_timeout = '60s'"
 
+    def drop(self, table: str) -> Iterator[str]:
+        # Else it would wait for a writer that sleeps within its transaction. What is left is dropped by a later run.
+        yield f"SET LOCAL lock_timeout = '{DROP_WAIT_S}s'"
+        yield from super().drop(table)
+
     def value(self, staged: str, of_text: bool, target: Column) -> str:
         # uuid, json, inet, enumerations: their text has to be cast. Other casts would cut and round without a word.
         is_other = target.type in (_OTHER, 2009) or target.type_name in ("json", "jsonb", "uuid", "xml")
@@ -167,6 +179,10 @@ class SQLite(_OnConflict):
 class MySQL(_Limit):
     prefixes = ("jdbc:mysql:", "jdbc:mariadb:")
     options: ClassVar[Mapping[str, str]] = {"rewriteBatchedStatements": "true"}
+
+    def drop(self, table: str) -> Iterator[str]:
+        yield f"SET SESSION lock_wait_timeout = {DROP_WAIT_S}"
+        yield from super().drop(table)
 
     def upsert(self, table: str, columns: Sequence[str], keys: Sequence[str], select: str) -> str:
         updates = [column for column in columns if column not in keys] or list(keys)

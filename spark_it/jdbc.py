@@ -19,6 +19,9 @@ from odradek.spark_it.passwords import without_passwords
 _POSITION = re.compile(r" Position: \d+$")  # in a statement that nobody sees
 _NAME_PART = re.compile(r'"(?:[^"]|"")*"|`(?:[^`]|``)*`|\[[^\]]*\]|[^."`\[]+')
 
+_READ_COMMITTED = 2
+"""A constant of java.sql.Connection, which py4j does not read from an object."""
+
 
 class DatabaseError(Exception):
     """What a database or its driver refused; `str()` is its message.
@@ -153,8 +156,14 @@ class Connection:
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """Commits what the block did, or takes it back when it raises. Raises DatabaseError."""
+        """Commits what the block did, or takes it back when it raises. Raises DatabaseError.
+
+        Each statement sees at least the committed rows that the one before it saw.
+        """
         with _database_errors():
+            # MySQL's own level reads an old snapshot in a SELECT, and what is newest in an INSERT ... SELECT.
+            if self._connection.getMetaData().supportsTransactionIsolationLevel(_READ_COMMITTED):
+                self._connection.setTransactionIsolation(_READ_COMMITTED)
             self._connection.setAutoCommit(False)
         try:
             yield

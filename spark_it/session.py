@@ -13,7 +13,7 @@ from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
 from odradek.spark_it import daemon, packages
-from odradek.spark_it.sink_settings import DeltaSink, IcebergSink
+from odradek.spark_it.sink_settings import DeltaSink, IcebergSink, JdbcSink
 from odradek.spark_it.spec import Pipeline
 
 
@@ -92,6 +92,9 @@ def settings_of(pipeline: Pipeline, master: str) -> dict[str, str]:
             # Its fifty tasks for reading the table's log take longer here than most batches.
             "spark.databricks.delta.snapshotPartitions": "2",
         }
+    if isinstance(sink, JdbcSink):
+        # What two copies of a task write makes the batch be written again.
+        settings["spark.speculation"] = "false"
     if isinstance(sink, IcebergSink):
         settings["spark.sql.extensions"] = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
     return settings | {f"spark.{key}": value for key, value in pipeline.settings.passed["spark."].items()}

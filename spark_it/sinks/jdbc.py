@@ -5,7 +5,7 @@ Rows that the table does not take (SQLSTATE 22 and 23, not a lost connection) ar
 is taken over at once. They go to the dead letters after the good ones are in the transaction and before it commits.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -28,6 +28,11 @@ _FEW = 2000
 """Rows that are taken over one by one when one of them is bad, where the database can do that by itself."""
 _REFUSED = "odradek_refused"
 _DEAD_TYPE = "key binary, value binary, headers array<struct<key: string, value: binary>>"
+
+
+_Refused = tuple[int, DatabaseError]
+"""The number of a row that the table does not take."""
+_Insert = Callable[[Connection, Staging, Sequence[Segment]], list[_Refused]]
 
 
 class _BadRow(NamedTuple):
@@ -76,7 +81,7 @@ class JdbcTable:
 
     def prepare(self, schema: StructType) -> None:
         with self._explained(), self._database.connect() as connection:
-            drop_left_over(connection, self._name, self._sink.table_name_format)
+            drop_left_over(connection, self._dialect, self._name, self._sink.table_name_format)
             preparation = Preparation(self._sink, self._database, self._dialect, connection, self._name)
             self._target = preparation.target(schema)
             self._markers.prepare(connection)
@@ -126,9 +131,7 @@ class JdbcTable:
             with self._transaction(connection, batch) as is_first:
                 if not is_first:
                     return self._written_by_another(connection, batch)
-                segments = staging.segments(connection)
-                self._insert(connection, staging, segments)
-                return self._finish(connection, batch, segments, bad)
+                return self._take_rows(connection, staging, batch, bad, self._insert_all)
         except DatabaseError as error:
             if not self._dialect.is_bad_row(error):
                 raise
@@ -136,13 +139,20 @@ class JdbcTable:
         with self._transaction(connection, batch) as is_first:
             if not is_first:
                 return self._written_by_another(connection, batch)
-            segments = staging.segments(connection)
-            refused = self._insert_by_halves(connection, staging, segments)
-            found = staging.as_json(batch.spark, connection, [number for number, _ in refused])
-            bad = [*bad, *(_BadRow(found[number], error) for number, error in refused)]
-            if refused:
-                self._bear(bad[-len(refused)])
-            return self._finish(connection, batch, segments, bad, len(refused))
+            return self._take_rows(connection, staging, batch, bad, self._insert_by_halves)
+
+    def _take_rows(
+        self, connection: Connection, staging: Staging, batch: Batch, bad: list[_BadRow], insert: _Insert
+    ) -> Written:
+        segments = staging.segments(connection)
+        refused = insert(connection, staging, segments)
+        found = staging.as_json(batch.spark, connection, [number for number, _ in refused])
+        # Before anything is said of rows that were refused: those that a task wrote twice may be among them.
+        staging.check_unchanged(connection, segments)
+        bad = [*bad, *(_BadRow(found[number], error) for number, error in refused)]
+        if refused:
+            self._bear(bad[-len(refused)])
+        return self._finish(connection, batch, segments, bad, len(refused))
 
     @contextmanager
     def _transaction(self, connection: Connection, batch: Batch) -> Iterator[bool]:
@@ -158,6 +168,10 @@ class JdbcTable:
             raise SinkError(f"the row of this pipeline in {self._markers.table} cannot be changed", is_retriable=True)
         return written
 
+    def _insert_all(self, connection: Connection, staging: Staging, segments: Sequence[Segment]) -> list[_Refused]:
+        self._insert(connection, staging, segments)
+        return []
+
     def _insert(self, connection: Connection, staging: Staging, segments: Sequence[Segment]) -> None:
         assert self._target is not None
         where = staging.where(connection, segments)
@@ -165,10 +179,10 @@ class JdbcTable:
 
     def _insert_by_halves(
         self, connection: Connection, staging: Staging, segments: Sequence[Segment]
-    ) -> list[tuple[int, DatabaseError]]:
+    ) -> list[_Refused]:
         """Takes over what can be; returns the numbers of the others, in their order. Stops at the first if none may be
         bad. Earlier rows go first, so that of two with the same key the later one is refused, or wins an upsert."""
-        refused: list[tuple[int, DatabaseError]] = []
+        refused: list[_Refused] = []
         waiting = [list(segments)]
         while waiting and (self._tolerates or not refused):
             part = waiting.pop()
@@ -192,7 +206,7 @@ class JdbcTable:
 
     def _row_by_row(
         self, connection: Connection, staging: Staging, part: Sequence[Segment], error: DatabaseError
-    ) -> list[tuple[int, DatabaseError]] | None:
+    ) -> list[_Refused] | None:
         """Takes over a part by one statement that does not stop at a bad row, and returns the numbers of those that
         were refused; None, and nothing is taken over, where the database has no such statement."""
         assert self._target is not None

@@ -4,6 +4,9 @@ Each attempt at a batch has a table of its own, so that a task or a driver that 
 Every row has a number, from Spark's `monotonically_increasing_id()`: the rows of a partition have consecutive ones.
 So a row that is there twice, since a task was run once more after it had committed, is noticed, as is a table that
 lost its rows because the database crashed: its first row, which the driver puts there, is gone too.
+
+Such a task may commit at any time. Rows are only added, and each statement of the driver's transaction sees what the
+one before it saw: when the table has as many rows after the rows are taken over as it had before, these were taken.
 """
 
 import contextlib
@@ -52,12 +55,19 @@ def prefix_of(pipeline: str, table: str) -> str:
     return f"odradek_{readable}_{hashlib.sha256(repr((pipeline, table)).encode()).hexdigest()[:10]}_"
 
 
-def drop_left_over(connection: Connection, pipeline: str, table: str) -> None:
+def drop_left_over(connection: Connection, dialect: Dialect, pipeline: str, table: str) -> None:
     """Drops the staging tables that attempts which died have left."""
-    with contextlib.suppress(DatabaseError):  # one that cannot be dropped is only in nobody's way
+    with contextlib.suppress(DatabaseError):
         for schema, name in connection.tables_beginning(prefix_of(pipeline, table)):
             in_schema = f"{connection.quoted(schema)}." if schema else ""
-            connection.execute(f"DROP TABLE {in_schema}{connection.quoted(name)}")
+            _drop(connection, dialect, f"{in_schema}{connection.quoted(name)}")
+
+
+def _drop(connection: Connection, dialect: Dialect, table: str) -> None:
+    """Drops a table; one that cannot be dropped, since somebody still writes to it, is only in nobody's way."""
+    with contextlib.suppress(DatabaseError), connection.transaction():
+        for statement in dialect.drop(table):
+            connection.execute(statement)
 
 
 class Staging:
@@ -84,8 +94,7 @@ class Staging:
             connection.execute(f"INSERT INTO {self.name} ({row}) VALUES ({_FIRST})")
             yield
         finally:
-            with contextlib.suppress(DatabaseError):
-                connection.execute(f"DROP TABLE {self.name}")
+            _drop(connection, self._dialect, self.name)
 
     def column(self, connection: Connection, at: int) -> str:
         """The quoted name of the column for the frame's column `at`."""
@@ -121,15 +130,19 @@ class Staging:
                 has_first = True
                 continue
             if int(count) != len(segment) or segment.first % _ROWS_OF_A_PARTITION:
-                raise SinkError(
-                    f"the staging table has {count} rows of a partition with {len(segment)}: Spark ran a task once "
-                    "more that had written already; spark.speculation should be false",
-                    is_retriable=True,
-                )
+                raise _written_twice(int(count), len(segment))
             segments.append(segment)
         if not has_first:
             raise SinkError("the database has lost the staging table's rows, as in a crash", is_retriable=True)
         return sorted(segments)
+
+    def check_unchanged(self, connection: Connection, segments: Sequence[Segment]) -> None:
+        """Raises SinkError when there are more rows than those of `segments` by now, in the transaction that has taken
+        them over: some of the others may have been taken too."""
+        [(count,)] = connection.rows(f"SELECT COUNT(*) FROM {self.name}")
+        expected = sum(map(len, segments)) + 1
+        if int(count) != expected:
+            raise _written_twice(int(count) - 1, expected - 1)
 
     def index(self, connection: Connection) -> None:
         """Makes it quick to take over a few rows of many."""
@@ -154,6 +167,14 @@ class Staging:
             for row in read.select(ROW, json_of(columns)).collect():
                 found[int(row[0])] = str(row[1])
         return found
+
+
+def _written_twice(count: int, expected: int) -> SinkError:
+    return SinkError(
+        f"the staging table has {count} rows in place of {expected}: Spark ran a task once more that had written "
+        "already",
+        is_retriable=True,
+    )
 
 
 def json_of(columns: Sequence[Column]) -> Column:

@@ -4,7 +4,8 @@
 
 Each line that it reads has the options of a run, as JSON. It says what the pipelines say, and ENDED when all have taken
 what is there. With option `together` each waits for the others in its first batch from that number on; TOGETHER says
-that all have come there. The session is that of the first pipeline; what Java says goes to LOG.
+that all have come there. With `twins` those of one batch's tasks write late (`late_twin`). The session is that of the
+first pipeline; what Java says goes to LOG.
 """
 
 import contextlib
@@ -21,6 +22,7 @@ from pyspark.java_gateway import ensure_callback_server_started
 from odradek.spark_it import runner, session
 from odradek.spark_it.sinks import sink_of
 from odradek.spark_it.spec_reader import load
+from spark_it.tests.crash import late_twin
 
 ENDED = "every pipeline has ended well"
 TOGETHER = "every pipeline is in a batch"
@@ -35,6 +37,8 @@ def main():
     for line in sys.stdin:
         options = json.loads(line)
         together = options.pop("together", None)
+        if "twins" in options:
+            late_twin.write_once(options.pop("twins"))
         runner.sink_of = sink_of if together is None else meeting(together, len(pipelines))
         if not run(pipelines, spark, runner.Options(**options)):
             return 1

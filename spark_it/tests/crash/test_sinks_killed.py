@@ -1,4 +1,5 @@
-"""Every sink, its pipeline killed while it is in the middle of a batch, and its last batch repeated.
+"""Every sink, its pipeline killed while it is in the middle of a batch, and its last batch repeated. Twins of the tasks
+that write to a database write late.
 
 All pipelines run in one process. ODRADEK_CRASH_ROWS says how many rows each has to write, ODRADEK_CRASH_KILLS how often
 the process is killed, ODRADEK_CRASH_SEED when; a failure prints the seed. ODRADEK_COMPAT_BACKEND=kafka has it on Apache
@@ -21,6 +22,7 @@ import pytest
 from compat_tests import processes
 from compat_tests.apache_kafka import jars
 from odradek.spark_it.reset import reached_offsets
+from spark_it.tests.crash import late_twin
 from spark_it.tests.crash.driver import ENDED, TOGETHER, TOGETHER_S
 from spark_it.tests.crash.sinks import DEAD_LETTERS_ONCE, Numbers, Pipelines
 
@@ -145,7 +147,7 @@ def test_every_sink_killed_in_a_batch_and_its_last_batch_repeated(pipelines):
     killed_in_batch = Counter()
     for number in range(1, KILLS + 1):
         with Driver(pipelines, number) as driver:
-            driver.run(together=number)
+            driver.run(together=number, twins=chosen.choice(list(late_twin.MOMENTS)))
             driver.wait_until_said(TOGETHER, TOGETHER_S)
             time.sleep(chosen.uniform(0, 1))
             driver.stop_in_batch(300)
@@ -154,8 +156,10 @@ def test_every_sink_killed_in_a_batch_and_its_last_batch_repeated(pipelines):
         print(f"{time.monotonic() - begun:.0f} s: killed in", {sink: batch_of(one) for sink, one in found.items()})
     assert set(killed_in_batch) == set(pipelines.sinks), killed_in_batch
     with Driver(pipelines, KILLS + 1) as driver:
-        for times, options in enumerate(({}, {"rewinds": True})):
+        for times, options in enumerate(({"twins": chosen.choice(list(late_twin.MOMENTS))}, {"rewinds": True})):
+            print(options)
             driver.run(is_available_now=True, **options)
             driver.wait_until_said(ENDED, 400, times + 1)
+            driver.wait_until_said(late_twin.WROTE, 0)
             print(f"{time.monotonic() - begun:.0f} s: all is taken")
             check(pipelines)

@@ -7,6 +7,7 @@ from contextlib import closing
 import pytest
 from pyspark.sql import functions as f
 
+from odradek.spark_it import dialects
 from odradek.spark_it.deadletter import CLASS_NAME, EXCEPTION_CLASS_NAME, EXCEPTION_MESSAGE, STAGE, BadRecordError
 from odradek.spark_it.dialects import Dialect
 from odradek.spark_it.lock import marker
@@ -179,6 +180,59 @@ def test_rows_that_a_task_wrote_twice_or_a_crash_took_are_noticed(spark, postgre
     assert postgres.value(f"SELECT count(*) FROM {table}") == 0
     monkeypatch.setattr(jdbc_sink.Staging, "fill", fill)
     assert sink.write(rows, None, batch(spark, 0)).rows == 100
+
+
+@pytest.mark.parametrize("moment", ["segments", "_insert_all", "as_json"])
+def test_a_twin_of_a_task_that_writes_late(spark, postgres, sink_to, table, monkeypatch, moment):
+    """A task that Spark takes for lost writes its rows after they were checked, or after they were taken over."""
+    is_one_bad = moment == "as_json"
+    postgres.execute(f"CREATE TABLE {table} (id BIGINT {'UNIQUE' if is_one_bad else ''}, text TEXT)")
+    letters = DeadLetters()
+    rows = numbers(spark, 10).union(numbers(spark, is_one_bad))
+    sink = sink_to(dead_letters=letters)
+    sink.prepare(rows.schema)
+    owner = jdbc_sink.JdbcTable if moment == "_insert_all" else jdbc_sink.Staging
+    look = getattr(owner, moment)
+
+    def and_a_twin(self, *arguments):
+        found = look(self, *arguments)
+        (self if owner is jdbc_sink.Staging else arguments[1]).fill(rows, 3000)
+        return found
+
+    with monkeypatch.context() as patched:
+        patched.setattr(owner, moment, and_a_twin)
+        with pytest.raises(SinkError, match="Spark ran a task once more") as raised:
+            sink.write(rows, None, batch(spark, 0))
+    assert raised.value.is_retriable
+    assert postgres.value(f"SELECT count(*) FROM {table}") == 0
+    assert letters.records == []
+    assert sink.write(rows, None, batch(spark, 0)).rows == 10
+    assert postgres.rows(f"SELECT count(*), count(DISTINCT id) FROM {table}") == [(10, 10)]
+    assert left_over(postgres) == []
+
+
+def test_a_twin_that_sleeps_while_it_writes_holds_up_nobody(spark, postgres, sink_to, table, monkeypatch):
+    """Its rows are not committed, and its lock keeps the staging table from being dropped: a later run does."""
+    monkeypatch.setattr(dialects, "DROP_WAIT_S", 0.1)
+    postgres.execute(f"CREATE TABLE {table} (id BIGINT, text TEXT)")
+    rows = numbers(spark, 10)
+    sink = sink_to()
+    sink.prepare(rows.schema)
+    check = jdbc_sink.Staging.check_unchanged
+    with postgres.connect() as twin:
+        twin.autocommit = False
+
+        def and_a_sleeper(staging, *arguments):
+            twin.execute(f"INSERT INTO {staging.name} SELECT * FROM {staging.name} WHERE odradek_row >= 0")
+            check(staging, *arguments)
+
+        monkeypatch.setattr(jdbc_sink.Staging, "check_unchanged", and_a_sleeper)
+        assert sink.write(rows, None, batch(spark, 0)).rows == 10
+        assert len(left_over(postgres)) == 1
+        twin.commit()
+    sink_to().prepare(rows.schema)
+    assert left_over(postgres) == []
+    assert postgres.value(f"SELECT count(*) FROM {table}") == 10
 
 
 @pytest.mark.parametrize("way", ["row by row", "by halves"])

@@ -23,6 +23,8 @@ def iceberg(table, keys=""):
 
 
 GOOD = [
+    "spark.speculation = false\n" + upsert(""),
+    "spark.speculation = true\n" + SOURCE + CONSOLE,
     SOURCE + CONSOLE,
     SOURCE + transform("SELECT * FROM Orders") + CONSOLE,
     SOURCE + transform("SELECT * FROM orders", "a") + transform("SELECT * FROM A", "b") + CONSOLE,
@@ -116,6 +118,8 @@ def test_what_goes_together(text):
         (TEXTS + TOPIC + 'value.schema = "a INT"\n', "sink: value.format json is written without value.schema"),
         (TEXTS + TOPIC + 'key.format = "json"\n', "sink: key.format and what belongs to it need key.fields"),
         (upsert('insert.mode = "upsert"'), "sink: insert.mode upsert needs pk.fields"),
+        ("spark.speculation = true\n" + upsert(""),
+         "sink: rows that a second copy of a task writes make a batch be written again; leave spark.speculation out"),
         (files('format = "json"'), "source s: format json needs schema"),
         (files('format = "text"\ncsv.header = true'), "source s: csv.header is for format csv"),
         (files('format = "text"\nschema = "a INT"'), "source s: format text has no schema: its one column is value"),

@@ -50,6 +50,11 @@ def test_what_the_file_says_goes_before(tmp_path):
     assert found["spark.jars.packages"] == f"a:b:1,{KAFKA}"
 
 
+def test_a_task_that_writes_to_a_database_has_no_second_copy(tmp_path):
+    assert settings(SOURCE + JDBC.format("postgresql"), tmp_path)["spark.speculation"] == "false"
+    assert "spark.speculation" not in settings(SOURCE + CONSOLE, tmp_path)
+
+
 def test_packages_of_ones_own_come_with_those_that_are_needed(tmp_path):
     other = KAFKA.replace("4.0.0", "4.0.1")
     found = settings(f'spark.jars.packages = "{other}, a:b:1"\n' + SOURCE + JDBC.format("foo"), tmp_path)
