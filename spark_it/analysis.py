@@ -201,11 +201,12 @@ class Analysis:
                 yield Problem(pipeline.lines.of(("sink",)), str(error))
         if isinstance(sink, JdbcSink):
             known = {name.casefold(): name for name in self.schema.names}
-            for key in sink.pk_fields:
+            named = [(("sink", "pk", "fields"), key) for key in sink.pk_fields]
+            for path, key in [*named, *((("sink", "cast"), key) for key in sink.cast)]:
                 if key.casefold() not in known:
                     near = nearest(key.casefold(), known)
                     hint = f", did you mean {known[near]}?" if near else f"; there are {', '.join(self.schema.names)}"
-                    yield Problem(pipeline.lines.of(("sink", "pk", "fields")), f"sink: there is no column {key}{hint}")
+                    yield Problem(pipeline.lines.of(path), f"sink: there is no column {key}{hint}")
 
 
 def output_mode(pipeline: Pipeline, rows: DataFrame) -> str:

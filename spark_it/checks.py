@@ -249,6 +249,11 @@ def _sink(pipeline: Pipeline) -> Iterator[Problem]:
     if isinstance(sink, JdbcSink) and is_speculative:
         message = "sink: rows that a second copy of a task writes make a batch be written again"
         yield _at(pipeline, ("spark", "speculation"), f"{message}; leave spark.speculation out")
+    if isinstance(sink, JdbcSink):
+        keys = {name.casefold() for name in sink.pk_fields}
+        rounded = [name for name in sink.cast if name.casefold() in keys]
+        if rounded:
+            found.append(("cast", f"cast: {', '.join(rounded)} is in pk.fields; keys are not rounded"))
     if isinstance(sink, TopicSink):
         found += _record_format(sink, pipeline, is_read=False)
         if not sink.key_fields and any(key.startswith("key.") for key in sink.explicit):

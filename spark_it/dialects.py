@@ -6,9 +6,24 @@ from typing import ClassVar
 
 from pyspark.sql import Column as FrameColumn
 from pyspark.sql import functions as f
-from pyspark.sql.types import StringType, StructType
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    LongType,
+    StringType,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
 
+from odradek.spark_it import lossy_types
 from odradek.spark_it.jdbc import Column, DatabaseError
+from odradek.spark_it.lossy_types import is_lossy
 
 Quote = Callable[[str], str]
 
@@ -23,6 +38,31 @@ _TRANSIENT_KINDS = (
 )
 _OTHER = 1111
 """java.sql.Types.OTHER"""
+_ELEMENTS = {
+    "int2": lossy_types.SMALLINT,
+    "int4": lossy_types.INTEGER,
+    "int8": lossy_types.BIGINT,
+    "float4": lossy_types.REAL,
+    "float8": lossy_types.DOUBLE,
+    "numeric": lossy_types.NUMERIC,
+    "money": lossy_types.DOUBLE,
+    "bool": lossy_types.BIT,
+    "date": lossy_types.DATE,
+    "time": lossy_types.TIME,
+    "timetz": lossy_types.TIME,
+    "timestamp": lossy_types.TIMESTAMP,
+    "timestamptz": lossy_types.TIMESTAMP,
+    "varchar": lossy_types.VARCHAR,
+    "text": lossy_types.VARCHAR,
+}
+"""Types of the elements of PostgreSQL's arrays."""
+_MOST_SCALE = 1000
+_SCALES = 1024
+_NO_LENGTH = (1 << 31) - 1
+"""What PostgreSQL's driver reports for a text of any length."""
+_LONG_DIGITS = 18
+_MYSQL_SECONDS = len("2026-01-01 00:00:00")
+_MYSQL_ANY_SCALE = 31
 _OFFSET = re.compile(r"[+-]\d\d?(:\d\d)?")
 
 
@@ -36,6 +76,10 @@ class Dialect:
     """Of the driver, for many rows in one statement."""
     writers: ClassVar[int | None] = None
     """How many may write at the same time; None for any number."""
+    nullable: ClassVar[str] = ""
+    """What a column's declaration ends with when it may be null."""
+    cut_types: ClassVar[tuple[type[DataType], ...]] = ()
+    """Types of which the driver brings only a part to the database, whatever the column is."""
 
     def begin(self, time_zone: str) -> Iterator[str]:
         """Statements at the beginning of a transaction; `time_zone` is what times without one mean."""
@@ -65,6 +109,18 @@ class Dialect:
     def drop(self, table: str) -> Iterator[str]:
         """Statements of a transaction that drops a table into which a writer that is cut off may still write."""
         yield f"DROP TABLE {table}"
+
+    def column_type(self, type_: DataType) -> str | None:
+        """How columns of a type are declared that Spark would declare with a loss; None for all others."""
+        return None
+
+    def normalized(self, column: Column) -> Column:
+        """A column with its type, precision and scale as the standard has them, where the driver reports others."""
+        return column
+
+    def is_lossy(self, type_: DataType, column: Column) -> bool:
+        """Whether a normalized column changes values of a type without an error."""
+        return is_lossy(type_, column)
 
     def value(self, staged: str, of_text: bool, target: Column) -> str:
         """A staged column as the target takes it."""
@@ -131,6 +187,24 @@ class PostgreSQL(_OnConflict):
         yield f"SET LOCAL lock_timeout = '{DROP_WAIT_S}s'"
         yield from super().drop(table)
 
+    def normalized(self, column: Column) -> Column:
+        if column.type_name == "money":  # to the driver a double
+            return column._replace(type=lossy_types.DECIMAL, precision=17, scale=2)
+        if column.scale > _MOST_SCALE:  # of NUMERIC: a negative one, in eleven bits
+            return column._replace(scale=column.scale - 2 * _SCALES)
+        return column
+
+    def is_lossy(self, type_: DataType, column: Column) -> bool:
+        if column.type == lossy_types.ARRAY and isinstance(type_, ArrayType):
+            name = column.type_name.removeprefix("_")
+            element = column._replace(type=_ELEMENTS.get(name, _OTHER), type_name=name)
+            return self.is_lossy(type_.elementType, self.normalized(element))
+        if isinstance(type_, BinaryType) and column.type_name == "bytea":
+            return False
+        if isinstance(type_, StringType) and column.type_name in ("name", "char"):
+            return True  # of 63 bytes, of one
+        return is_lossy(type_, column)
+
     def value(self, staged: str, of_text: bool, target: Column) -> str:
         # uuid, json, inet, enumerations: their text has to be cast. Other casts would cut and round without a word.
         is_other = target.type in (_OTHER, 2009) or target.type_name in ("json", "jsonb", "uuid", "xml")
@@ -138,7 +212,7 @@ class PostgreSQL(_OnConflict):
         if of_text and (is_other or is_enumeration):
             name = target.type_name if target.type_name.startswith('"') else f'"{target.type_name}"'
             return f"CAST({staged} AS {name})"
-        return staged
+        return _too_long_with_spaces(staged, f"{staged} || '.'", target) if of_text else staged
 
     def row_by_row(self, numbers: str, statement: str, refused: str) -> str | None:
         return f"""DO $odradek$
@@ -168,6 +242,28 @@ class PostgreSQL(_OnConflict):
 class SQLite(_OnConflict):
     prefixes = ("jdbc:sqlite:",)
     writers = 1
+    # The driver writes milliseconds.
+    cut_types: ClassVar[tuple[type[DataType], ...]] = (TimestampType, TimestampNTZType)
+
+    def column_type(self, type_: DataType) -> str | None:
+        # Its numbers are of 64 bits, or doubles; the driver writes a decimal as text.
+        is_double = isinstance(type_, DecimalType) and type_.precision <= lossy_types.DOUBLE_DIGITS
+        return "TEXT" if isinstance(type_, DecimalType) and not is_double else None
+
+    def is_lossy(self, type_: DataType, column: Column) -> bool:
+        # A column has no type, but an affinity to one, by its declared name (SQLite's "Datatypes", section 3).
+        name = column.type_name.upper()
+        if any(part in name for part in ("CHAR", "CLOB", "TEXT")) and "INT" not in name:
+            return isinstance(type_, DoubleType)  # written with 15 digits
+        if "BLOB" in name:
+            return False
+        is_real = any(part in name for part in ("REAL", "FLOA", "DOUB")) and "INT" not in name
+        if isinstance(type_, DecimalType):
+            is_long = type_.precision > _LONG_DIGITS or is_real
+            return type_.precision > lossy_types.DOUBLE_DIGITS and (type_.scale > 0 or is_long)
+        if isinstance(type_, StringType):  # 007 would be 7
+            return is_real or not any(part in name for part in ("DATE", "TIME", "JSON", "UUID"))
+        return is_real and isinstance(type_, LongType)
 
     def is_bad_row(self, error: DatabaseError) -> bool:
         return error.code & 0xFF in (19, 20)  # SQLITE_CONSTRAINT, SQLITE_MISMATCH
@@ -179,10 +275,43 @@ class SQLite(_OnConflict):
 class MySQL(_Limit):
     prefixes = ("jdbc:mysql:", "jdbc:mariadb:")
     options: ClassVar[Mapping[str, str]] = {"rewriteBatchedStatements": "true"}
+    nullable = " NULL"  # older ones fill a TIMESTAMP that may be null with the time
+
+    def begin(self, time_zone: str) -> Iterator[str]:
+        # Else it cuts what is too long, and takes the nearest number for one that is too large.
+        yield "SET SESSION sql_mode = CONCAT(@@SESSION.sql_mode, ',STRICT_ALL_TABLES')"
 
     def drop(self, table: str) -> Iterator[str]:
         yield f"SET SESSION lock_wait_timeout = {DROP_WAIT_S}"
         yield from super().drop(table)
+
+    def column_type(self, type_: DataType) -> str | None:
+        if isinstance(type_, BinaryType):
+            return "LONGBLOB"  # BLOB has 64 kB
+        if isinstance(type_, TimestampType):
+            return "TIMESTAMP(6)"
+        return "DATETIME(6)" if isinstance(type_, TimestampNTZType) else None
+
+    def normalized(self, column: Column) -> Column:
+        if column.type in lossy_types.TIMESTAMPS:
+            # There is no scale, but a length: that of the seconds, and of a fraction its point and digits.
+            return column._replace(scale=max(column.scale, column.precision - _MYSQL_SECONDS - 1, 0))
+        if column.type == lossy_types.BIT:
+            return column._replace(type=lossy_types.TINYINT)  # so is TINYINT(1)
+        return column
+
+    def is_lossy(self, type_: DataType, column: Column) -> bool:
+        is_rounded = column.type in (lossy_types.REAL, lossy_types.DOUBLE) and column.scale < _MYSQL_ANY_SCALE
+        if is_rounded and isinstance(type_, FloatType | DoubleType):  # DOUBLE(10,2)
+            return True
+        if is_rounded and isinstance(type_, DecimalType) and type_.scale > column.scale:
+            return True
+        if isinstance(type_, DateType) and column.type_name == "YEAR":
+            return True
+        return is_lossy(type_, column)
+
+    def value(self, staged: str, of_text: bool, target: Column) -> str:
+        return _too_long_with_spaces(staged, f"CONCAT({staged}, '.')", target) if of_text else staged
 
     def upsert(self, table: str, columns: Sequence[str], keys: Sequence[str], select: str) -> str:
         updates = [column for column in columns if column not in keys] or list(keys)
@@ -196,8 +325,24 @@ class SQLServer(_Limit):
     def limited(self, select: str, rows: int) -> str:
         return f"{select} OFFSET 0 ROWS FETCH NEXT {rows} ROWS ONLY"
 
+    def column_type(self, type_: DataType) -> str | None:
+        return "DATETIME2(6)" if isinstance(type_, TimestampType | TimestampNTZType) else None
+
+    def is_lossy(self, type_: DataType, column: Column) -> bool:
+        # Characters that the code page of a column lacks become question marks; NVARCHAR has them all.
+        is_of_a_page = column.type in (lossy_types.CHAR, lossy_types.VARCHAR, lossy_types.LONGVARCHAR)
+        return (isinstance(type_, StringType) and is_of_a_page) or is_lossy(type_, column)
+
     def upsert(self, table: str, columns: Sequence[str], keys: Sequence[str], select: str) -> str:
         return super().upsert(table, columns, keys, select) + ";"
+
+
+def _too_long_with_spaces(staged: str, longer: str, target: Column) -> str:
+    """A text that is too long for a VARCHAR is refused, but as the standard has it not if all that is too much are
+    spaces: these are cut. So there it ends with something else."""
+    if target.type != lossy_types.VARCHAR or not 0 < target.precision < _NO_LENGTH:
+        return staged
+    return f"CASE WHEN CHAR_LENGTH({staged}) > {target.precision} THEN {longer} ELSE {staged} END"
 
 
 def dialect_of(url: str) -> Dialect:

@@ -6,7 +6,7 @@ JVM was started with.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple, Self
 
@@ -19,8 +19,9 @@ from odradek.spark_it.passwords import without_passwords
 _POSITION = re.compile(r" Position: \d+$")  # in a statement that nobody sees
 _NAME_PART = re.compile(r'"(?:[^"]|"")*"|`(?:[^`]|``)*`|\[[^\]]*\]|[^."`\[]+')
 
+# Constants of java.sql, which py4j does not read from an object.
+_NO_NULLS = 0
 _READ_COMMITTED = 2
-"""A constant of java.sql.Connection, which py4j does not read from an object."""
 
 
 class DatabaseError(Exception):
@@ -75,12 +76,17 @@ def _database_errors() -> Iterator[None]:
 
 
 class Column(NamedTuple):
-    """A column of a query's result: java.sql.Types's number, the database's name of the type, and whether null fits."""
+    """A column of a query's result: java.sql.Types's number, the database's name of the type, and whether null fits.
+
+    `precision` and `scale` are the driver's: digits, digits after the point or of a second, characters of a text.
+    """
 
     name: str
     type: int
     type_name: str
     is_nullable: bool
+    precision: int = 0
+    scale: int = 0
 
 
 class Connection:
@@ -135,7 +141,9 @@ class Connection:
                         about.getColumnLabel(at),
                         about.getColumnType(at),
                         about.getColumnTypeName(at),
-                        about.isNullable(at) != about.columnNoNulls,
+                        about.isNullable(at) != _NO_NULLS,
+                        _reported(about.getPrecision, at),
+                        _reported(about.getScale, at),
                     )
                     for at in range(1, about.getColumnCount() + 1)
                 ]
@@ -271,6 +279,13 @@ class _Plain:
 
     def close(self) -> None:
         self._statement.close()
+
+
+def _reported(read: Callable[[int], Any], at: int) -> int:
+    """A number of a column; 0 where the driver cannot read it from the declared type."""
+    with _suppressed():
+        return int(read(at))
+    return 0
 
 
 @contextmanager

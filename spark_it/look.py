@@ -7,17 +7,17 @@ from collections.abc import Callable, Iterator
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
-from odradek.properties import nearest
 from odradek.spark_it import cases, session, validation
 from odradek.spark_it.analysis import Analysis
 from odradek.spark_it.dialects import dialect_of
 from odradek.spark_it.guarantees import Guarantee, why_stateful
-from odradek.spark_it.jdbc import Column, Database, DatabaseError, NoDriverError
+from odradek.spark_it.jdbc import Database, DatabaseError, NoDriverError
 from odradek.spark_it.packages import PackagesError
 from odradek.spark_it.passwords import without_passwords
 from odradek.spark_it.session import SessionError
 from odradek.spark_it.sink_settings import JdbcSink
 from odradek.spark_it.sinks import SinkError
+from odradek.spark_it.sinks.jdbc_target import Preparation
 from odradek.spark_it.source_settings import JdbcSource
 from odradek.spark_it.sources import SourceError, stream_of
 from odradek.spark_it.spec import Pipeline
@@ -71,34 +71,21 @@ def _tables(pipeline: Pipeline, spark: SparkSession, rows: StructType) -> Iterat
             yield f"  source {name}: {what} is there, {_columns(columns)}"
     sink = pipeline.sink
     if isinstance(sink, JdbcSink):
-        table = sink.table_name_format
-        found = _table(sink, spark)
-        if found is None:
-            if not sink.auto_create:
-                raise SinkError(f"sink: there is no table {table}; create it, or write auto.create = true")
-            yield f"  sink: table {table} is not there yet; the pipeline makes it"
-            return
-        there = {column.name.casefold(): column.name for column in found}
-        missing = [name for name in rows.names if name.casefold() not in there]
-        if missing and not sink.auto_evolve:
-            near = nearest(missing[0].casefold(), there)
-            hint = f" (there is {there[near]})" if near else ""
-            helps = "add it, write auto.evolve = true, or leave it out in SQL"
-            raise SinkError(f"sink: table {table} has no column {missing[0]}{hint}; {helps}")
-        yield f"  sink: table {table} is there, {_columns(len(found))}"
+        there = _check(pipeline.name, sink, spark, rows)
+        what = "is not there yet; the pipeline makes it" if there is None else f"is there, {_columns(there)}"
+        yield f"  sink: table {sink.table_name_format} {what}"
 
 
-def _table(sink: JdbcSink, spark: SparkSession) -> list[Column] | None:
-    """The columns of the sink's table; None if there is none. Raises SinkError."""
+def _check(name: str, sink: JdbcSink, spark: SparkSession, rows: StructType) -> int | None:
+    """The number of columns of the sink's table, if it is there. Raises SinkError if it does not take the rows."""
+    dialect = dialect_of(sink.connection_url)
     try:
         database = Database(spark, sink.connection_url, sink.connection_user, sink.connection_password)
         with database.connect() as connection:
-            return connection.columns(f"SELECT * FROM {sink.table_name_format} WHERE 1 = 0")
-    except NoDriverError as error:
+            return Preparation(sink, database, dialect, connection, name).check(rows)
+    except (NoDriverError, SinkError) as error:
         raise SinkError(f"sink: {error}") from None
     except DatabaseError as error:
-        if dialect_of(sink.connection_url).is_missing_table(error):
-            return None
         raise SinkError(f"sink: database {without_passwords(sink.connection_url)}: {error}") from None
 
 

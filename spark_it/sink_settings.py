@@ -91,6 +91,12 @@ class JdbcSink(Sink):
     pk_fields = string_list("pk.fields", (), unique=True, doc="Columns of the table's primary key.")
     auto_create = boolean("auto.create", False, doc="Whether a table that is not there is made.")
     auto_evolve = boolean("auto.evolve", False, doc="Whether the table gets columns that it does not have.")
+    cast = string_list(
+        "cast",
+        (),
+        unique=True,
+        doc="Columns whose values the database may round or cut to what the table has, as TIMESTAMP in timestamp(0).",
+    )
     batch_size = integer("batch.size", 3000, minimum=1, doc="Rows in one statement to the database.")
     required: ClassVar[Required] = (connection_url, table_name_format)
     place: ClassVar[Required] = (connection_url, table_name_format)

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
-from pyspark.sql.types import StructType
+from pyspark.sql.types import ArrayType, DataType, StructField, StructType
 
 from odradek.spark_it.dialects import Dialect, quoted
 from odradek.spark_it.jdbc import Connection, Database, DatabaseError, database_error, parts_of
@@ -70,6 +70,14 @@ def _drop(connection: Connection, dialect: Dialect, table: str) -> None:
             connection.execute(statement)
 
 
+def declared_type(database: Database, dialect: Dialect, field: StructField) -> str:
+    """How the database declares a column for a field. Raises SinkError for a type without a place."""
+    try:
+        return dialect.column_type(field.dataType) or database.column_type(field.dataType)
+    except ValueError as error:
+        raise SinkError(f"column {field.name}: {error}; cast it in SQL, or to_json it") from None
+
+
 class Staging:
     """One staging table: columns c0, c1 ... for those of the frame. Methods raise DatabaseError."""
 
@@ -82,12 +90,11 @@ class Staging:
     @contextmanager
     def created(self, connection: Connection) -> Iterator[None]:
         """Has the table, with its first row, while the block runs. Raises SinkError for a type without a place."""
-        columns = []
-        for at, field in enumerate(self._schema.fields):
-            try:
-                columns.append(f"{self.column(connection, at)} {self._database.column_type(field.dataType)}")
-            except ValueError as error:
-                raise SinkError(f"column {field.name}: {error}; cast it in SQL, or to_json it") from None
+        columns = [
+            f"{self.column(connection, at)} {declared_type(self._database, self._dialect, field)}"
+            f"{self._dialect.nullable}"
+            for at, field in enumerate(self._schema.fields)
+        ]
         row = connection.quoted(ROW)
         connection.execute(f"{self._dialect.create_staging} {self.name} ({', '.join(columns)}, {row} BIGINT NOT NULL)")
         try:
@@ -162,11 +169,17 @@ class Staging:
             reader = spark.read.format("jdbc").options(**self._database.options()).option("query", query)
             read = reader.option("preferTimestampNTZ", True).load()
             columns = [
-                f.col(f"c{at}").cast(field.dataType).alias(field.name) for at, field in enumerate(self._schema.fields)
+                f.col(f"c{at}").cast(_with_nulls(field.dataType)).alias(field.name)
+                for at, field in enumerate(self._schema.fields)
             ]
             for row in read.select(ROW, json_of(columns)).collect():
                 found[int(row[0])] = str(row[1])
         return found
+
+
+def _with_nulls(type_: DataType) -> DataType:
+    """A type as it is read: to Spark any element of an array may be null then."""
+    return ArrayType(_with_nulls(type_.elementType)) if isinstance(type_, ArrayType) else type_
 
 
 def _written_twice(count: int, expected: int) -> SinkError:

@@ -1,30 +1,20 @@
 """The table that a database sink writes to: whether it takes such rows, and the statement that takes them over."""
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from pyspark.sql.types import (
-    DataType,
-    DecimalType,
-    DoubleType,
-    FloatType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampNTZType,
-    TimestampType,
-)
+from pyspark.sql.types import StringType, StructField, StructType
 
 from odradek.properties import nearest
-from odradek.spark_it.dialects import Dialect
+from odradek.spark_it.dialects import Dialect, quoted
 from odradek.spark_it.jdbc import Column, Connection, Database, DatabaseError
+from odradek.spark_it.lossy_types import described, fitting_type
 from odradek.spark_it.sink_settings import JdbcSink
 from odradek.spark_it.sinks import SinkError
-from odradek.spark_it.sinks.jdbc_staging import ROW, Staging
+from odradek.spark_it.sinks.jdbc_staging import ROW, Staging, declared_type
 
-_INTEGERS = (-6, 5, 4, -5)
-"""java.sql.Types: TINYINT, SMALLINT, INTEGER, BIGINT."""
-_DATE = 91
+_PLAIN_NAME = re.compile(r"[A-Za-z_]\w*")
 
 
 @dataclass(frozen=True)
@@ -68,28 +58,58 @@ class Preparation:
 
     def target(self, schema: StructType) -> Target:
         """The table, made or with more columns if need be. Raises SinkError, DatabaseError."""
-        if ROW in (name.lower() for name in schema.names):
-            raise SinkError(f"column {ROW}: rows are numbered under that name; call it something else")
+        self._check_fields(schema)
         keys = self._keys(schema)
         columns = self._columns()
         if columns is None:
             self._create(schema, keys)
             columns = self._columns() or []
-        missing = [field for field in schema.fields if _matching(field.name, columns) is None]
-        if missing and self._sink.auto_evolve:
-            for field in missing:
-                self._connection.execute(f"ALTER TABLE {self._table} ADD {self._declared(field)}")
+        missing = self._missing(schema, columns)
+        for field in missing:
+            self._connection.execute(f"ALTER TABLE {self._table} ADD {self._declared(field)}")
+        if missing:
             columns = self._columns() or []
-        elif missing:
-            raise SinkError("; ".join(self._no_column(field.name, columns) for field in missing))
-        pairs = [(field, _matching(field.name, columns)) for field in schema.fields]
-        fitting = [(field, column) for field, column in pairs if column is not None]
-        self._nothing_is_lost(fitting)
-        self._nothing_lacks([column for _, column in fitting])
+        fitting = self._fitting(schema, columns)
         staging = Staging(self._database, self._dialect, self._pipeline, self._table, schema)
         target = self._target(staging, fitting, keys)
         self._try(staging, target, fitting)
         return target
+
+    def check(self, schema: StructType) -> int | None:
+        """As far as it shows without a change of the database: how many columns the table has; None if the first batch
+        makes it. Raises SinkError, DatabaseError."""
+        self._check_fields(schema)
+        self._keys(schema)
+        columns = self._columns()
+        if columns is None:
+            if not self._sink.auto_create:
+                raise self._no_table()
+            return None
+        self._missing(schema, columns)
+        self._fitting(schema, columns)
+        return len(columns)
+
+    def _check_fields(self, schema: StructType) -> None:
+        if ROW in (name.lower() for name in schema.names):
+            raise SinkError(f"column {ROW}: rows are numbered under that name; call it something else")
+        if cut := list(self._cut(schema)):
+            raise SinkError("; ".join(cut))
+
+    def _missing(self, schema: StructType, columns: Sequence[Column]) -> list[StructField]:
+        """Fields for which the table gets a column. Raises SinkError if it gets none."""
+        missing = [field for field in schema.fields if _matching(field.name, columns) is None]
+        if missing and not self._sink.auto_evolve:
+            raise SinkError("; ".join(self._no_column(field.name, columns) for field in missing))
+        return missing
+
+    def _fitting(self, schema: StructType, columns: Sequence[Column]) -> list[tuple[StructField, Column]]:
+        """The fields that have a column. Raises SinkError when that changes values, or the table needs others."""
+        pairs = [(field, _matching(field.name, columns)) for field in schema.fields]
+        fitting = [(field, column) for field, column in pairs if column is not None]
+        if lossy := list(self._lossy(fitting, f" of table {self._table}")):
+            raise SinkError("; ".join(lossy))
+        self._nothing_lacks([column for _, column in fitting])
+        return fitting
 
     def _keys(self, schema: StructType) -> list[str]:
         by_name = {name.casefold(): name for name in schema.names}
@@ -102,26 +122,28 @@ class Preparation:
 
     def _columns(self) -> list[Column] | None:
         try:
-            return self._connection.columns(f"SELECT * FROM {self._table} WHERE 1 = 0")
+            found = self._connection.columns(f"SELECT * FROM {self._table} WHERE 1 = 0")
+            return [self._dialect.normalized(column) for column in found]
         except DatabaseError as error:
             if self._dialect.is_missing_table(error):
                 return None
             raise
 
     def _declared(self, field: StructField, keys: Sequence[str] = ()) -> str:
-        try:
-            type_name = self._database.column_type(field.dataType)
-        except ValueError as error:
-            raise SinkError(f"column {field.name}: {error}; cast it in SQL, or to_json it") from None
-        return f"{self._connection.quoted(field.name)} {type_name}{' NOT NULL' if field.name in keys else ''}"
+        type_name = declared_type(self._database, self._dialect, field)
+        null = " NOT NULL" if field.name in keys else self._dialect.nullable
+        return f"{self._connection.quoted(field.name)} {type_name}{null}"
 
     def _create(self, schema: StructType, keys: Sequence[str]) -> None:
         if not self._sink.auto_create:
-            raise SinkError(f"there is no table {self._table}; create it, or write auto.create = true")
+            raise self._no_table()
         parts = [self._declared(field, keys) for field in schema.fields]
         if keys:
             parts.append(f"PRIMARY KEY ({', '.join(map(self._connection.quoted, keys))})")
         self._connection.execute(f"CREATE TABLE {self._table} ({', '.join(parts)})")
+
+    def _no_table(self) -> SinkError:
+        return SinkError(f"there is no table {self._table}; create it, or write auto.create = true")
 
     def _no_column(self, name: str, columns: Sequence[Column]) -> str:
         by_name = {column.name.casefold(): column.name for column in columns}
@@ -130,12 +152,30 @@ class Preparation:
         helps = "add it, write auto.evolve = true, or leave it out in SQL"
         return f"table {self._table} has no column {name}{hint}; {helps}"
 
-    def _nothing_is_lost(self, fitting: Sequence[tuple[StructField, Column]]) -> None:
-        for field, column in fitting:
-            if _loses(field.dataType, column):
-                raise SinkError(
-                    f"column {column.name} of table {self._table} is {column.type_name}, and the pipeline has "
-                    f"{field.dataType.simpleString()}, of which something would be lost; cast it in SQL"
+    def _may_change(self, field: StructField) -> bool:
+        return field.name.casefold() in (name.casefold() for name in self._sink.cast)
+
+    def _cut(self, schema: StructType) -> Iterator[str]:
+        for field in schema.fields:
+            if isinstance(field.dataType, self._dialect.cut_types) and not self._may_change(field):
+                name = _in_sql(field.name)
+                yield (
+                    f"column {field.name}: this database's driver writes milliseconds of a "
+                    f"{field.dataType.simpleString()}, so something would be lost; write unix_micros({name}) or "
+                    f'CAST({name} AS STRING) in SQL, or cast = "{field.name}" in [sink]'
+                )
+
+    def _lossy(self, pairs: Sequence[tuple[StructField, Column]], place: str) -> Iterator[str]:
+        for field, column in pairs:
+            if self._dialect.is_lossy(field.dataType, column) and not self._may_change(field):
+                fitting = fitting_type(column)
+                helps = f'write cast = "{field.name}" in [sink] if it may be'
+                if fitting is not None and not self._dialect.is_lossy(fitting, column):
+                    cast = f"CAST({_in_sql(field.name)} AS {fitting.simpleString().upper()})"
+                    helps = f'write {cast} in SQL, or cast = "{field.name}" in [sink]'
+                yield (
+                    f"column {column.name}{place} is {described(column)}, and the pipeline has "
+                    f"{field.dataType.simpleString()}, of which something would be lost; {helps}"
                 )
 
     def _nothing_lacks(self, given: Sequence[Column]) -> None:
@@ -169,6 +209,12 @@ class Preparation:
         """Takes over no row, so that the database says what does not fit."""
         row = self._connection.quoted(ROW)
         with staging.created(self._connection):
+            staged = self._connection.columns(f"SELECT * FROM {staging.name} WHERE 1 = 0")
+            as_staged = [
+                (field, self._dialect.normalized(column)) for (field, _), column in zip(fitting, staged, strict=False)
+            ]
+            if lossy := list(self._lossy(as_staged, " while it is staged")):
+                raise SinkError("; ".join(lossy))
             try:
                 self._connection.execute(target.statement(staging.name, row, "1 = 0"))
             except DatabaseError as error:
@@ -204,9 +250,5 @@ def _matching(name: str, columns: Sequence[Column]) -> Column | None:
     return exact[0] if exact else alike[0] if len(alike) == 1 else None
 
 
-def _loses(type_: DataType, column: Column) -> bool:
-    """Whether the database would round or cut every value without a word."""
-    has_fraction = isinstance(type_, DoubleType | FloatType) or (isinstance(type_, DecimalType) and type_.scale > 0)
-    if has_fraction and column.type in _INTEGERS:
-        return True
-    return isinstance(type_, TimestampType | TimestampNTZType) and column.type == _DATE
+def _in_sql(name: str) -> str:
+    return name if _PLAIN_NAME.fullmatch(name) else quoted(name)

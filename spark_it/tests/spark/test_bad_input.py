@@ -178,6 +178,11 @@ def test_what_is_looked_up_of_a_database(command, postgres, topics, unique):
     command.write(orders(unique) + transform("SELECT id, amount FROM orders") + to_table(postgres, table))
     code, _, [said] = command("validate", "--connect")
     assert code == 1 and f"sink: table {table} has no column amount (there is amounts); add it" in said
+    postgres.execute(f"ALTER TABLE {table} ADD COLUMN amount NUMERIC(12,1)")
+    code, _, [said] = command("validate", "--connect")
+    assert code == 1 and f"sink: column amount of table {table} is numeric(12,1), and the pipeline has decimal" in said
+    assert "write CAST(amount AS DECIMAL(12,1)) in SQL" in said
+    postgres.execute(f"ALTER TABLE {table} DROP COLUMN amount")
     read = f"""[source.t]
 connector = "jdbc"
 connection.url = "{postgres.jdbc_url}"

@@ -397,9 +397,8 @@ def test_columns_that_do_not_fit(spark, postgres, sink_to, table):
         f"CREATE TABLE {table}_needy (id BIGINT, who TEXT NOT NULL)",
     )
     for select, message in (
-        ("1L id, 'x' AS amount", "column amount of table .* is int4, and the pipeline has string; cast it"),
-        ("1L id, 1.5D AS amount", "column amount of table .* is int4, and the pipeline has double, of which something"),
-        ("1L id, now() AS day", "column day of table .* is date, and the pipeline has timestamp, of which something"),
+        ("1L id, true AS day", "column day of table .* is date, and the pipeline has boolean, of which something"),
+        ("1L id, array(1) AS amount", "column amount of table .* is int4, and the pipeline has array<int>; cast it"),
         ("1L id, 2 AS amounts", r"has no column amounts \(there is amount\); add it, write auto.evolve = true"),
         ("1L id, struct(1) AS amount", "column amount: struct<col1:int> has no place"),
         ("1L id, 2 AS odradek_row", "column odradek_row"),
@@ -416,6 +415,50 @@ def test_columns_that_do_not_fit(spark, postgres, sink_to, table):
         with pytest.raises(SinkError, match=message):
             sink_to(keys, table=name).prepare(spark.sql("SELECT 1L AS id").schema)
     assert left_over(postgres) == []
+
+
+def test_values_that_the_table_would_change(spark, postgres, sink_to, table):
+    """Each would be rounded or cut without a word; a cast in SQL or in the sink says that it may be."""
+    postgres.execute(
+        f"CREATE TABLE {table} (id BIGINT, price NUMERIC(10,2), free NUMERIC, tens NUMERIC(4,-3), short REAL,"
+        " long FLOAT8, whole INT, day DATE, at TIMESTAMP(0), moment TIMESTAMPTZ(3), hour TIME, few REAL[], sum MONEY,"
+        " tag VARCHAR(3))"
+    )
+    for select, of, helps in (
+        ("1.239 AS price", r"price of .* is numeric\(10,2\), .* decimal\(4,3\)", r"CAST\(price AS DECIMAL\(10,2\)\)"),
+        ("0.1D AS price", r"price of .* is numeric\(10,2\), .* double", r"CAST\(price AS DECIMAL\(10,2\)\)"),
+        ("0.1D AS free", "free of .* is numeric, .* double", r"CAST\(free AS DECIMAL\(38,18\)\)"),
+        ("1234 AS tens", r"tens of .* is numeric\(4,-3\), .* int", "cast = "),
+        ("0.1D AS short", "short of .* is float4, .* double", r"CAST\(short AS FLOAT\)"),
+        ("1L AS long", "long of .* is float8, .* bigint", r"CAST\(long AS DOUBLE\)"),
+        ("1.5D AS whole", "whole of .* is int4, .* double", r"CAST\(whole AS INT\)"),
+        ("'1' AS whole", "whole of .* is int4, .* string", r"CAST\(whole AS INT\)"),
+        ("now() AS day", "day of .* is date, .* timestamp", r"CAST\(day AS DATE\)"),
+        ("now() AS at", r"at of .* is timestamp\(0\), .* timestamp", 'cast = "at" in'),
+        ("now() AS moment", r"moment of .* is timestamptz\(3\), .* timestamp", 'cast = "moment" in'),
+        ("now() AS hour", "hour of .* is time, .* timestamp", 'cast = "hour" in'),
+        ("array(0.1D) AS few", "few of .* is _float4, .* array<double>", 'cast = "few" in'),
+        ("1.239 AS sum", r"sum of .* is money\(17,2\), .* decimal\(4,3\)", "CAST"),
+    ):
+        rows = spark.sql(f"SELECT 1L AS id, {select}")
+        message = f"column {of}, of which something would be lost; write .*{helps}"
+        with pytest.raises(SinkError, match=message) as raised:
+            sink_to().prepare(rows.schema)
+        assert not raised.value.is_retriable
+    assert left_over(postgres) == []
+    fits = """SELECT 1L AS id, CAST(1.239 AS DECIMAL(10,2)) AS price, CAST(2 AS DECIMAL(38,18)) AS free,
+        CAST(0.1D AS FLOAT) AS short, 16777217 AS long, CAST(1.5D AS INT) AS whole, DATE'2026-01-02' AS day,
+        TIMESTAMP'2026-01-02 03:04:05.6Z' AS at, array(CAST(0.5D AS FLOAT)) AS few, 'a  ' AS tag"""
+    letters = DeadLetters()
+    sink = sink_to('cast = "At"', letters)
+    rows = spark.sql(fits).union(spark.sql(fits.replace("'a  '", "'ab  '"))).coalesce(1)
+    sink.prepare(rows.schema)
+    # Of a text that is too long spaces are not cut either.
+    assert sink.write(rows, None, batch(spark, 0)) == Written(1, 1)
+    assert [json.loads(value)["tag"] for _, value, _ in letters.records] == ["ab  "]
+    [found] = postgres.rows(f"SELECT price, free, short, long, whole, day::text, at::text, few, tag FROM {table}")
+    assert (str(found[0]), *found[1:5]) == ("1.24", 2, pytest.approx(0.1), 16777217.0, 1)
+    assert found[5:] == ("2026-01-02", "2026-01-02 03:04:06", [0.5], "a  ")
 
 
 def test_a_table_grows_with_the_pipeline(spark, postgres, sink_to, table):
@@ -524,3 +567,24 @@ def test_sqlite(spark, tmp_path):
         assert found == (1000, 1000, 750.0)
         tables = database.execute("SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY 1").fetchall()
         assert tables == [("made",), ("pipeline_batches",), ("sales",)]
+
+    # Its driver keeps milliseconds, its columns 15 digits; where a column is text, all of them.
+    text = f'{keys}table.name.format = "exact"\nauto.create = true'
+    much = "CAST('12345678901234567890.123456789' AS DECIMAL(38,9)) AS much"
+    frame = spark.sql(f"SELECT {much}, 0.1 AS less, now() AS at")
+    with pytest.raises(SinkError, match=r"column at: .* milliseconds .* write unix_micros\(at\) or CAST"):
+        sink_for(pipeline_of(text, tmp_path), spark).prepare(frame.schema)
+    exact = sink_for(pipeline_of(text + '\ncast = "at"', tmp_path), spark)
+    assert exact.write(frame, None, batch(spark, 0)).rows == 1
+    with closing(sqlite3.connect(file)) as database:
+        found = database.execute("SELECT much, less FROM exact").fetchall()
+        assert found == [("12345678901234567890.123456789", 0.1)]
+        database.execute("CREATE TABLE rough (much DECIMAL(38,9), code INTEGER)")
+        database.commit()
+    rough = sink_for(pipeline_of(f'{keys}table.name.format = "rough"', tmp_path), spark)
+    for select, message in (
+        ("CAST(1 AS DECIMAL(38,9)) AS much", r'much of table rough is DECIMAL\(38,9\), .* write cast = "much"'),
+        ("'007' AS code", r"code of table rough is INTEGER, .* string, .* write CAST\(code AS INT\)"),
+    ):
+        with pytest.raises(SinkError, match=message):
+            rough.prepare(spark.sql(f"SELECT {select}").schema)

@@ -23,6 +23,7 @@ def iceberg(table, keys=""):
 
 
 GOOD = [
+    upsert('insert.mode = "upsert"\npk.fields = "id"\ncast = "at"'),
     "spark.speculation = false\n" + upsert(""),
     "spark.speculation = true\n" + SOURCE + CONSOLE,
     SOURCE + CONSOLE,
@@ -118,6 +119,8 @@ def test_what_goes_together(text):
         (TEXTS + TOPIC + 'value.schema = "a INT"\n', "sink: value.format json is written without value.schema"),
         (TEXTS + TOPIC + 'key.format = "json"\n', "sink: key.format and what belongs to it need key.fields"),
         (upsert('insert.mode = "upsert"'), "sink: insert.mode upsert needs pk.fields"),
+        (upsert('insert.mode = "upsert"\npk.fields = "id, At"\ncast = "at, x"'),
+         "sink: cast: at is in pk.fields; keys are not rounded"),
         ("spark.speculation = true\n" + upsert(""),
          "sink: rows that a second copy of a task writes make a batch be written again; leave spark.speculation out"),
         (files('format = "json"'), "source s: format json needs schema"),

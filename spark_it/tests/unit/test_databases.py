@@ -115,3 +115,12 @@ def test_what_errors_mean():
 )
 def test_only_postgresqls_own_types_are_cast(type_, name, of_text, value):
     assert PostgreSQL().value("c0", of_text, Column("x", type_, name, True)) == value
+
+
+def test_texts_with_more_spaces_than_there_is_room():
+    column = Column("x", 12, "varchar", True, 3, 0)
+    expected = "CASE WHEN CHAR_LENGTH(c0) > 3 THEN c0 || '.' ELSE c0 END"
+    assert PostgreSQL().value("c0", True, column) == expected
+    assert PostgreSQL().value("c0", False, column) == "c0"
+    assert PostgreSQL().value("c0", True, column._replace(precision=(1 << 31) - 1)) == "c0"
+    assert "CONCAT(c0, '.')" in MySQL().value("c0", True, column)
