@@ -80,6 +80,10 @@ class Dialect:
     """What a column's declaration ends with when it may be null."""
     cut_types: ClassVar[tuple[type[DataType], ...]] = ()
     """Types of which the driver brings only a part to the database, whatever the column is."""
+    replaces_by_any_index: ClassVar[bool] = False
+    """Whether an upsert replaces the row that is the same by any unique index, rather than by the keys."""
+    prefix_indexes: ClassVar[str | None] = None
+    """Query for the indexes of a table, by its database and name, that have only the beginning of a column."""
 
     def begin(self, time_zone: str) -> Iterator[str]:
         """Statements at the beginning of a transaction; `time_zone` is what times without one mean."""
@@ -276,6 +280,11 @@ class MySQL(_Limit):
     prefixes = ("jdbc:mysql:", "jdbc:mariadb:")
     options: ClassVar[Mapping[str, str]] = {"rewriteBatchedStatements": "true"}
     nullable = " NULL"  # older ones fill a TIMESTAMP that may be null with the time
+    replaces_by_any_index = True
+    prefix_indexes = (
+        "SELECT DISTINCT index_name FROM information_schema.statistics "
+        "WHERE table_schema = ? AND table_name = ? AND sub_part IS NOT NULL"
+    )
 
     def begin(self, time_zone: str) -> Iterator[str]:
         # Else it cuts what is too long, and takes the nearest number for one that is too large.

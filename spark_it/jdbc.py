@@ -87,6 +87,17 @@ class Column(NamedTuple):
     is_nullable: bool
     precision: int = 0
     scale: int = 0
+    is_generated: bool = False
+    """Whether the database numbers rows in it."""
+
+
+class UniqueIndex(NamedTuple):
+    """A unique index or primary key. With `is_whole` it is of all rows and of the columns as they are; otherwise it has
+    a condition or an expression, which `columns` lacks."""
+
+    name: str
+    columns: tuple[str, ...]
+    is_whole: bool
 
 
 class Connection:
@@ -144,6 +155,7 @@ class Connection:
                         about.isNullable(at) != _NO_NULLS,
                         _reported(about.getPrecision, at),
                         _reported(about.getScale, at),
+                        bool(_reported(about.isAutoIncrement, at)),
                     )
                     for at in range(1, about.getColumnCount() + 1)
                 ]
@@ -210,11 +222,8 @@ class Connection:
                 self._quote = str(self._connection.getMetaData().getIdentifierQuoteString()).strip()
         return f"{self._quote}{name.replace(self._quote, self._quote * 2)}{self._quote}" if self._quote else name
 
-    def needed_columns(self, table: str) -> list[str]:
-        """Columns of a table, named as in a statement, that a new row must have: not null, and nothing gives them.
-
-        Empty where the database does not tell.
-        """
+    def place(self, table: str) -> tuple[str | None, str | None, str]:
+        """Catalog, schema and name of a table, named as in a statement, as the database's own tables have them."""
         with _database_errors():
             about = self._connection.getMetaData()
 
@@ -226,8 +235,42 @@ class Connection:
                 return name.upper() if about.storesUpperCaseIdentifiers() else name
 
             *schemas, name = map(stored, parts_of(table))
-            schema = schemas[-1] if schemas else self._connection.getSchema()
-            results = about.getColumns(self._connection.getCatalog(), schema, name, None)
+            catalog, schema = self._connection.getCatalog(), self._connection.getSchema()
+            if schemas and about.supportsSchemasInDataManipulation():
+                schema = schemas[-1]
+            elif schemas:
+                catalog = schemas[-1]  # MySQL, whose databases are catalogs
+            return catalog, schema, name
+
+    def unique_indexes(self, table: str) -> list[UniqueIndex]:
+        """The unique indexes of a table, named as in a statement."""
+        with _database_errors():
+            catalog, schema, name = self.place(table)
+            results = self._connection.getMetaData().getIndexInfo(catalog, schema, name, True, True)
+            found: dict[str, dict[int, str | None]] = {}
+            partial = set()
+            while results.next():
+                index = results.getString("INDEX_NAME")
+                if index is None or results.getBoolean("NON_UNIQUE"):
+                    continue  # the first is the table's statistics
+                column = results.getString("COLUMN_NAME")
+                found.setdefault(str(index), {})[results.getInt("ORDINAL_POSITION")] = column
+                if column is None or results.getString("FILTER_CONDITION") is not None:
+                    partial.add(str(index))
+            results.close()
+        return [
+            UniqueIndex(index, tuple(parts[at] or "" for at in sorted(parts)), index not in partial)
+            for index, parts in found.items()
+        ]
+
+    def needed_columns(self, table: str) -> list[str]:
+        """Columns of a table, named as in a statement, that a new row must have: not null, and nothing gives them.
+
+        Empty where the database does not tell.
+        """
+        with _database_errors():
+            catalog, schema, name = self.place(table)
+            results = self._connection.getMetaData().getColumns(catalog, schema, name, None)
             needed = []
             while results.next():
                 is_it = results.getString("TABLE_NAME") == name

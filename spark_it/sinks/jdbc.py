@@ -7,6 +7,7 @@ is taken over at once. They go to the dead letters after the good ones are in th
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from operator import itemgetter
 from typing import NamedTuple
 
 from pyspark.sql import DataFrame, SparkSession
@@ -144,8 +145,10 @@ class JdbcTable:
     def _take_rows(
         self, connection: Connection, staging: Staging, batch: Batch, bad: list[_BadRow], insert: _Insert
     ) -> Written:
+        assert self._target is not None
         segments = staging.segments(connection)
-        refused = insert(connection, staging, segments)
+        refused = [(number, self._no_key()) for number in staging.without_keys(connection, self._target.nullable_keys)]
+        refused = sorted([*refused, *insert(connection, staging, segments)], key=itemgetter(0))
         found = staging.as_json(batch.spark, connection, [number for number, _ in refused])
         # Before anything is said of rows that were refused: those that a task wrote twice may be among them.
         staging.check_unchanged(connection, segments)
@@ -153,6 +156,10 @@ class JdbcTable:
         if refused:
             self._bear(bad[-len(refused)])
         return self._finish(connection, batch, segments, bad, len(refused))
+
+    def _no_key(self) -> DatabaseError:
+        message = f"null in pk.fields {', '.join(self._sink.pk_fields)}: a row without a key would replace none"
+        return DatabaseError(message, "23502", 0, ("java.sql.SQLIntegrityConstraintViolationException",))
 
     @contextmanager
     def _transaction(self, connection: Connection, batch: Batch) -> Iterator[bool]:

@@ -151,6 +151,14 @@ class Staging:
         if int(count) != expected:
             raise _written_twice(int(count) - 1, expected - 1)
 
+    def without_keys(self, connection: Connection, keys: Sequence[str]) -> list[int]:
+        """Numbers of the rows that are null in one of these columns, in order."""
+        if not keys:
+            return []
+        row, nulls = connection.quoted(ROW), " OR ".join(f"{key} IS NULL" for key in keys)
+        query = f"SELECT {row} FROM {self.name} WHERE {row} > {_FIRST} AND ({nulls}) ORDER BY {row}"
+        return [int(number) for (number,) in connection.rows(query)]
+
     def index(self, connection: Connection) -> None:
         """Makes it quick to take over a few rows of many."""
         connection.execute(f"CREATE INDEX {parts_of(self.name)[-1]}_i ON {self.name} ({connection.quoted(ROW)})")

@@ -8,7 +8,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from odradek.properties import nearest
 from odradek.spark_it.dialects import Dialect, quoted
-from odradek.spark_it.jdbc import Column, Connection, Database, DatabaseError
+from odradek.spark_it.jdbc import Column, Connection, Database, DatabaseError, UniqueIndex
 from odradek.spark_it.lossy_types import described, fitting_type
 from odradek.spark_it.sink_settings import JdbcSink
 from odradek.spark_it.sinks import SinkError
@@ -20,7 +20,9 @@ _PLAIN_NAME = re.compile(r"[A-Za-z_]\w*")
 @dataclass(frozen=True)
 class Target:
     """A table that takes the rows. `names` are its quoted columns in the frame's order, `values` what goes into them
-    from the staging table; `keys` are those of `names` that tell a row from others, for an upsert only."""
+    from the staging table; `keys` are those of `names` that tell a row from others, for an upsert only. Of these
+    `nullable_keys`, as they are staged, may be null in the table: such a row would replace none, and is not taken.
+    """
 
     table: str
     dialect: Dialect
@@ -28,11 +30,13 @@ class Target:
     values: tuple[str, ...]
     keys: tuple[str, ...]
     staged_keys: tuple[str, ...]
+    nullable_keys: tuple[str, ...]
 
     def statement(self, staging: str, row: str, where: str) -> str:
         """Takes over those rows of a staging table; of rows with the same keys the last one, by their number."""
         if not self.keys:
             return f"INSERT INTO {self.table} ({', '.join(self.names)}) {self._select(staging, where)}"
+        where = " AND ".join([f"({where})", *(f"{key} IS NOT NULL" for key in self.nullable_keys)])
         rank = f"ROW_NUMBER() OVER (PARTITION BY {', '.join(self.staged_keys)} ORDER BY {row} DESC)"
         ranked = f"(SELECT odradek_r.*, {rank} AS odradek_rank FROM {staging} odradek_r WHERE {where}) odradek_l"
         select = self._select(ranked, "odradek_rank = 1")
@@ -69,7 +73,7 @@ class Preparation:
             self._connection.execute(f"ALTER TABLE {self._table} ADD {self._declared(field)}")
         if missing:
             columns = self._columns() or []
-        fitting = self._fitting(schema, columns)
+        fitting = self._fitting(schema, keys, columns)
         staging = Staging(self._database, self._dialect, self._pipeline, self._table, schema)
         target = self._target(staging, fitting, keys)
         self._try(staging, target, fitting)
@@ -79,14 +83,14 @@ class Preparation:
         """As far as it shows without a change of the database: how many columns the table has; None if the first batch
         makes it. Raises SinkError, DatabaseError."""
         self._check_fields(schema)
-        self._keys(schema)
+        keys = self._keys(schema)
         columns = self._columns()
         if columns is None:
             if not self._sink.auto_create:
                 raise self._no_table()
             return None
         self._missing(schema, columns)
-        self._fitting(schema, columns)
+        self._fitting(schema, keys, columns)
         return len(columns)
 
     def _check_fields(self, schema: StructType) -> None:
@@ -102,13 +106,17 @@ class Preparation:
             raise SinkError("; ".join(self._no_column(field.name, columns) for field in missing))
         return missing
 
-    def _fitting(self, schema: StructType, columns: Sequence[Column]) -> list[tuple[StructField, Column]]:
+    def _fitting(
+        self, schema: StructType, keys: Sequence[str], columns: Sequence[Column]
+    ) -> list[tuple[StructField, Column]]:
         """The fields that have a column. Raises SinkError when that changes values, or the table needs others."""
         pairs = [(field, _matching(field.name, columns)) for field in schema.fields]
         fitting = [(field, column) for field, column in pairs if column is not None]
         if lossy := list(self._lossy(fitting, f" of table {self._table}")):
             raise SinkError("; ".join(lossy))
         self._nothing_lacks([column for _, column in fitting])
+        if self._sink.insert_mode == "upsert" and self._dialect.replaces_by_any_index:
+            self._keys_are_unique([column for field, column in fitting if field.name in keys], fitting, columns)
         return fitting
 
     def _keys(self, schema: StructType) -> list[str]:
@@ -187,6 +195,22 @@ class Preparation:
                 "select it in SQL, or give the column a default"
             )
 
+    def _keys_are_unique(
+        self, keys: Sequence[Column], fitting: Sequence[tuple[StructField, Column]], columns: Sequence[Column]
+    ) -> None:
+        given = {column.name for _, column in fitting}
+        # What the database numbers itself is never the same.
+        numbered = [column.name for column in columns if column.is_generated and column.name not in given]
+        indexes = self._connection.unique_indexes(self._table)
+        if self._dialect.prefix_indexes is not None:
+            catalog, schema, name = self._connection.place(self._table)
+            query = self._dialect.prefix_indexes
+            cut = {str(index) for (index,) in self._connection.rows(query, catalog or schema or "", name)}
+            indexes = [index._replace(is_whole=index.is_whole and index.name not in cut) for index in indexes]
+        wrong = why_not_unique([column.name for column in keys], indexes, numbered)
+        if wrong is not None:
+            raise SinkError(f"table {self._table} cannot be upserted by {', '.join(self._sink.pk_fields)}: {wrong}")
+
     def _target(self, staging: Staging, fitting: Sequence[tuple[StructField, Column]], keys: Sequence[str]) -> Target:
         quoted = self._connection.quoted
         staged = [staging.column(self._connection, at) for at in range(len(fitting))]
@@ -203,6 +227,7 @@ class Preparation:
             tuple(values),
             tuple(quoted(fitting[at][1].name) for at in at_keys) if is_upsert else (),
             tuple(staged[at] for at in at_keys) if is_upsert else (),
+            tuple(staged[at] for at in at_keys if fitting[at][1].is_nullable) if is_upsert else (),
         )
 
     def _try(self, staging: Staging, target: Target, fitting: Sequence[tuple[StructField, Column]]) -> None:
@@ -252,3 +277,21 @@ def _matching(name: str, columns: Sequence[Column]) -> Column | None:
 
 def _in_sql(name: str) -> str:
     return name if _PLAIN_NAME.fullmatch(name) else quoted(name)
+
+
+def why_not_unique(keys: Sequence[str], indexes: Sequence[UniqueIndex], numbered: Sequence[str]) -> str | None:
+    """Why an upsert that replaces the row which is the same by any of the unique indexes does not replace just the one
+    with the same keys; None if it does. Columns `numbered` are never the same."""
+    wanted = {key.casefold() for key in keys}
+    others = {name.casefold() for name in numbered}
+    found = [(index, {column.casefold() for column in index.columns}) for index in indexes]
+    if not any(index.is_whole and columns == wanted for index, columns in found):
+        return "it needs a primary key or a unique index over just these columns, and over all that is in them"
+    for index, columns in found:
+        # Rows that are the same by more than the keys are the same by the keys.
+        if not (index.is_whole and columns >= wanted) and not columns & others:
+            return (
+                f"unique index {index.name} would have it replace rows with other keys; drop it, or write to a table "
+                "without it"
+            )
+    return None

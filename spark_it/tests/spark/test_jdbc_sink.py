@@ -9,7 +9,8 @@ from pyspark.sql import functions as f
 
 from odradek.spark_it import dialects
 from odradek.spark_it.deadletter import CLASS_NAME, EXCEPTION_CLASS_NAME, EXCEPTION_MESSAGE, STAGE, BadRecordError
-from odradek.spark_it.dialects import Dialect
+from odradek.spark_it.dialects import Dialect, PostgreSQL
+from odradek.spark_it.jdbc import Database
 from odradek.spark_it.lock import marker
 from odradek.spark_it.sinks import SinkError, Written
 from odradek.spark_it.sinks import jdbc as jdbc_sink
@@ -459,6 +460,56 @@ def test_values_that_the_table_would_change(spark, postgres, sink_to, table):
     [found] = postgres.rows(f"SELECT price, free, short, long, whole, day::text, at::text, few, tag FROM {table}")
     assert (str(found[0]), *found[1:5]) == ("1.24", 2, pytest.approx(0.1), 16777217.0, 1)
     assert found[5:] == ("2026-01-02", "2026-01-02 03:04:06", [0.5], "a  ")
+
+
+def test_rows_without_a_key_replace_none(spark, postgres, sink_to, table):
+    """A unique index lets any number of nulls in, so each would be added once more with each batch."""
+    postgres.execute(f"CREATE TABLE {table} (id BIGINT UNIQUE, text TEXT)")
+    letters = DeadLetters()
+    sink = sink_to(UPSERT, letters)
+    rows = spark.createDataFrame([(1, "a"), (None, "b"), (2, "c"), (None, "d")], "id long, text string").coalesce(1)
+    sink.prepare(rows.schema)
+    for number in (0, 1):
+        assert sink.write(rows, None, batch(spark, number)) == Written(2, 2)
+    assert postgres.rows(f"SELECT id, text FROM {table} ORDER BY id") == [(1, "a"), (2, "c")]
+    assert [json.loads(value)["text"] for _, value, _ in letters.records] == ["b", "d"] * 2
+    assert b"a row without a key would replace none" in letters.records[0][2][EXCEPTION_MESSAGE]
+    with pytest.raises(BadRecordError, match=r'null in pk.fields id.*in row \{"id":null,"text":"b"\}'):
+        sink_to(UPSERT, tolerance="none").write(rows, None, batch(spark, 2))
+
+
+def test_unique_indexes_as_drivers_report_them(spark, postgres, sink_to, table, tmp_path, monkeypatch):
+    postgres.execute(
+        f'CREATE TABLE {table} (id BIGINT UNIQUE, "Big" INT, text TEXT, n SERIAL PRIMARY KEY)',
+        f'CREATE UNIQUE INDEX {table}_two ON {table} ("Big", id)',
+        f"CREATE UNIQUE INDEX {table}_some ON {table} (text) WHERE id > 0",
+        f"CREATE UNIQUE INDEX {table}_made ON {table} (lower(text))",
+        f"CREATE INDEX {table}_none ON {table} (text)",
+    )
+    database = Database(spark, postgres.jdbc_url, postgres.user, postgres.password)
+    with database.connect() as connection:
+        found = {index.name.removeprefix(table): index for index in connection.unique_indexes(f"public.{table}")}
+        assert [column.is_generated for column in connection.columns(f"SELECT * FROM {table}")] == [False] * 3 + [True]
+        assert [column.is_nullable for column in connection.columns(f"SELECT * FROM {table}")] == [True] * 3 + [False]
+    whole = {name: index.columns for name, index in found.items() if index.is_whole and name != "_made"}
+    assert whole == {"_id_key": ("id",), "_pkey": ("n",), "_two": ("Big", "id")}
+    assert not found["_some"].is_whole and found["_made"].columns != ("text",)
+    # As where an upsert goes by any of them.
+    monkeypatch.setattr(PostgreSQL, "replaces_by_any_index", True)
+    schema = spark.sql("SELECT 1L AS id, 'x' AS text").schema
+    with pytest.raises(SinkError, match=r"unique index .* would have it replace rows with other keys"):
+        sink_to(UPSERT).prepare(schema)
+    postgres.execute(f"DROP INDEX {table}_some, {table}_made")
+    sink_to(UPSERT).prepare(schema)
+    with pytest.raises(SinkError, match="cannot be upserted by text: it needs a primary key or a unique index"):
+        sink_to(UPSERT.replace("id", "text")).prepare(schema)
+
+    with closing(sqlite3.connect(tmp_path / "shop.db")) as sqlite:
+        sqlite.execute("CREATE TABLE sales (id INT UNIQUE, text TEXT)")
+        sqlite.execute("CREATE UNIQUE INDEX two ON sales (text, id)")
+        sqlite.commit()
+    with Database(spark, f"jdbc:sqlite:{tmp_path / 'shop.db'}", None, None).connect() as connection:
+        assert {index.columns for index in connection.unique_indexes("sales")} == {("id",), ("text", "id")}
 
 
 def test_a_table_grows_with_the_pipeline(spark, postgres, sink_to, table):

@@ -1,14 +1,17 @@
 """What is said of databases without one."""
 
 import pytest
+from pyspark.sql.types import LongType, StringType, StructType, TimestampType
 
 from odradek.spark_it.dialects import Dialect, MySQL, PostgreSQL, SQLite, SQLServer, dialect_of
-from odradek.spark_it.jdbc import Column, DatabaseError, parts_of
+from odradek.spark_it.jdbc import Column, Connection, DatabaseError, UniqueIndex, parts_of
 from odradek.spark_it.lock import marker
 from odradek.spark_it.passwords import without_passwords
+from odradek.spark_it.sink_settings import JdbcSink
 from odradek.spark_it.sinks import Batch, SinkError
 from odradek.spark_it.sinks.jdbc import _halves
 from odradek.spark_it.sinks.jdbc_staging import Segment, beside, prefix_of
+from odradek.spark_it.sinks.jdbc_target import Preparation, why_not_unique
 from odradek.spark_it.sinks.recorded import is_written
 
 
@@ -124,3 +127,172 @@ def test_texts_with_more_spaces_than_there_is_room():
     assert PostgreSQL().value("c0", False, column) == "c0"
     assert PostgreSQL().value("c0", True, column._replace(precision=(1 << 31) - 1)) == "c0"
     assert "CONCAT(c0, '.')" in MySQL().value("c0", True, column)
+
+
+def test_keys_of_an_upsert_by_any_unique_index():
+    def said(*indexes, numbered=()):
+        found = [
+            UniqueIndex(f"i{at}", tuple(columns.split()), is_whole) for at, (columns, is_whole) in enumerate(indexes)
+        ]
+        return why_not_unique(["a", "b"], found, numbered) or ""
+
+    assert said(("a b", True)) == ""
+    assert said(("B A", True)) == ""
+    assert said(("a b", True), ("c b a", True)) == ""
+    assert said(("a b", True), ("id", True), numbered=["ID"]) == ""
+    missing = "it needs a primary key or a unique index over just these columns"
+    for indexes in ([], [("a", True)], [("a b c", True)], [("a b", False)], [("c", True)]):
+        assert missing in said(*indexes), indexes
+    for other in (("c", True), ("a", True), ("a b c", False), ("", False)):
+        assert "unique index i1 would have it replace rows with other keys" in said(("a b", True), other), other
+
+
+class FakeResults:
+    """Rows of a ResultSet, by the names of their columns."""
+
+    def __init__(self, rows, columns=()):
+        self._rows = list(rows)
+        self._columns = columns
+
+    def next(self):
+        self._row = self._rows.pop(0) if self._rows else None
+        return self._row is not None
+
+    def getString(self, name):  # noqa: N802
+        return self._row.get(name)
+
+    def getObject(self, at):  # noqa: N802
+        return list(self._row.values())[at - 1]
+
+    getBoolean = getInt = getString  # noqa: N815
+
+    def getMetaData(self):  # noqa: N802
+        return FakeColumns(self._columns)
+
+    def close(self):
+        pass
+
+
+class FakeColumns:
+    """A ResultSetMetaData."""
+
+    def __init__(self, columns):
+        self._columns = columns
+
+    def getColumnCount(self):  # noqa: N802
+        return len(self._columns)
+
+    def __getattr__(self, name):
+        fields = {
+            "getColumnLabel": "name",
+            "getColumnType": "type",
+            "getColumnTypeName": "type_name",
+            "isNullable": "is_nullable",
+            "getPrecision": "precision",
+            "getScale": "scale",
+            "isAutoIncrement": "is_generated",
+        }
+        return lambda at: getattr(self._columns[at - 1], fields[name])
+
+
+class FakeMySQL:
+    """A connection to MySQL, as Connector/J answers: databases are catalogs, a functional part of an index has no name,
+    and nothing but the information schema tells that an index has the beginning of a column."""
+
+    TABLE = (
+        Column("id", -5, "BIGINT", False, 19, 0),
+        Column("email", 12, "VARCHAR", True, 200, 0),
+        Column("at", 93, "DATETIME", True, 26, 0),
+        Column("row_id", -5, "BIGINT", False, 19, 0, True),
+    )
+
+    def __init__(self, indexes, cut=()):
+        self._indexes = indexes
+        self._cut = cut
+        self.asked = []
+
+    def getMetaData(self):  # noqa: N802
+        return self
+
+    def getCatalog(self):  # noqa: N802
+        return "shop"
+
+    def getSchema(self):  # noqa: N802
+        return None
+
+    def storesLowerCaseIdentifiers(self):  # noqa: N802
+        return False
+
+    storesUpperCaseIdentifiers = supportsSchemasInDataManipulation = storesLowerCaseIdentifiers  # noqa: N815
+
+    def getIdentifierQuoteString(self):  # noqa: N802
+        return "`"
+
+    def getColumns(self, *_):  # noqa: N802
+        return FakeResults([])
+
+    def getIndexInfo(self, catalog, schema, table, unique, approximate):  # noqa: N802
+        assert unique
+        self.asked.append((catalog, schema, table))
+        found = []
+        for name, columns in self._indexes.items():
+            for at, column in enumerate(columns.split(), 1):
+                shown = None if column == "-" else column
+                row = {"NON_UNIQUE": False, "INDEX_NAME": name, "TYPE": 3, "ORDINAL_POSITION": at, "COLUMN_NAME": shown}
+                found.append({**row, "FILTER_CONDITION": None})
+        return FakeResults(found)
+
+    def createStatement(self):  # noqa: N802
+        return self
+
+    def prepareStatement(self, statement):  # noqa: N802
+        assert "sub_part IS NOT NULL" in statement
+        self.parameters = {}
+        return self
+
+    def setString(self, at, value):  # noqa: N802
+        self.parameters[at] = value
+
+    def executeQuery(self, statement=None):  # noqa: N802
+        if statement is None:
+            self.asked.append((self.parameters[1], self.parameters[2]))
+            return FakeResults([{"index_name": name} for name in self._cut], ("index_name",))
+        return FakeResults([], self.TABLE)
+
+    def close(self):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("indexes", "cut", "refused"),
+    [
+        ({"PRIMARY": "id"}, [], None),
+        ({"PRIMARY": "row_id", "u": "ID"}, [], None),
+        ({"PRIMARY": "id", "u": "id email"}, [], None),
+        ({"PRIMARY": "row_id"}, [], "it needs a primary key or a unique index over just these columns"),
+        ({"PRIMARY": "id email"}, [], "it needs a primary key or a unique index over just these columns"),
+        ({"PRIMARY": "-"}, [], "it needs a primary key or a unique index over just these columns"),
+        ({"PRIMARY": "id", "u": "email"}, [], "unique index u would have it replace rows with other keys"),
+        ({"PRIMARY": "row_id", "u": "id"}, ["u"], "it needs a primary key or a unique index over just these columns"),
+        ({"PRIMARY": "id", "u": "id -"}, [], "unique index u would have it replace rows with other keys"),
+    ],
+)
+def test_an_upsert_in_mysql_needs_one_unique_index(indexes, cut, refused):
+    sink = JdbcSink(
+        {
+            "connector": "jdbc",
+            "connection.url": "jdbc:mysql://h/shop",
+            "table.name.format": "other.sales",
+            "insert.mode": "upsert",
+            "pk.fields": "id",
+        }
+    )
+    fake = FakeMySQL(indexes, cut)
+    preparation = Preparation(sink, None, MySQL(), Connection(fake), "orders")
+    schema = StructType().add("Id", LongType()).add("email", StringType()).add("at", TimestampType())
+    if refused is None:
+        assert preparation.check(schema) == len(FakeMySQL.TABLE)
+    else:
+        with pytest.raises(SinkError, match=f"table other.sales cannot be upserted by id: {refused}"):
+            preparation.check(schema)
+    assert fake.asked == [("other", None, "sales"), ("other", "sales")]
