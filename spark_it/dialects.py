@@ -78,6 +78,9 @@ class Dialect:
     """How many may write at the same time; None for any number."""
     nullable: ClassVar[str] = ""
     """What a column's declaration ends with when it may be null."""
+    wall_time: ClassVar[str | None] = None
+    """What the text of a time without a zone is cast to. Where it is known, such times are staged as texts: the driver
+    would write another one for those that Java's own zone leaves out in spring."""
     cut_types: ClassVar[tuple[type[DataType], ...]] = ()
     """Types of which the driver brings only a part to the database, whatever the column is."""
     replaces_by_any_index: ClassVar[bool] = False
@@ -177,6 +180,7 @@ class PostgreSQL(_OnConflict):
     # Not logged: a crash of the database empties it, which the staging table's first row shows.
     create_staging = "CREATE UNLOGGED TABLE"
     options: ClassVar[Mapping[str, str]] = {"reWriteBatchedInserts": "true"}
+    wall_time = "timestamp"
 
     def begin(self, time_zone: str) -> Iterator[str]:
         zone = f"INTERVAL '{time_zone}' HOUR TO MINUTE" if _OFFSET.fullmatch(time_zone) else f"'{time_zone}'"

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
-from pyspark.sql.types import ArrayType, DataType, StructField, StructType
+from pyspark.sql.types import ArrayType, DataType, StringType, StructField, StructType, TimestampNTZType
 
 from odradek.spark_it.dialects import Dialect, quoted
 from odradek.spark_it.jdbc import Connection, Database, DatabaseError, database_error, parts_of
@@ -70,6 +70,11 @@ def _drop(connection: Connection, dialect: Dialect, table: str) -> None:
             connection.execute(statement)
 
 
+def is_wall_time(dialect: Dialect, field: StructField) -> bool:
+    """Whether a column is staged as text, to be cast by the database."""
+    return dialect.wall_time is not None and isinstance(field.dataType, TimestampNTZType)
+
+
 def declared_type(database: Database, dialect: Dialect, field: StructField) -> str:
     """How the database declares a column for a field. Raises SinkError for a type without a place."""
     try:
@@ -93,7 +98,7 @@ class Staging:
         columns = [
             f"{self.column(connection, at)} {declared_type(self._database, self._dialect, field)}"
             f"{self._dialect.nullable}"
-            for at, field in enumerate(self._schema.fields)
+            for at, field in enumerate(map(self._staged, self._schema.fields))
         ]
         row = connection.quoted(ROW)
         connection.execute(f"{self._dialect.create_staging} {self.name} ({', '.join(columns)}, {row} BIGINT NOT NULL)")
@@ -103,6 +108,9 @@ class Staging:
         finally:
             _drop(connection, self._dialect, self.name)
 
+    def _staged(self, field: StructField) -> StructField:
+        return StructField(field.name, StringType()) if is_wall_time(self._dialect, field) else field
+
     def column(self, connection: Connection, at: int) -> str:
         """The quoted name of the column for the frame's column `at`."""
         return connection.quoted(f"c{at}")
@@ -110,6 +118,9 @@ class Staging:
     def fill(self, rows: DataFrame, batch_size: int) -> None:
         """Writes the rows of a batch by Spark's tasks; what is wrong with none of the database goes on as it is."""
         named = rows.toDF(*(f"c{at}" for at in range(len(rows.columns))))
+        for at, field in enumerate(rows.schema.fields):
+            if is_wall_time(self._dialect, field):
+                named = named.withColumn(f"c{at}", f.col(f"c{at}").cast(StringType()))
         numbered = named.withColumn(ROW, f.monotonically_increasing_id())
         if self._dialect.writers is not None:
             numbered = numbered.coalesce(self._dialect.writers)

@@ -12,7 +12,7 @@ from odradek.spark_it.jdbc import Column, Connection, Database, DatabaseError, U
 from odradek.spark_it.lossy_types import described, fitting_type
 from odradek.spark_it.sink_settings import JdbcSink
 from odradek.spark_it.sinks import SinkError
-from odradek.spark_it.sinks.jdbc_staging import ROW, Staging, declared_type
+from odradek.spark_it.sinks.jdbc_staging import ROW, Staging, declared_type, is_wall_time
 
 _PLAIN_NAME = re.compile(r"[A-Za-z_]\w*")
 
@@ -215,7 +215,9 @@ class Preparation:
         quoted = self._connection.quoted
         staged = [staging.column(self._connection, at) for at in range(len(fitting))]
         values = [
-            self._dialect.value(name, isinstance(field.dataType, StringType), column)
+            f"CAST({name} AS {self._dialect.wall_time})"
+            if is_wall_time(self._dialect, field)
+            else self._dialect.value(name, isinstance(field.dataType, StringType), column)
             for name, (field, column) in zip(staged, fitting, strict=True)
         ]
         at_keys = [at for at, (field, _) in enumerate(fitting) if field.name in keys]

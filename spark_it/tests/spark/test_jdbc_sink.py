@@ -367,6 +367,25 @@ def test_every_type_and_every_name(spark, postgres, sink_to, table):
     assert postgres.value(f"SELECT count(*) FROM {table}") == 1
 
 
+def test_times_that_the_zone_of_java_leaves_out(spark, postgres, sink_to, table):
+    """02:30 is not there in Berlin on the day when summer time begins; a time without a zone may be it all the same."""
+    zones = spark._jvm.java.util.TimeZone
+    before = zones.getDefault()
+    letters = DeadLetters()
+    wall = "TIMESTAMP_NTZ'2026-03-29 02:30:00.123456'"
+    rows = spark.sql(f"SELECT 1L AS id, {wall} AS wall UNION ALL SELECT null, {wall} UNION ALL SELECT 2L, null")
+    postgres.execute(f"CREATE TABLE {table} (id BIGINT PRIMARY KEY, wall TIMESTAMP)")
+    sink = sink_to(dead_letters=letters)
+    zones.setDefault(zones.getTimeZone("Europe/Berlin"))
+    try:
+        sink.prepare(rows.schema)
+        assert sink.write(rows, None, batch(spark, 0)) == Written(2, 1)
+    finally:
+        zones.setDefault(before)
+    assert postgres.rows(f"SELECT wall::text FROM {table} ORDER BY id") == [("2026-03-29 02:30:00.123456",), (None,)]
+    assert [json.loads(value)["wall"] for _, value, _ in letters.records] == ["2026-03-29T02:30:00.123456"]
+
+
 def test_columns_of_the_databases_own_types(spark, postgres, sink_to, table):
     postgres.execute(
         f"CREATE TYPE mood_{table} AS ENUM ('sad', 'happy')",
