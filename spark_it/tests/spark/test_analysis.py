@@ -54,5 +54,9 @@ def test_columns_that_cannot_be_written_are_found_before_a_run(spark, tmp_path, 
 
 def test_keys_of_a_table_are_columns(spark):
     sink = '[sink]\nconnector = "jdbc"\nconnection.url = "jdbc:x:"\ntable.name.format = "t"\npk.fields = "Value, tim"\n'
+    sink += 'cast = "tmestamp"\n'
     _, problems = Analysis(spark)(pipeline(GENERATOR + sink))
-    assert [tuple(one) for one in problems] == [(8, "sink: there is no column tim; there are value, timestamp")]
+    assert [tuple(one) for one in problems] == [
+        (8, "sink: there is no column tim; there are value, timestamp"),
+        (9, "sink: there is no column tmestamp, did you mean timestamp?"),
+    ]
