@@ -108,6 +108,14 @@ class Dialect:
         """A date or time, as the database writes it itself."""
         return f"TIMESTAMP '{value}'"
 
+    def endless_times(self, column: str) -> Iterator[str]:
+        """Conditions for the times, dates included, that Python does not have or that stand for the end of time."""
+        yield from ()
+
+    def endless_numbers(self, column: str) -> Iterator[str]:
+        """Conditions for the values that are no numbers, of a column that may hold some."""
+        yield from ()
+
     def is_missing_table(self, error: DatabaseError) -> bool:
         """Whether there is no table of that name."""
         text = str(error).lower()
@@ -212,6 +220,15 @@ class PostgreSQL(_OnConflict):
         if isinstance(type_, StringType) and column.type_name in ("name", "char"):
             return True  # of 63 bytes, of one
         return is_lossy(type_, column)
+
+    def endless_times(self, column: str) -> Iterator[str]:
+        # Both infinities are outside. In each zone the years are 1 to 9999, whatever zone the driver writes times in.
+        yield f"{column} < '0001-01-02 00:00:00+00'"
+        yield f"{column} >= '9999-12-31 00:00:00+00'"
+
+    def endless_numbers(self, column: str) -> Iterator[str]:
+        # Of NaN and of both infinities this is NaN, which equals nothing but itself.
+        yield f"{column} - {column} <> 0"
 
     def value(self, staged: str, of_text: bool, target: Column) -> str:
         # uuid, json, inet, enumerations: their text has to be cast. Other casts would cut and round without a word.

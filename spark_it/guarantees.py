@@ -16,7 +16,7 @@ from odradek.spark_it.sink_settings import (
     Sink,
     TopicSink,
 )
-from odradek.spark_it.source_settings import FilesSource, PythonSource, TopicSource
+from odradek.spark_it.source_settings import FilesSource, JdbcSource, PythonSource, TopicSource
 from odradek.spark_it.spec import Pipeline
 from odradek.spark_it.sql import keeps_state, tokens
 from odradek.spark_it.toml_lines import Path
@@ -193,6 +193,10 @@ def _conditions(pipeline: Pipeline, of: Units | None, level: Level) -> Iterator[
     if isinstance(pipeline.sink, JdbcSink):
         yield "the database has transactions"
     for name, source in pipeline.sources.items():
+        if isinstance(source, JdbcSource):
+            column = source.timestamp_column_name or source.incrementing_column_name
+            late = "not above" if source.overlap is None else f"more than {source.overlap} below"
+            yield f"no row of source {name} comes with {column} null, infinite, or {late} what was read before"
         if isinstance(source, PythonSource):
             yield f"source {name} gives the same rows for the same offsets"
         if isinstance(source, FilesSource) and of is Units.BATCHES:

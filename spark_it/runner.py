@@ -165,13 +165,16 @@ class _Run:
                 return
             take(pipeline, began, written)
             self._said("runs")
-            self._until_ended(lambda: self._started(writer, began, stateful, of), reporter)
+            self._until_ended(lambda streams: self._started(writer, began, stateful, of, streams), reporter)
 
     def _started(
-        self, writer: Writer, began: Begin, stateful: str | None, of: Units | None
+        self, writer: Writer, began: Begin, stateful: str | None, of: Units | None, closing: contextlib.ExitStack
     ) -> tuple[StreamingQuery, Guarded]:
+        """Starts the query; `closing` ends what its sources do beside it."""
         pipeline, plan = self._pipeline, Plan(self._pipeline)
         streams = {name: stream_of(name, pipeline) for name in pipeline.sources}
+        for stream in streams.values():
+            closing.callback(stream.close)
         raw = {name: stream.raw(self._spark, began.starts.get(name)) for name, stream in streams.items()}
         if stateful is None and len(streams) == 1:
             [(name, stream)] = streams.items()
@@ -188,14 +191,20 @@ class _Run:
             query = query.trigger(availableNow=True)
         else:
             query = query.trigger(processingTime=f"{pipeline.settings.trigger_ms} milliseconds")
-        return query.start(), guarded
+        run = query.start()
+        for stream in streams.values():
+            stream.started(run)
+        return run, guarded
 
-    def _until_ended(self, start: Callable[[], tuple[StreamingQuery, Guarded]], reporter: Reporter) -> None:
+    def _until_ended(
+        self, start: Callable[[contextlib.ExitStack], tuple[StreamingQuery, Guarded]], reporter: Reporter
+    ) -> None:
         """Follows a query, and another one from its checkpoint if a topic's broker was away. Raises RunError."""
         patience = Patience(self._pipeline.errors)
         while True:
             before = reporter.batch
-            failure = self._followed(*start(), reporter)
+            with contextlib.ExitStack() as streams:
+                failure = self._followed(*start(streams), reporter)
             if failure is None:
                 return
             if reporter.batch > before:

@@ -144,7 +144,9 @@ def is_overlap(text: str) -> bool:
 
 class JdbcSource(Source):
     """Rows of a database table with a column that only grows. A row that commits after one with the same or a larger
-    value was read is missed, unless it comes within the overlap; changes and deletions are not seen."""
+    value was read is missed, unless it comes within the overlap; changes and deletions are not seen. Rows where the
+    column is null are left out, and in PostgreSQL those where it is NaN, infinite, before the year 1, or 9999-12-31 or
+    later: no other row would come after them. A warning when a run begins counts them."""
 
     title = "Source: jdbc"
 

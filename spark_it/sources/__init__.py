@@ -16,6 +16,7 @@ from odradek.spark_it.times import WRITTEN
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.types import StructType
 
 MODULES = {
@@ -65,6 +66,14 @@ class Stream(Protocol):
 
     def decoded(self, raw: "DataFrame") -> "DataFrame":
         """The frame with the columns of DECODED, row by row, of a streaming frame as of one of a batch."""
+
+    def started(self, query: "StreamingQuery") -> None:
+        """Starts what the source does beside the query, for one run of it that has begun with `raw`."""
+        return
+
+    def close(self) -> None:
+        """Ends what `started` has started. Called after each run of the query, whether it began or not."""
+        return
 
 
 def stream_of(name: str, pipeline: Pipeline) -> Stream:

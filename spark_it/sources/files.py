@@ -10,7 +10,7 @@ from odradek.spark_it.checkpoint import TopicPartition
 from odradek.spark_it.deadletter import Stage
 from odradek.spark_it.formats.json import struct_of
 from odradek.spark_it.source_settings import FilesSource
-from odradek.spark_it.sources import DATA_EXCEPTION, ERROR_TYPE, HEADERS_TYPE, ORIGIN_TYPE, column
+from odradek.spark_it.sources import DATA_EXCEPTION, ERROR_TYPE, HEADERS_TYPE, ORIGIN_TYPE, Stream, column
 from odradek.spark_it.spec import Pipeline
 from odradek.spark_it.times import WRITTEN
 
@@ -24,7 +24,7 @@ def make(name: str, source: FilesSource, pipeline: Pipeline) -> "FilesStream":
     return FilesStream(source, pipeline.located(source.path))
 
 
-class FilesStream:
+class FilesStream(Stream):
     """A line that is no row is bad (json, csv); a file that cannot be read at all (parquet) stops the pipeline."""
 
     def __init__(self, source: FilesSource, path: str) -> None:

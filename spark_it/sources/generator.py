@@ -9,7 +9,7 @@ from pyspark.sql.types import LongType, StructField, StructType, TimestampType
 from odradek.spark_it.checkpoint import TopicPartition
 from odradek.spark_it.settings import AVAILABLE_NOW
 from odradek.spark_it.source_settings import GeneratorSource
-from odradek.spark_it.sources import decoded_rows
+from odradek.spark_it.sources import Stream, decoded_rows
 from odradek.spark_it.spec import Pipeline
 
 
@@ -17,7 +17,7 @@ def make(name: str, source: GeneratorSource, pipeline: Pipeline) -> "GeneratorSt
     return GeneratorStream(source, is_all_now=pipeline.settings.trigger == AVAILABLE_NOW)
 
 
-class GeneratorStream:
+class GeneratorStream(Stream):
     """Spark gives one batch of the source when it takes only what is there: with `is_all_now` that is all of it."""
 
     def __init__(self, source: GeneratorSource, *, is_all_now: bool) -> None:

@@ -3,6 +3,9 @@
 The rows of a poll are those after the end of the last one, up to an end that is looked up first, so that rows with the
 same value come together. With an overlap it looks below that once more, for rows which committed late, and leaves out
 those that it has given: told by `pk.fields` and the column, since a row with a later time is a new one.
+
+A row whose column has no place in the order of the others is left out: null, NaN, infinity, and a time that Python does
+not have. If a poll ended there, no later row would be after its end.
 """
 
 import hashlib
@@ -10,14 +13,19 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta
-from decimal import Decimal
+from decimal import Context, Decimal
 from typing import Any
 
 import pyarrow as pa
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.types import (
     DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
     NumericType,
     StructField,
     StructType,
@@ -31,9 +39,13 @@ from odradek.spark_it.jdbc import Connection, Database, DatabaseError, NoDriverE
 from odradek.spark_it.source_settings import JdbcSource
 from odradek.spark_it.sources import SourceError
 from odradek.spark_it.sources.jdbc_spool import Spool
+from odradek.spark_it.spark_errors import readable
 from odradek.spark_it.times import interval_ms
 
 _TIMES = (TimestampType, TimestampNTZType, DateType)
+_FRACTIONS = (DecimalType, DoubleType, FloatType)
+_EXACT = Context(prec=1000)
+"""Decimal's default context rounds to 28 digits."""
 
 
 class Poll:
@@ -81,18 +93,37 @@ class Poll:
                 f"cannot go by; mode {other} takes another kind"
             )
 
+    def left_out(self) -> str | None:
+        """A line about the rows that no poll gives, of those that are there; None if there are none."""
+        with self._explained(), self._database.connect() as connection:
+            column = connection.quoted(self._column.name)
+            [about] = connection.columns(f"SELECT {column} FROM {self._from} WHERE 1 = 0")
+            conditions = [*([f"{column} IS NULL"] if about.is_nullable else []), *self._outside(column)]
+            if not conditions:
+                return None
+            count = int(connection.text(f"SELECT COUNT(*) FROM {self._from} WHERE {' OR '.join(conditions)}") or 0)
+        if not count:
+            return None
+        rows = "1 row is" if count == 1 else f"{count} rows are"
+        what = "infinite, before the year 1, or 9999-12-31 or later" if self._is_time else "NaN or infinite"
+        return f"{self._title}: {rows} left out, where {self._column.name} is null, {what}"
+
     def into(self, spool: Spool) -> bool:
-        """Adds the rows that are new, up to batch.max.rows and those with the last one's value; whether any are."""
-        last = spool.last() or {}
+        """Adds the rows that are new, up to batch.max.rows and those with the last one's value; whether any are.
+
+        Raises jdbc_spool.FencedError as well.
+        """
+        number, last = spool.last()
         before: str | None = last.get("end")
         given: dict[str, str] = last.get("given", {})
         with self._explained(), self._database.connect() as connection:
             column = connection.quoted(self._column.name)
-            end = self._end(connection, column, before) or before
+            inside = [f"NOT ({condition})" for condition in self._outside(column)]
+            end = self._end(connection, column, before, inside) or before
             if end is None or (end == before and self._source.overlap is None):
                 return False
             after = before if before is None or self._source.overlap is None else self._below(before)
-            conditions = [f"{column} <= {self._literal(end)}"]
+            conditions = [*inside, f"{column} <= {self._literal(end)}"]
             if after is not None:
                 conditions.append(f"{column} > {self._literal(after)}")
             found = self._rows(" AND ".join(conditions))
@@ -100,17 +131,21 @@ class Poll:
             found, given = self._not_given(found, given, self._below(end))
         if not len(found) and end == before:
             return False
-        spool.add(found, {"end": end, "given": given})
+        spool.add(found, {"end": end, "given": given}, after=number)
         return True
 
-    def _end(self, connection: Connection, column: str, before: str | None) -> str | None:
-        where = "" if before is None else f" WHERE {column} > {self._literal(before)}"
-        first = f"SELECT {column} FROM {self._from}{where} ORDER BY {column}"
-        # Nulls are never reached.
-        if before is None:
-            first = f"SELECT {column} FROM {self._from} WHERE {column} IS NOT NULL ORDER BY {column}"
+    def _end(self, connection: Connection, column: str, before: str | None, inside: list[str]) -> str | None:
+        # Neither reaches nulls.
+        beyond = f"{column} IS NOT NULL" if before is None else f"{column} > {self._literal(before)}"
+        first = f"SELECT {column} FROM {self._from} WHERE {' AND '.join([beyond, *inside])} ORDER BY {column}"
         limited = self._dialect.limited(first, self._source.batch_max_rows)
         return connection.text(f"SELECT MAX({column}) FROM ({limited}) odradek_n")
+
+    def _outside(self, column: str) -> list[str]:
+        """Conditions of which one holds for a value, but null, that cannot be put in order with others."""
+        if self._is_time:
+            return list(self._dialect.endless_times(column))
+        return list(self._dialect.endless_numbers(column)) if isinstance(self._column.dataType, _FRACTIONS) else []
 
     def _literal(self, value: str) -> str:
         return self._dialect.time_literal(value) if self._is_time else value
@@ -119,8 +154,19 @@ class Poll:
         """The value that far below another as the overlap goes."""
         overlap = self._source.overlap or "0"
         if not self._is_time:
-            return str(Decimal(end) - int(overlap))
-        return str(datetime.fromisoformat(end) - timedelta(milliseconds=interval_ms(overlap)))
+            return f"{_EXACT.subtract(Decimal(end), Decimal(overlap)):f}"
+        moment = self._moment(end)
+        try:
+            return str(moment - timedelta(milliseconds=interval_ms(overlap)))
+        except OverflowError:
+            return str(datetime.min.replace(tzinfo=moment.tzinfo))
+
+    def _moment(self, value: str) -> datetime:
+        try:
+            return datetime.fromisoformat(value)
+        except ValueError:
+            what = f"{self._column.name} has {value}, which is no time of the years 1 to 9999"
+            raise SourceError(f"{self._title}: {what}; leave such rows out with query") from None
 
     def _reader(self, query: str) -> Any:
         reader = self._spark.read.format("jdbc").options(**self._database.options()).option("query", query)
@@ -147,7 +193,7 @@ class Poll:
     def _comparable(self, value: str) -> Any:
         if not self._is_time:
             return Decimal(value)
-        moment = datetime.fromisoformat(value)
+        moment = self._moment(value)
         # Of a column without a zone the rows are in the session's: its wall is the database's.
         has_zone = isinstance(self._column.dataType, TimestampType)
         return moment if has_zone else moment.replace(tzinfo=None)
@@ -164,9 +210,12 @@ class Poll:
             raise
         except Exception as error:
             said = database_error(error)
-            if said is None:
+            if said is not None:
+                raise SourceError(self._said(said)) from None
+            if not isinstance(error, Py4JJavaError | PySparkException):
                 raise
-            raise SourceError(self._said(said)) from None
+            # Such as a time in another column that Spark does not have.
+            raise SourceError(f"{self._title}: rows cannot be read: {readable(error)}") from None
 
     def _said(self, error: DatabaseError) -> str:
         where = self._database.shown_url

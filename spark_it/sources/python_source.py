@@ -9,7 +9,7 @@ from pyspark.sql.types import StructType
 from odradek.spark_it.checkpoint import TopicPartition
 from odradek.spark_it.plan import function_of
 from odradek.spark_it.source_settings import PythonSource
-from odradek.spark_it.sources import SourceError, decoded_rows
+from odradek.spark_it.sources import SourceError, Stream, decoded_rows
 from odradek.spark_it.spec import Pipeline
 
 
@@ -17,7 +17,7 @@ def make(name: str, source: PythonSource, pipeline: Pipeline) -> "PythonStream":
     return PythonStream(name, source)
 
 
-class PythonStream:
+class PythonStream(Stream):
     """Options of the file go to the class as they are."""
 
     def __init__(self, name: str, source: PythonSource) -> None:

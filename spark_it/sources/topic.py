@@ -23,7 +23,7 @@ from odradek.spark_it.deadletter import Stage
 from odradek.spark_it.formats import Format, FormatError, Side, format_of
 from odradek.spark_it.formats.json import JsonFormat, rescued
 from odradek.spark_it.source_settings import TopicSource
-from odradek.spark_it.sources import DATA_EXCEPTION, ERROR_TYPE, HEADERS_TYPE, SourceError
+from odradek.spark_it.sources import DATA_EXCEPTION, ERROR_TYPE, HEADERS_TYPE, SourceError, Stream
 from odradek.spark_it.spec import Pipeline
 
 _HEADER = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
@@ -33,7 +33,7 @@ def make(name: str, source: TopicSource, pipeline: Pipeline) -> "TopicStream":
     return TopicStream(name, source, pipeline)
 
 
-class TopicStream:
+class TopicStream(Stream):
     """Headers are read where SQL sees them and where a dead letter keeps them.
 
     Columns are made once for all batches: each takes several calls of Java.

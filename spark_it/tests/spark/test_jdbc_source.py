@@ -2,15 +2,14 @@
 
 import threading
 
-import pyarrow as pa
 import pytest
 
 from odradek.spark_it import checkpoint
 from odradek.spark_it.lock import checkpoint_folder, lock_of, read_lock, write_lock
 from odradek.spark_it.sources import SourceError, stream_of
 from odradek.spark_it.sources import jdbc as jdbc_source
-from odradek.spark_it.sources.jdbc_spool import Spool
 from odradek.spark_it.spec_reader import parse
+from spark_it.tests.spark.engine import Engine
 
 INCREMENTING = 'incrementing.column.name = "id"'
 TIMESTAMP = 'mode = "timestamp"\ntimestamp.column.name = "at"\npk.fields = "id"'
@@ -41,7 +40,9 @@ class Streamed:
         writer = rows.writeStream.queryName("p").foreachBatch(self._took).option("checkpointLocation", str(self.folder))
         trigger_ms = self.pipeline.settings.trigger_ms
         every = {"availableNow": True} if trigger_ms is None else {"processingTime": f"{trigger_ms} milliseconds"}
-        return writer.trigger(**every).start()
+        query = writer.trigger(**every).start()
+        self.stream.started(query)
+        return query
 
     def _took(self, frame, number):
         with self.came:
@@ -150,6 +151,50 @@ def test_numbers_that_commit_late(postgres, streamed, table):
     assert pipe.run()[0] == []
 
 
+@pytest.mark.parametrize(
+    ("type_", "overlap"), [("TIMESTAMP", ""), ("TIMESTAMPTZ", 'overlap = "2 days"'), ("DATE", 'overlap = "1 ms"')]
+)
+def test_times_without_a_place_in_the_order_are_left_out(postgres, streamed, table, type_, overlap, caplog):
+    def insert(*rows):
+        postgres.execute(*(f"INSERT INTO {table} VALUES ({n}, {at})" for n, at in rows))
+
+    postgres.execute(f"CREATE TABLE {table} (id INT, at {type_})")
+    pipe = streamed(f"{TIMESTAMP}\n{overlap}\nbatch.max.rows = 1")
+    endless = ["NULL", "'infinity'", "'-infinity'", "'0044-03-15 BC'", "'9999-12-31'"]
+    endless.append("'5874897-12-31'" if type_ == "DATE" else "'294276-12-31'")
+    insert(*enumerate(endless, 100))
+    assert pipe.run()[0] == []
+    insert((1, "'0001-01-02'"), (2, "'2026-01-01'"), (3, "'2026-01-02'"))
+    assert pipe.run()[0] == [1, 2, 3]
+    insert((4, "'2026-01-03'"), (106, "'infinity'"))
+    assert pipe.run()[0] == [4]
+    assert pipe.run()[0] == []
+    why = "left out, where at is null, infinite, before the year 1, or 9999-12-31 or later"
+    assert f"source t: 6 rows are {why}" in caplog.text and f"source t: 7 rows are {why}" in caplog.text
+
+
+@pytest.mark.parametrize("type_", ["NUMERIC", "DOUBLE PRECISION"])
+def test_numbers_without_a_place_in_the_order_are_left_out(postgres, streamed, table, type_, caplog):
+    postgres.execute(
+        f"CREATE TABLE {table} (id {type_})",
+        f"INSERT INTO {table} VALUES (1), ('NaN'), (NULL), ('Infinity'), ('-Infinity')",
+    )
+    pipe = streamed()
+    assert pipe.run()[0] == [1]
+    postgres.execute(f"INSERT INTO {table} VALUES (2.5), ('NaN')")
+    assert pipe.run()[0] == [2.5]
+    assert "source t: 5 rows are left out, where id is null, NaN or infinite" in caplog.text
+
+
+def test_an_overlap_of_large_numbers_is_exact(postgres, streamed, table):
+    high = 12345678901234567890123456789012345678
+    postgres.execute(f"CREATE TABLE {table} (id NUMERIC(38))", f"INSERT INTO {table} VALUES ({high})")
+    pipe = streamed(INCREMENTING + '\noverlap = "10"\npk.fields = "id"')
+    assert pipe.run()[0] == [high]
+    postgres.execute(f"INSERT INTO {table} VALUES ({high - 10}), ({high - 9}), ({high + 1})")
+    assert pipe.run()[0] == [high - 9, high + 1]
+
+
 def test_a_query_and_times_without_a_zone(postgres, streamed, table):
     postgres.execute(
         f'CREATE TABLE {table} ("Id" INT, wall TIMESTAMP, moment TIMESTAMPTZ, day DATE)',
@@ -206,26 +251,24 @@ def test_polls_are_put_by_no_faster_than_they_are_taken_and_deleted_when_they_ar
         pipe.stream.close()
     assert pipe.ids() == list(range(1, 15))
     assert [len(rows) for _, rows in pipe.batches] == [1] * 14
-    kept = sorted(int(path.stem) for path in pipe.stream._spool().rows.iterdir())
+    kept = sorted(int(path.stem) for path in pipe.stream._spool.rows.iterdir())
     assert kept[0] >= 8
     assert kept[-1] == 13
 
 
-def event(spool, taken):
-    """Of a query that has come so far."""
-    return {"sources": [{"description": f"FileStreamSource[file:{spool.rows}]", "endOffset": {"logOffset": taken}}]}
-
-
-def test_what_an_earlier_run_has_put_by_is_not_deleted_before_it_is_taken(tmp_path, monkeypatch):
-    monkeypatch.setattr(jdbc_source, "KEPT", 1)
-    spool = Spool(tmp_path)
-    for number in range(10):
-        spool.add(pa.table({"id": [number]}), {"end": str(number)})
-    poller = jdbc_source._Poller(None, spool, None, "p", 0.1)
-    for taken, first in ((0, 0), (3, 2), (9, 8)):
-        poller._tidy(event(spool, taken))
-        assert min(int(path.stem) for path in spool.rows.iterdir()) == first
-    poller._tidy(None)
+def test_times_in_other_columns(postgres, streamed, table):
+    """Of columns that rows are not read by."""
+    postgres.execute(
+        f"CREATE TABLE {table} (id INT, wall TIMESTAMP, moment TIMESTAMPTZ, day DATE)",
+        f"INSERT INTO {table} VALUES (1, NULL, 'infinity', 'infinity')",
+    )
+    pipe = streamed()
+    assert pipe.run()[0] == [1]
+    [(_, [row])] = pipe.batches
+    assert row.value == b'{"id":1,"moment":"9999-12-31T23:59:59.999000Z","day":"9999-12-31"}'
+    postgres.execute(f"INSERT INTO {table} VALUES (2, 'infinity')")
+    with pytest.raises(SourceError, match=r"source t: rows cannot be read: .*long overflow"):
+        pipe.start()
 
 
 def test_what_cannot_be_read(postgres, streamed, table):
@@ -244,19 +287,37 @@ def test_what_cannot_be_read(postgres, streamed, table):
         Streamed(pipe.spark, pipe.pipeline.folder, text).start()
 
 
-def test_polls_on_disk(tmp_path):
-    spool = Spool(tmp_path)
-    assert (spool.last_number(), spool.last()) == (-1, None)
-    for number in range(5):
-        assert spool.add(pa.table({"id": [number]}), {"end": str(number)}) == number
-    times = [path.stat().st_mtime for path in sorted(spool.rows.iterdir())]
-    assert times == sorted(set(times))
-    # Killed before the rows were in place: what was to be is not taken for what is.
-    (spool.rows / "000000000004.parquet").unlink()
-    assert Spool(tmp_path).last() == {"end": "3"}
-    spool.drop_before(2)
-    assert sorted(path.name for path in spool.rows.iterdir()) == ["000000000002.parquet", "000000000003.parquet"]
-    assert Spool(tmp_path).last() == {"end": "3"}
-    assert spool.add(pa.table({"id": [9]}), {"end": "9"}) == 4
-    spool.clear()
-    assert spool.last_number() == -1
+def test_a_restart_of_the_query_ends_its_poller(spark, broker, postgres, tmp_path, unique, table):
+    """As the runner restarts one whose broker was away. A batch is a poll, and the failed one comes again as it was."""
+    postgres.execute(f"CREATE TABLE {table} (id INT)", f"INSERT INTO {table} SELECT generate_series(1, 20)")
+    engine = Engine(spark, broker.bootstrap_servers, tmp_path, unique)
+    away = RuntimeError("org.apache.kafka.common.errors.TimeoutException: the topic of another source")
+    engine.kept.failures += [away, away]
+    stop, pollers = threading.Event(), set()
+
+    def during(batch):
+        pollers.add(tuple(thread for thread in threading.enumerate() if thread.name == "poll t"))
+        if batch == 3:
+            engine.kept.failures.append(away)
+        if batch == 15:
+            stop.set()
+
+    engine.kept.during = during
+    source = f"""[source.t]
+connector = "jdbc"
+connection.url = "{postgres.jdbc_url}"
+connection.user = "{postgres.user}"
+connection.password = "{postgres.password}"
+table.whitelist = "{table}"
+incrementing.column.name = "id"
+batch.max.rows = 1
+[errors]
+retry.delay.max.ms = 10
+"""
+    engine.run('trigger = "50 milliseconds"\n' + source, now=False, stop=stop)
+    assert sum("tried again in" in line for line in engine.said) == 3
+    assert [row.id for row in engine.kept.rows] == list(range(1, 17))
+    assert [number for number, _ in engine.kept.batches] == list(range(16))
+    # One for each run of the query that wrote a batch, and none is left.
+    assert all(len(alive) == 1 for alive in pollers) and len(pollers) == 2
+    assert not any(thread.name == "poll t" for thread in threading.enumerate())
