@@ -83,6 +83,7 @@ class Writer:
     """Gives batches to the sink, again and again while it is down.
 
     `said` is called with what keeps a batch from being written, each time. Waiting ends when `stop` is set.
+    `located` adds to dead letters what is looked up for them alone.
     """
 
     def __init__(
@@ -93,6 +94,7 @@ class Writer:
         generation: int,
         said: Callable[[str], None],
         stop: threading.Event,
+        located: Callable[[DataFrame], DataFrame] = lambda dead: dead,
     ) -> None:
         self._sink = sink
         self._dead_letters = dead_letters
@@ -100,6 +102,7 @@ class Writer:
         self._generation = generation
         self._said = said
         self.stop = stop
+        self._located = located
 
     def write(self, make: Callable[[], Content], batch_id: int, ranges: tuple[Range, ...] | None) -> Outcome:
         """Writes dead letters, then rows. Raises SinkError, StoppedError, deadletter.BadRecordError."""
@@ -112,8 +115,10 @@ class Writer:
             if dead is not None and not self._sink.takes_dead_letters:
                 if not dead_lettered:
                     assert self._dead_letters is not None
-                    dead_lettered.append(self._dead_letters.write(dead))
+                    dead_lettered.append(self._dead_letters.write(self._located(dead)))
                 dead = None
+            elif dead is not None:
+                dead = self._located(dead)
             batch = Batch(batch_id, self._generation, content.rows.sparkSession, ranges)
             written = self._sink.write(content.rows, dead, batch)
             return _outcome(batch_id, written, sum(dead_lettered), content.counts.found())

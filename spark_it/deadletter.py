@@ -20,6 +20,10 @@ CLASS_NAME = f"{PREFIX}class.name"
 EXCEPTION_CLASS_NAME = f"{PREFIX}exception.class.name"
 EXCEPTION_MESSAGE = f"{PREFIX}exception.message"
 EXCEPTION_STACKTRACE = f"{PREFIX}exception.stacktrace"
+FILE = f"{PREFIX}file"
+LINE = f"{PREFIX}line"
+"""Ours: of a record that comes from a file, its address, and the number of its line; of several with the same text, all
+of them."""
 LEFT_OUT = f"{PREFIX}record.left.out"
 """Ours: the dead letter has no key, value and headers of its record."""
 

@@ -31,6 +31,7 @@ from odradek.spark_it.settings import AVAILABLE_NOW
 from odradek.spark_it.sinks import SinkError, sink_of
 from odradek.spark_it.source_settings import TopicSource
 from odradek.spark_it.sources import SourceError, stream_of
+from odradek.spark_it.sources.file_lines import locator
 from odradek.spark_it.spec import Pipeline
 from odradek.spark_it.start import Begin, RefusedError, begin, check_topics, take
 
@@ -157,7 +158,10 @@ class _Run:
             stack.callback(sink.close)
             group = None if of is Units.OFFSETS else self._cluster
             reporter = stack.enter_context(Reporter(pipeline, group, self._said, is_stateful=stateful is not None))
-            writer = Writer(sink, dead_letters, pipeline.errors, began.lock.generation, reporter.problem, self._stop)
+            located = locator(pipeline)
+            writer = Writer(
+                sink, dead_letters, pipeline.errors, began.lock.generation, reporter.problem, self._stop, located
+            )
             try:
                 writer.until_done(lambda: sink.prepare(look.schema))
                 written = writer.until_done(sink.recorded)

@@ -115,7 +115,9 @@ def _compiles(pattern: str) -> bool:
 
 class FilesSource(Source):
     """Files that appear in a folder. A file is read once and must not change after it is there. Of folders within it
-    only those are looked into that are called column=value, for a column of the schema."""
+    only those are looked into that are called column=value, for a column of the schema. A row of json, csv and text is
+    one line; no quoted field goes on in the next. No name may have one of {}[]*? or a backslash: Spark would read other
+    files twice, so the pipeline stops, but for an empty file, which it does not see."""
 
     title = "Source: files"
 

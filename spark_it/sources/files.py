@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.types import StringType, StructField, StructType
 
@@ -10,24 +10,29 @@ from odradek.spark_it.checkpoint import TopicPartition
 from odradek.spark_it.deadletter import Stage
 from odradek.spark_it.formats.json import struct_of
 from odradek.spark_it.source_settings import FilesSource
-from odradek.spark_it.sources import DATA_EXCEPTION, ERROR_TYPE, HEADERS_TYPE, ORIGIN_TYPE, Stream, column
+from odradek.spark_it.sources import DATA_EXCEPTION, ERROR_TYPE, ORIGIN_TYPE, Stream, column
+from odradek.spark_it.sources.file_lines import place
 from odradek.spark_it.spec import Pipeline
 from odradek.spark_it.times import WRITTEN
 
 _CORRUPT = "__odradek_corrupt"
 _FILE = "__odradek_file"
+_PATTERN = r"\*|%3F|%5[BCD]|%7[BD]"
+_IS_PATTERN = "a file or folder has one of {}[]*?\\ in its name, for which Spark reads others twice; rename it: "
+"""In an address, and for people."""
 _ANY_AGE = "36500d"
 """Without it Spark passes over a file that is a week older than the newest one, without a word."""
 
 
 def make(name: str, source: FilesSource, pipeline: Pipeline) -> "FilesStream":
-    return FilesStream(source, pipeline.located(source.path))
+    return FilesStream(name, source, pipeline.located(source.path))
 
 
 class FilesStream(Stream):
     """A line that is no row is bad (json, csv); a file that cannot be read at all (parquet) stops the pipeline."""
 
-    def __init__(self, source: FilesSource, path: str) -> None:
+    def __init__(self, name: str, source: FilesSource, path: str) -> None:
+        self._name = name
         self._source = source
         self._path = path
 
@@ -50,7 +55,7 @@ class FilesStream(Stream):
             # A quote within quotes is doubled, as by RFC 4180 and by the files sink.
             options |= {"header": "true" if source.csv_header else "false", "sep": source.csv_delimiter, "escape": '"'}
         frame = spark.readStream.format(source.format).schema(schema).options(**options).load(self._path)
-        return frame.select("*", f.col("_metadata.file_path").alias(_FILE))
+        return frame.select("*", f.col("_metadata.file_path").alias(_FILE)).filter(self._is_name())
 
     def decoded(self, raw: DataFrame) -> DataFrame:
         # Spark adds a column for folders that are called column=value, whether they are in the schema or not.
@@ -59,6 +64,8 @@ class FilesStream(Stream):
         has_bad = _CORRUPT in raw.columns
         corrupt = f.col(_CORRUPT) if has_bad else f.lit(None).cast("string")
         text = f.col("value") if self._source.format == "text" else f.to_json(row, WRITTEN)
+        is_line = f.lit(True) if self._source.format == "text" else corrupt.isNotNull()
+        has_header = self._source.format == "csv" and self._source.csv_header
         error = f.struct(
             f.lit(Stage.VALUE_CONVERTER.value).alias("stage"),
             f.lit(self._source.format).alias("class_name"),
@@ -71,5 +78,12 @@ class FilesStream(Stream):
             f.lit(None).cast(ORIGIN_TYPE).alias("origin"),
             f.lit(None).cast("binary").alias("key"),
             f.coalesce(corrupt, text).cast("binary").alias("value"),
-            f.lit(None).cast(HEADERS_TYPE).alias("headers"),
+            place(f.col(_FILE), is_line, has_header=has_header).alias("headers"),
         )
+
+    def _is_name(self) -> Column:
+        """True; it fails for a file whose name is a pattern: Spark reads the other files of such a batch twice."""
+        file = f.col(_FILE)
+        stop = f.raise_error(f.concat(f.lit(f"source {self._name}: {_IS_PATTERN}"), file)).cast("boolean")
+        is_pattern = (file.contains("%") | file.contains("*")) & file.rlike(_PATTERN)
+        return f.when(is_pattern, stop).otherwise(True)

@@ -6,7 +6,7 @@ import threading
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from odradek.spark_it.deadletter import origin_of
+from odradek.spark_it.deadletter import FILE, LINE, origin_of
 from odradek.spark_it.problems import PipelineError
 from odradek.spark_it.runner import RunError
 from odradek.spark_it.running import AlreadyRunningError, exclusively
@@ -312,6 +312,7 @@ file.pattern = "*.csv"
     assert [(row.id, row.name) for row in kept.rows] == [(1, 'a, b "c" \\'), (2, "d")]
     [(_, value, headers)] = all_records(engine.servers, f"{unique}-dead")
     assert value == b"x,c" and b"a.csv" in dict(headers)["__connect.errors.exception.message"]
+    assert dict(headers)[FILE].decode().endswith(f"{folder}/a.csv") and dict(headers)[LINE] == b"3"
 
 
 def test_a_topic_sink_has_rows_dead_letters_and_progress_in_its_transactions(engine, topics, unique):

@@ -1,15 +1,20 @@
 """Parts of a pipeline that people bring along: their sources and functions, their files, topics that come later."""
 
 import gc
+import gzip
 import os
 import sys
 import time
+from collections import Counter
+from pathlib import Path
+from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.parquet
 import pyspark
 import pytest
 
+from odradek.spark_it.deadletter import FILE, LINE, PREFIX
 from odradek.spark_it.events import Events, newest
 from odradek.spark_it.problems import PipelineError
 from odradek.spark_it.runner import RunError
@@ -125,7 +130,67 @@ def test_files_of_json_and_text_and_parquet(engine, topics, unique):
         "text": ([("no row",), ("no row",), ('{"id": 1, "name": "x"}',), ('{"id": 2, "name": "x"}',)], (2, 2, 0, 0)),
         "parquet": ([(1, "x"), (2, "x")], (1, 1, 0, 0)),
     }
-    assert [value for _, value, _ in all_records(engine.servers, f"{unique}-dead")] == [b"no row", b"no row"]
+    dead = all_records(engine.servers, f"{unique}-dead")
+    assert [value for _, value, _ in dead] == [b"no row", b"no row"]
+    assert [dict(headers)[LINE] for _, _, headers in dead] == [b"2", b"2"]
+
+
+def test_dead_letters_name_file_and_line(engine, topics, unique):
+    """Whatever blocks Spark reads a file in; lines are numbered as in an editor."""
+    topics.create(f"{unique}-dead")
+    folder = engine.folder / "in"
+    folder.mkdir()
+    many = [f"{n},{'y' * (n % 7)}" for n in range(2, 301)]
+    for at in (17, 150, 299):
+        many[at - 2] = f"bad {at},y"
+    files_ = {
+        # Blocks of 400 bytes, a blank line before the header and one within, and a name that addresses write otherwise.
+        "a b%20#x.csv": "\n".join(["", "id,name", "", *many[2:], ""]).encode(),
+        # Several lines with one text, and the header once more.
+        "same.csv": b"id,name\r\nx,y\r\nid,name\r\nx,y\r\n1,\r\n\xff,y\r\n",
+        "often.csv": b"id,name\n" + b"x,y\n" * 12,
+        "packed.csv.gz": gzip.compress(b"id,name\n1,\nz,y"),
+        "odd.csv": b"id,name\n-1,\n-2,x\n",
+    }
+    for name, content in files_.items():
+        (folder / name).write_bytes(content)
+    text = files("csv", "id INT, name STRING") + errors(f"{unique}-dead")
+    text += '[expect.rows]\nis_positive = { sql = "id > 0", action = "dead-letter" }\n'
+    size = "spark.sql.files.maxPartitionBytes"
+    engine.spark.conf.set(size, "400b")
+    try:
+        engine.run(text)
+    finally:
+        engine.spark.conf.unset(size)
+    found = Counter()
+    for _, value, headers in all_records(engine.servers, f"{unique}-dead"):
+        assert all(name.startswith(PREFIX) for name, _ in headers)
+        file, line = (dict(headers).get(name) for name in (FILE, LINE))
+        found[unquote(Path(file.decode()).name), value.decode(), line and line.decode()] += 1
+    assert found == {
+        **{("a b%20#x.csv", f"bad {at},y", str(at)): 1 for at in (17, 150, 299)},
+        ("same.csv", "x,y", "2,4"): 2,
+        ("same.csv", "id,name", "3"): 1,
+        ("same.csv", "\ufffd,y", "6"): 1,
+        ("often.csv", "x,y", "2,3,4,5,6,7,8,9,10,11,..."): 12,
+        ("packed.csv.gz", "z,y", "3"): 1,
+        ("odd.csv", '{"id":-1}', None): 1,
+        ("odd.csv", '{"id":-2,"name":"x"}', None): 1,
+    }
+
+
+def test_a_name_that_is_a_pattern_doubles_no_row(engine):
+    """Spark takes it for one in a batch of several files, and reads those that are none once more."""
+    folder = engine.folder / "in"
+    folder.mkdir()
+    (folder / "a.text").write_text("a\n", "utf-8")
+    (folder / "b[1].text").write_text("b\n", "utf-8")
+    with pytest.raises(RunError, match=r"source rows: a file or folder has one of .*/in/b%5B1%5D.text"):
+        engine.run(files("text"))
+    assert engine.kept.rows == []
+    (folder / "b[1].text").rename(folder / "b.text")
+    again = Engine(engine.spark, engine.servers, engine.folder, f"{engine.name}-again")
+    assert sorted(row.value for row in again.run(files("text")).rows) == ["a", "b"]
 
 
 def test_a_file_that_is_old_when_it_comes(engine):
