@@ -1,17 +1,20 @@
-"""JSON by a schema in Spark's DDL. Fields that the schema does not have are left out; fields that are not there are
-null."""
+"""JSON by a schema in Spark's DDL. Fields that the schema does not have are left out; missing fields are null. A text
+that is not exactly one object of the schema is bad, and so is one with a value that its column cannot hold exactly."""
 
 from pyspark.errors import PySparkException
 from pyspark.sql import Column
 from pyspark.sql import functions as f
-from pyspark.sql.types import DataType, StringType, StructField, StructType
+from pyspark.sql.types import ArrayType, DataType, LongType, StringType, StructField, StructType
 
 from odradek.spark_it.formats import FormatError, Side
+from odradek.spark_it.formats.json_changes import Changes
 from odradek.spark_it.settings import PartFormat
 from odradek.spark_it.spec import Pipeline
 from odradek.spark_it.times import WRITTEN
 
 _CORRUPT = "__odradek_corrupt"
+_OBJECTS = "__odradek_objects"
+_LENGTH = "__odradek_length"
 
 
 def make(part: PartFormat, pipeline: Pipeline, topic: str | None, side: Side) -> "JsonFormat":
@@ -54,25 +57,60 @@ class JsonFormat:
         return self.of_parsed(self.parsed(column), column)
 
     def parsed(self, column: Column) -> Column:
-        """The columns and, if it is bad, the text; as a column of its own it is parsed once for all that reads it."""
-        wanted = StructType([*self._struct().fields, StructField(_CORRUPT, StringType())])
-        options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
-        return f.from_json(column.cast("string"), wanted, options)
+        """Return the argument of `of_parsed`; in a column of its own, so that the text is parsed once."""
+        return _parsed(column, self._struct())
 
     def of_parsed(self, found: Column, column: Column) -> Column:
-        """What `decode` gives, of what `parsed` gave for a column."""
-        value = f.struct(*(found[field.name].alias(field.name) for field in self._struct().fields))
-        is_bad = column.isNotNull() & (found.isNull() | found[_CORRUPT].isNotNull())
-        message = f.when(is_bad, f.lit(f"is no JSON object with {self._ddl}"))
-        return f.struct(value.alias("value"), message.alias("error"))
+        """Return the result of `decode`, from that of `parsed` for the same column."""
+        schema, text = self._struct(), column.cast("string")
+        record = _only(found)
+        value = f.struct(*(record[field.name].alias(field.name) for field in schema.fields))
+        is_one = found[_CORRUPT].isNull() & (found[_LENGTH] == f.octet_length(column)) & record.isNotNull()
+        is_good = is_one & (f.size(found[_OBJECTS]) == 1)
+        message = f.when(~f.coalesce(is_good, f.lit(False)), f.lit(f"is no JSON object with {self._ddl}"))
+        # Spark replaces invalid bytes by U+FFFD.
+        message = message.when(~f.is_valid_utf8(text), f.lit("is not UTF-8"))
+        changes = Changes(schema)
+        if changes.of_interest is not None:
+            unchanged = _only(_parsed(column, changes.unchanged))
+            changed = f.transform(f.array(unchanged), lambda one: changes.names(record, one, text)).getItem(0)
+            inexact = f.concat(f.lit("has fields that do not fit their columns exactly: "), changed)
+            message = message.when(text.rlike(changes.of_interest), f.when(changed != "", inexact))
+        return f.struct(value.alias("value"), f.when(column.isNotNull(), message).alias("error"))
 
     def encode(self, column: Column, data_type: DataType) -> Column:
         return f.to_json(column, WRITTEN).cast("binary")
 
 
+def _parsed(column: Column, schema: StructType) -> Column:
+    """Parse a text as the only element of an array that is followed by the text's length: a struct, null for null.
+
+    Spark ignores what follows the first value of a text. Here a second value makes a second element or a syntax error,
+    and a bracket that ends the array early hides the length. An empty text, for which Spark's generated code raises a
+    NullPointerException, makes an empty array.
+    """
+    text = column.cast("string")
+    length = f.octet_length(column).cast("string")
+    whole = f.concat(f.lit(f'{{"{_OBJECTS}":['), text, f.lit(f'],"{_LENGTH}":'), length, f.lit("}"))
+    wanted = StructType(
+        [
+            StructField(_OBJECTS, ArrayType(schema)),
+            StructField(_LENGTH, LongType()),
+            StructField(_CORRUPT, StringType()),
+        ]
+    )
+    return f.from_json(whole, wanted, {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT})
+
+
+def _only(found: Column) -> Column:
+    return f.get(found[_OBJECTS], f.lit(0))
+
+
 def rescued(column: Column, schema: StructType) -> Column:
     """The fields of an object that a schema does not have, as JSON; null if there are none."""
-    fields = f.from_json(column.cast("string"), "map<string,variant>")
+    text = column.cast("string")
+    # For a text without a value Spark's generated code raises a NullPointerException.
+    fields = f.from_json(f.when(f.trim(text) != "", text), "map<string,variant>")
     known = [field.name for field in schema.fields]
     others = f.map_filter(fields, lambda name, _: ~name.isin(known))
     return f.when(f.size(others) > 0, f.to_json(others))

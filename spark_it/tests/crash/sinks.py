@@ -13,7 +13,16 @@ from spark_it.tests.tables import column, delta_files, iceberg_files
 PARTITIONS = 1
 """Of each of the two topics."""
 BAD_EVERY = 100
-"""Good records between two bad ones of a partition: one cannot be decoded, the next is not as expected, and so on."""
+"""Good records between two bad ones of a partition."""
+BAD = (
+    b"{",
+    json.dumps({"n": -1, "text": "below 0"}).encode(),
+    b'{"n": 1, "text": "first"}{"n": 2, "text": "second"}',
+    b"",
+    b'{"n": 1, "price": 1.239}',
+    b'{"n": 1, "text": "\xff"}',
+)
+"""Bad records, one kind after the other: all but the second cannot be decoded, and that one is not as expected."""
 
 DEAD_LETTERS_ONCE = {"offsets", "batches"}
 """Sinks that have their dead letters in the transactions of the rows."""
@@ -33,8 +42,7 @@ class Numbers:
                 values.append(json.dumps({"n": n, "text": f"number {n:08d}"}).encode())
                 if len(values) % (BAD_EVERY + 1) == BAD_EVERY:
                     self.bad.add((topic, partition, len(values)))
-                    is_json = len(self.bad) % 2
-                    values.append(json.dumps({"n": -1, "text": "below 0"}).encode() if is_json else b"{")
+                    values.append(BAD[len(self.bad) % len(BAD)])
             # In order, so that a record's place is known.
             config = {"enable_idempotence": True, "queue_buffering_max_messages": len(values)}
             topics.produce(topic, ((None, value) for value in values), partition=partition, **config)
@@ -96,7 +104,7 @@ spark.driver.extraJavaOptions = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 [source.{name}]
 connector = "topic"
 topics = [{names}]
-value.schema = "n BIGINT, text STRING"
+value.schema = "n BIGINT, text STRING, price DECIMAL(12,2)"
 max.offsets.per.trigger = {per_batch}
 [expect.{name}]
 none_below_0 = {{ sql = "n >= 0", action = "dead-letter" }}

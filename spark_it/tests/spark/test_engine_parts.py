@@ -122,17 +122,18 @@ def test_files_of_json_and_text_and_parquet(engine, topics, unique):
             if form == "parquet":
                 pa.parquet.write_table(pa.table({"id": pa.array([number], pa.int32()), "name": ["x"]}), into)
             else:
-                into.write_text(f'{{"id": {number}, "name": "x"}}\nno row\n', "utf-8")
+                two = '\n{"id": 8}{"id": 9}\n' if form == "json" else ""
+                into.write_text(f'{{"id": {number}, "name": "x"}}\nno row\n{two}', "utf-8")
             kept = one.run(text)
         found[form] = (sorted(map(tuple, kept.rows)), one.counters())
     assert found == {
-        "json": ([(1, "x"), (2, "x")], (2, 1, 1, 0)),
+        "json": ([(1, "x"), (2, "x")], (3, 1, 2, 0)),
         "text": ([("no row",), ("no row",), ('{"id": 1, "name": "x"}',), ('{"id": 2, "name": "x"}',)], (2, 2, 0, 0)),
         "parquet": ([(1, "x"), (2, "x")], (1, 1, 0, 0)),
     }
     dead = all_records(engine.servers, f"{unique}-dead")
-    assert [value for _, value, _ in dead] == [b"no row", b"no row"]
-    assert [dict(headers)[LINE] for _, _, headers in dead] == [b"2", b"2"]
+    assert [value for _, value, _ in dead] == [b"no row", b'{"id": 8}{"id": 9}'] * 2
+    assert [dict(headers)[LINE] for _, _, headers in dead] == [b"2", b"4"] * 2
 
 
 def test_dead_letters_name_file_and_line(engine, topics, unique):

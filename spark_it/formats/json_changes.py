@@ -1,0 +1,131 @@
+"""Values that Spark's JSON parser changes silently: it rounds a number to the scale of its DECIMAL, cuts a time to
+microseconds and drops the time of day of a date.
+
+A regular expression selects the texts that may have such a value; most of them have none. Those texts are parsed a
+second time with the columns in question as VARIANT, which keeps each value as it was written.
+Source: Spark 4.0, JacksonParser, SparkDateTimeUtils, VariantBuilder.
+"""
+
+from collections.abc import Iterator
+
+from pyspark.sql import Column
+from pyspark.sql import functions as f
+from pyspark.sql import types as t
+
+from odradek.spark_it.formats.columns import leaves
+
+_BEFORE = r"""(?:["']\s*:|[\[,])\s*"""
+"""Precedes a value. The quote of the key distinguishes its colon from one within a time."""
+_CUT = r"[.][0-9]{6}[0-9]*[1-9]"
+_MOST_SECONDS = (1 << 63) // 10**6 - 1
+_TODAY = r"(?:T[0-9]|[0-9]{1,2}:)"
+"""Begins a time without a date, to which Spark adds the current date."""
+_MIDNIGHT = r"""[T ]0?0:00(?::00(?:[.]0*)?)?(?:Z|[-+][0-9:]+)?"$"""
+
+
+class Changes:
+    """Detection of changed values for one schema.
+
+    `of_interest` is a regular expression that matches every text with a changed value; None if no type of the schema
+    changes values. `unchanged` is the schema for the second parse.
+    """
+
+    def __init__(self, schema: t.StructType) -> None:
+        self._fields = [one for one in schema.fields if _unchanged(one.dataType) is not None]
+        found = _unchanged(schema)
+        self.unchanged = found if isinstance(found, t.StructType) else t.StructType()
+        parts = sorted({pattern for one in leaves(schema) for pattern in _patterns(one)})
+        self.of_interest = "|".join(parts) if parts else None
+
+    def names(self, record: Column, unchanged: Column, text: Column) -> Column:
+        """Return the names and types of the columns whose values differ from the text's, separated by commas.
+
+        `unchanged` is the record of the second parse.
+        """
+        said = []
+        for field in self._fields:
+            changes = _changes(record[field.name], unchanged[field.name], field.dataType, text)
+            said.append(f.when(changes, f.lit(f"{field.name} {field.dataType.simpleString().upper()}")))
+        return f.concat_ws(", ", *said)
+
+
+def _patterns(of: t.DataType) -> Iterator[str]:
+    """Regular expressions of which one matches if a value of the type is changed."""
+    match of:
+        case t.DecimalType():
+            yield rf"""{_BEFORE}["']?[-+]?[0-9]*[.][0-9]{{{of.scale}}}[0-9]*[1-9]"""
+            yield rf"""{_BEFORE}["']?[-+]?[0-9.]+[eE]"""
+            yield rf"""{_BEFORE}["'][-+]?[0-9.]*,"""
+        case t.TimestampType() | t.TimestampNTZType():
+            yield rf":[0-9]{{1,2}}{_CUT}"
+            yield rf"""{_BEFORE}["']{_TODAY}"""
+            # Seconds since 1970; as microseconds larger ones overflow.
+            yield rf"{_BEFORE}-?(?:9[2-9][0-9]{{11}}|[1-9][0-9]{{13}})"
+        case t.DateType():
+            yield r"""["'][0-9]{4,}-[0-9]{1,2}-[0-9]{1,2}[T ]"""
+        case t.ByteType():
+            yield rf"{_BEFORE}-?[0-9]{{3}}"
+        case t.FloatType() | t.DoubleType():
+            yield r"[0-9.][eE][+]?[0-9]{2}|[0-9]{39}"
+
+
+def _unchanged(of: t.DataType) -> t.DataType | None:
+    """Return the type with VARIANT in place of types that change values, without all others; None if there are none."""
+    match of:
+        case t.StructType():
+            fields = [(one.name, _unchanged(one.dataType)) for one in of.fields]
+            kept = [t.StructField(name, kind) for name, kind in fields if kind is not None]
+            return t.StructType(kept) if kept else None
+        case t.ArrayType():
+            kind = _unchanged(of.elementType)
+            return None if kind is None else t.ArrayType(kind)
+        case t.MapType():
+            kind = _unchanged(of.valueType)
+            return None if kind is None else t.MapType(of.keyType, kind)
+        case _:
+            return t.VariantType() if next(_patterns(of), None) is not None else None
+
+
+def _changes(value: Column, unchanged: Column, of: t.DataType, text: Column) -> Column:
+    """Return whether a value differs from the text's, for a type of which `_unchanged` is not None."""
+
+    def in_both(values: Column, others: Column, kind: t.DataType) -> Column:
+        both = f.zip_with(values, others, lambda one, other: _changes(one, other, kind, text))
+        return f.exists(both, lambda one: one)
+
+    match of:
+        case t.StructType():
+            found = f.lit(False)
+            for one in of.fields:
+                if _unchanged(one.dataType) is not None:
+                    found |= _changes(value.getField(one.name), unchanged.getField(one.name), one.dataType, text)
+        case t.ArrayType():
+            found = in_both(value, unchanged, of.elementType)
+        case t.MapType():
+            found = in_both(f.map_values(value), f.map_values(unchanged), of.valueType)
+        case _:
+            found = _is_changed(value, f.to_json(unchanged), of, text)
+    return f.coalesce(value.isNotNull() & found, f.lit(False))
+
+
+def _is_changed(value: Column, written: Column, of: t.DataType, text: Column) -> Column:
+    """Return whether a single value is changed.
+
+    `written` is JSON with the value as in the text; numbers with an exponent or more than 38 digits are DOUBLE in it.
+    """
+    match of:
+        case t.DecimalType():
+            digits = f.regexp_replace(written, '"', "")
+            is_plain = digits.rlike(rf"^[-+]?[0-9]*(?:[.][0-9]{{0,{of.scale}}}0*)?$")
+            is_same = digits.try_cast("double") == value.cast("double")
+            return ~is_plain & ~(digits.rlike("[eE]") & f.coalesce(is_same, f.lit(False)))
+        case t.TimestampType() | t.TimestampNTZType():
+            seconds = f.abs(written.try_cast("decimal(38,0)"))
+            return written.rlike(f'{_CUT}|^"{_TODAY}') | f.coalesce(seconds > _MOST_SECONDS, f.lit(False))
+        case t.DateType():
+            return written.rlike("[T ]") & ~written.rlike(_MIDNIGHT)
+        case t.ByteType():
+            return ~f.coalesce(written.try_cast("int").between(-128, 127), f.lit(False))
+        case _:
+            # Too large for the type, unless the writer has written an infinity, which JSON does not have.
+            return (f.abs(value) == float("inf")) & ~text.rlike("(?i)inf")
