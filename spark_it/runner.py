@@ -12,7 +12,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from odradek.spark_it import checkpoint, running, session, spark_errors, validation
+from odradek.spark_it import checkpoint, new_partitions, running, session, spark_errors, validation
 from odradek.spark_it.analysis import Analysis, output_mode
 from odradek.spark_it.batch import Guarded, Outcome, RawBatches, StoppedError, StreamBatches, Writer
 from odradek.spark_it.cluster import Cluster
@@ -169,7 +169,7 @@ class _Run:
                 return
             take(pipeline, began, written)
             self._said("runs")
-            self._until_ended(lambda streams: self._started(writer, began, stateful, of, streams), reporter)
+            self._until_ended(lambda streams: self._started(writer, began, stateful, of, streams), reporter, began)
 
     def _started(
         self, writer: Writer, began: Begin, stateful: str | None, of: Units | None, closing: contextlib.ExitStack
@@ -201,9 +201,13 @@ class _Run:
         return run, guarded
 
     def _until_ended(
-        self, start: Callable[[contextlib.ExitStack], tuple[StreamingQuery, Guarded]], reporter: Reporter
+        self,
+        start: Callable[[contextlib.ExitStack], tuple[StreamingQuery, Guarded]],
+        reporter: Reporter,
+        began: Begin,
     ) -> None:
-        """Follows a query, and another one from its checkpoint if a topic's broker was away. Raises RunError."""
+        """Follow a query, and restart it from its checkpoint after a topic's broker was away or Spark refused a new
+        partition. Raises RunError."""
         patience = Patience(self._pipeline.errors)
         while True:
             before = reporter.batch
@@ -211,6 +215,8 @@ class _Run:
                 failure = self._followed(*start(streams), reporter)
             if failure is None:
                 return
+            if new_partitions.is_refused(failure) and self._admits_new_partitions(began):
+                continue
             if reporter.batch > before:
                 patience.renew()
             why = str(failure) if isinstance(failure, _OWN) else _readable(failure)
@@ -222,6 +228,13 @@ class _Run:
             reporter.problem(f"a source's broker does not answer: {why}; tried again in {delay_s:g} s")
             if self._stop.wait(delay_s):
                 return
+
+    def _admits_new_partitions(self, began: Begin) -> bool:
+        committing = self._pipeline.name if began.lock.units == Units.OFFSETS.name.lower() else None
+        admitted = new_partitions.admit(began.folder, self._cluster, committing)
+        for (topic, partition), offset in sorted(admitted.items()):
+            self._said(f"{topic}-{partition} is new and begins at offset {offset}")
+        return bool(admitted)
 
     def _followed(self, query: StreamingQuery, guarded: Guarded, reporter: Reporter) -> BaseException | None:
         """Takes in batches until the query ends; what it failed with, if it did."""

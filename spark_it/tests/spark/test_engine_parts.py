@@ -2,6 +2,7 @@
 
 import gc
 import gzip
+import json
 import os
 import sys
 import time
@@ -18,6 +19,7 @@ from odradek.spark_it.deadletter import FILE, LINE, PREFIX
 from odradek.spark_it.events import Events, newest
 from odradek.spark_it.problems import PipelineError
 from odradek.spark_it.runner import RunError
+from odradek.spark_it.start import RefusedError
 from spark_it.tests.records import values
 from spark_it.tests.spark import pieces
 from spark_it.tests.spark.engine import Engine, all_records, errors, order, orders, transform
@@ -224,7 +226,10 @@ def test_a_topic_that_appears_later(engine, topics, unique):
     out = topics.create(f"{unique}-out")
     text = orders(unique).replace(f'topics = "{unique}"', f'topics.regex = "{unique}-in.*"')
     sink = f'[sink]\nconnector = "topic"\ntopic = "{out}"\n'
+    together = Engine(engine.spark, engine.servers, engine.folder, f"{unique}-together")
+    step = transform("SELECT id FROM orders") + "stateful = true\n"
     engine.run(text, sink)
+    kept = together.run(text + step)
     topics.produce(topics.create(f"{unique}-in2"), [order(n) for n in range(5, 8)])
     topics.add_partitions(f"{unique}-in1", 2)
     topics.produce(f"{unique}-in1", [order(n) for n in range(8, 10)], partition=1)
@@ -232,3 +237,19 @@ def test_a_topic_that_appears_later(engine, topics, unique):
     engine.run(text, sink, rewinds=True)
     written = values(engine.servers, out)
     assert len(written) == len(set(written)) == 10
+    # Of this one the first records are gone, but not since the pipeline is there to read them.
+    topics.produce(topics.create(f"{unique}-in3"), [order(n) for n in range(10, 15)])
+    topics.delete_records_before(f"{unique}-in3", 0, 2)
+    engine.run(text, sink)
+    together.run(text + step)
+    for one in (engine, together):
+        assert one.said.count(f"{unique}-in3-0 is new and begins at offset 2") == 1
+    engine.run(text, sink, rewinds=True)
+    numbers = [*range(10), *range(12, 15)]
+    assert sorted(json.loads(value)["id"] for value in values(engine.servers, out)) == numbers
+    assert sorted(row.id for row in kept.rows) == numbers
+    # From now on they would be lost.
+    topics.produce(f"{unique}-in3", [order(n) for n in range(15, 20)])
+    topics.delete_records_before(f"{unique}-in3", 0, 7)
+    with pytest.raises(RefusedError, match=f"records 5 to 6 of {unique}-in3-0 were deleted before they were read"):
+        engine.run(text, sink)

@@ -1,0 +1,69 @@
+import json
+
+from odradek.spark_it.checkpoint import read, read_batch
+from odradek.spark_it.new_partitions import admit
+
+OLD, NEW, OTHER = ("orders", 0), ("orders", 1), ("visits", 3)
+
+
+class Group:
+    """Logs that begin at `first`, and what is committed."""
+
+    def __init__(self, first, committed=()):
+        self.first = first
+        self.offsets = dict(committed)
+
+    def earliest(self, partitions):
+        return {at: self.first[at] for at in partitions}
+
+    def committed(self, group, partitions):
+        assert group == "orders"
+        return {at: self.offsets[at] for at in partitions if at in self.offsets}
+
+    def commit(self, group, offsets):
+        assert group == "orders"
+        self.offsets |= offsets
+
+
+def planned(folder, *batches):
+    """A checkpoint of which all batches but the last are done; a batch has a text for each source."""
+    for name in ("offsets", "commits"):
+        (folder / name).mkdir()
+    (folder / "metadata").write_text('{"id": "q"}')
+    for number, texts in enumerate(batches):
+        about = json.dumps({"batchTimestampMs": number})
+        (folder / "offsets" / str(number)).write_text("\n".join(["v1", about, *texts]))
+        (folder / "offsets" / f".{number}.crc").write_bytes(b"crc")
+        if number < len(batches) - 1:
+            (folder / "commits" / str(number)).write_text("v1\n{}")
+
+
+def test_new_partitions_begin_with_their_first_records(tmp_path):
+    planned(
+        tmp_path,
+        ['{"orders":{"0":4}}', "-", '{"logOffset":0}', "{}"],
+        ['{"orders":{"0":5,"1":9}}', "-", '{"logOffset":1}', '{"visits":{"3":20}}'],
+    )
+    found = admit(tmp_path, Group({NEW: 7, OTHER: 25}), None)
+    # Of what was planned of the other one nothing is left: the next batch finds that.
+    assert found == {NEW: 7, OTHER: 20}
+    assert read_batch(tmp_path, 0).offsets == (
+        '{"orders":{"0":4,"1":7}}', None, '{"logOffset":0}', '{"visits":{"3":20}}',
+    )  # fmt: skip
+    assert read_batch(tmp_path, 0).started_ms == 0 and read(tmp_path).is_in_batch
+    assert [path.name for path in sorted((tmp_path / "offsets").iterdir())] == [".1.crc", "0", "1"]
+    assert admit(tmp_path, Group({}), None) == {}
+
+
+def test_a_marker_goes_first(tmp_path):
+    planned(tmp_path, ['{"orders":{"0":4}}'], ['{"orders":{"0":4,"1":9},"visits":{"3":9}}'])
+    group = Group({NEW: 7, OTHER: 2}, {OLD: 4, OTHER: 3})
+    assert admit(tmp_path, group, "orders") == {NEW: 7, OTHER: 2}
+    # Whoever has written more of it than that, it was not this checkpoint's pipeline: the sink refuses it.
+    assert group.offsets == {OLD: 4, NEW: 7, OTHER: 3}
+
+
+def test_a_first_batch_has_none_before_it(tmp_path):
+    planned(tmp_path, ['{"orders":{"0":4}}'])
+    assert admit(tmp_path, Group({}), "orders") == {}
+    assert admit(tmp_path / "none", Group({}), "orders") == {}
