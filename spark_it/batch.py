@@ -247,10 +247,17 @@ def ranges_of(raw: DataFrame) -> tuple[Range, ...]:
 
 
 class Guarded:
-    """A function for foreachBatch. What batches did, and what went wrong in one, is kept for the runner."""
+    """A function for foreachBatch. What batches did, and what went wrong in one, is kept for the runner. `begin` is
+    called with the number of each batch before it."""
 
-    def __init__(self, batches: Callable[[DataFrame, int], Outcome], stop: threading.Event) -> None:
+    def __init__(
+        self,
+        batches: Callable[[DataFrame, int], Outcome],
+        stop: threading.Event,
+        begin: Callable[[int], None] = lambda _: None,
+    ) -> None:
         self._batches = batches
+        self._begin = begin
         self._stop = stop
         self._outcomes: dict[int, Outcome] = {}
         self._lock = threading.Lock()
@@ -261,6 +268,7 @@ class Guarded:
             try:
                 if self._stop.is_set():
                     raise StoppedError("stopped before the batch")
+                self._begin(batch_id)
                 self._outcomes[batch_id] = self._batches(frame, batch_id)
             except BaseException as error:
                 self.failure = spark_errors.bad_record(error) or error

@@ -113,6 +113,17 @@ def units(pipeline: Pipeline, stateful: str | None) -> Units | None:
     return Units.OFFSETS if by_offset else Units.BATCHES
 
 
+def decides_by_registry(pipeline: Pipeline, of: Units | None) -> bool:
+    """Return whether answers of a schema registry decide which records are dead letters, and must be kept for a batch
+    that is repeated. Offset units need no such answers: a record's part of a batch is written once as a whole."""
+    sources = (source for source in pipeline.sources.values() if isinstance(source, TopicSource))
+    return (
+        of is not Units.OFFSETS
+        and pipeline.errors.tolerance == "all"
+        and any(source.part(side).registry_url is not None for source in sources for side in ("key", "value"))
+    )
+
+
 def guarantee(pipeline: Pipeline, stateful: str | None) -> Guarantee:
     """What a pipeline without problems guarantees. `stateful` is what `why_stateful` or a deeper look says."""
     sink = pipeline.sink
@@ -184,6 +195,8 @@ def _doubts(pipeline: Pipeline, of: Units | None, stateful: str | None) -> Itera
 def _conditions(pipeline: Pipeline, of: Units | None, level: Level) -> Iterator[str]:
     if of is not None:
         yield "readers use isolation.level=read_committed"
+    if decides_by_registry(pipeline, of) and not pipeline.settings.master.startswith("local"):
+        yield f"{pipeline.state_folder} is one folder for all machines that Spark runs on"
     if level is not Level.EXACTLY_ONCE:
         return
     if isinstance(pipeline.sink, FilesSink):

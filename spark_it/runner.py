@@ -19,8 +19,9 @@ from odradek.spark_it.cluster import Cluster
 from odradek.spark_it.dead_letters import DeadLetterWriter
 from odradek.spark_it.deadletter import BadRecordError
 from odradek.spark_it.events import Events
+from odradek.spark_it.formats.decisions import begin as begin_decisions
 from odradek.spark_it.group import ClusterError
-from odradek.spark_it.guarantees import Units
+from odradek.spark_it.guarantees import Units, decides_by_registry
 from odradek.spark_it.lock import checkpoint_folder, read_lock
 from odradek.spark_it.packages import PackagesError
 from odradek.spark_it.patience import Patience
@@ -176,7 +177,8 @@ class _Run:
     ) -> tuple[StreamingQuery, Guarded]:
         """Starts the query; `closing` ends what its sources do beside it."""
         pipeline, plan = self._pipeline, Plan(self._pipeline)
-        streams = {name: stream_of(name, pipeline) for name in pipeline.sources}
+        decisions = began.folder / "decisions" if decides_by_registry(pipeline, of) else None
+        streams = {name: stream_of(name, pipeline, decisions) for name in pipeline.sources}
         for stream in streams.values():
             closing.callback(stream.close)
         raw = {name: stream.raw(self._spark, began.starts.get(name)) for name, stream in streams.items()}
@@ -188,7 +190,7 @@ class _Run:
             batches = streamed = StreamBatches(plan, writer)
             frame = streamed.frame(self._spark, {name: stream.decoded(raw[name]) for name, stream in streams.items()})
             mode = output_mode(pipeline, frame)
-        guarded = Guarded(batches, self._stop)
+        guarded = Guarded(batches, self._stop, lambda batch_id: begin_decisions(decisions, batch_id))
         query = frame.writeStream.queryName(pipeline.name).outputMode(mode).foreachBatch(guarded)
         query = query.option("checkpointLocation", str(began.folder))
         if self._is_available_now:

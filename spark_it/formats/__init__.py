@@ -1,6 +1,6 @@
 """Formats: how keys and values of records become columns and back. A module for each, imported when it is used.
 
-Each module has `make(part, pipeline, topic, side) -> Format`.
+Each module has `make(part, pipeline, topic, side) -> Format`; that of a format with a registry also takes a `Place`.
 """
 
 from importlib import import_module
@@ -12,6 +12,8 @@ from odradek.spark_it.spec import Pipeline
 if TYPE_CHECKING:
     from pyspark.sql import Column
     from pyspark.sql.types import DataType
+
+    from odradek.spark_it.formats.decisions import Place
 
 Side = Literal["key", "value"]
 
@@ -43,7 +45,12 @@ class Format(Protocol):
         """BINARY of a column, of null null; `data_type` is the column's. Raises FormatError if it does not fit."""
 
 
-def format_of(part: PartFormat, pipeline: Pipeline, topic: str | None, side: Side) -> Format:
-    """The format of one side of a topic; `topic` is None where several topics are read. Raises FormatError."""
-    made: Format = import_module(MODULES[part.format]).make(part, pipeline, topic, side)
+def format_of(
+    part: PartFormat, pipeline: Pipeline, topic: str | None, side: Side, place: "Place | None" = None
+) -> Format:
+    """The format of one side of a topic; `topic` is None where several topics are read. `place` is for answers of a
+    registry that hold for a batch. Raises FormatError."""
+    make = import_module(MODULES[part.format]).make
+    with_place = () if place is None or part.registry_url is None else (place,)
+    made: Format = make(part, pipeline, topic, side, *with_place)
     return made

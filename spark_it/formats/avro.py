@@ -8,6 +8,7 @@ import json
 import re
 from collections.abc import Callable
 from functools import lru_cache, partial
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
@@ -17,22 +18,34 @@ from pyspark.sql import types as t
 from odradek.spark_it.formats import FormatError, Side
 from odradek.spark_it.formats.avro_codec import RecordError, decoder, encoder
 from odradek.spark_it.formats.avro_types import misfits, parsed, schema_of, spark_type
-from odradek.spark_it.formats.columns import UnavailableError, decoded, encoded, or_fail
+from odradek.spark_it.formats.columns import Decoder, UnavailableError, decoded, encoded, or_fail
+from odradek.spark_it.formats.decisions import Answer, Answers, Place
 from odradek.spark_it.formats.registry import Address, RegistryError, framed, registry_at, unframed
 from odradek.spark_it.settings import PartFormat
 from odradek.spark_it.spec import Pipeline
 
 
 class AvroFormat:
-    """One side of a topic's records in Avro. `schema_text` is JSON, None to take the registry's or the columns'."""
+    """One side of a topic's records in Avro. `schema_text` is JSON, None to take the registry's or the columns'.
+
+    With a `place` a batch is decoded with the same answers of the registry each time.
+    """
 
     name = "avro"
 
-    def __init__(self, schema_text: str | None, address: Address | None, subject: str | None, record_name: str) -> None:
+    def __init__(
+        self,
+        schema_text: str | None,
+        address: Address | None,
+        subject: str | None,
+        record_name: str,
+        place: Place | None = None,
+    ) -> None:
         self._schema_text = schema_text
         self._address = address
         self._subject = subject
         self._record_name = record_name
+        self._place = place
         self._written: dict[str, int] = {}
 
     def schema(self) -> t.DataType:
@@ -43,9 +56,11 @@ class AvroFormat:
     def decode(self, column: Column) -> Column:
         """STRUCT<value: schema(), error: STRING> of a BINARY column."""
         if self._address is None:
-            maker: Callable[[], Callable[[bytes], Any]] = partial(decoder, self._wanted())
-        else:
+            maker: Callable[[], Decoder] = partial(decoder, self._wanted())
+        elif self._place is None:
             maker = partial(framed_decoder, self._address, self._wanted())
+        else:
+            maker = partial(_decoder_of_batch, self._address, self._wanted(), self._place)
         return decoded(column, self.schema(), maker)
 
     def encode(self, column: Column, data_type: t.DataType) -> Column:
@@ -98,10 +113,10 @@ class AvroFormat:
 
 
 @lru_cache(maxsize=64)
-def framed_decoder(address: Address, reader: str) -> Callable[[bytes], Any]:
-    """What decodes records of any schema of a registry, as schema `reader` wants them."""
-    registry = registry_at(address)
-    decoders: dict[int, Callable[[bytes], Any]] = {}
+def framed_decoder(address: Address, reader: str, place: Place | None = None) -> Decoder:
+    """What decodes records of any schema of a registry, as schema `reader` wants them. `place` is that of a batch."""
+    answers = None if place is None else Answers(place)
+    decoders: dict[int, Decoder] = {}
 
     def decode(data: bytes) -> Any:
         schema_id, record = unframed(data)
@@ -110,23 +125,35 @@ def framed_decoder(address: Address, reader: str) -> Callable[[bytes], Any]:
             known = decoders[schema_id] = of_id(schema_id)
         return known(record)
 
-    def of_id(schema_id: int) -> Callable[[bytes], Any]:
-        try:
-            writer = registry.schema(schema_id)
-        except RegistryError as error:
-            # A refused request is no fault of the record.
-            if error.status in (401, 403):
-                raise UnavailableError(str(error)) from None
-            raise
+    def of_id(schema_id: int) -> Decoder:
+        writer, why_not = ask(schema_id) if answers is None else answers.get(schema_id, ask)
         if writer is None:
-            raise RecordError(f"the registry has no schema {schema_id}")
+            raise RecordError(why_not)
         try:
             parsed(writer, f"schema {schema_id} of the registry")
         except FormatError as error:
             raise RecordError(str(error)) from None
         return decoder(writer, reader)
 
+    def ask(schema_id: int) -> Answer:
+        return _asked(address, schema_id)
+
     return decode
+
+
+def _decoder_of_batch(address: Address, reader: str, place: Place) -> Decoder:
+    return framed_decoder(address, reader, place.of_batch())
+
+
+def _asked(address: Address, schema_id: int) -> Answer:
+    try:
+        writer = registry_at(address).schema(schema_id)
+    except RegistryError as error:
+        # A refused request is no fault of the record.
+        if error.status != HTTPStatus.OK:
+            raise UnavailableError(str(error)) from None
+        return Answer(None, str(error))
+    return Answer(writer, None if writer is not None else f"the registry has no schema {schema_id}")
 
 
 @lru_cache(maxsize=64)
@@ -136,7 +163,7 @@ def framed_encoder(schema: str, schema_id: int) -> Callable[[Any], bytes]:
     return lambda value: framed(schema_id, encode(value))
 
 
-def make(part: PartFormat, pipeline: Pipeline, topic: str | None, side: Side) -> AvroFormat:
+def make(part: PartFormat, pipeline: Pipeline, topic: str | None, side: Side, place: Place | None = None) -> AvroFormat:
     """The format of one side of a topic. Raises FormatError for a schema that is none."""
     text = None
     if part.schema is not None:
@@ -153,7 +180,7 @@ def make(part: PartFormat, pipeline: Pipeline, topic: str | None, side: Side) ->
         address = Address.of(part.registry_url, part.registry_user_info)
     subject = part.subject or (None if topic is None else f"{topic}-{side}")
     record_name = re.sub(r"\W|^(?=\d)", "_", f"{topic or pipeline.name}_{side}", flags=re.ASCII)
-    return AvroFormat(text, address, subject, record_name)
+    return AvroFormat(text, address, subject, record_name, place)
 
 
 def _read(file: str, pipeline: Pipeline, what: str) -> str:

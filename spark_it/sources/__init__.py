@@ -1,7 +1,8 @@
 """Sources: streaming frames of what comes in, and how a record becomes a row. A module for each connector, imported
 when a pipeline has it.
 
-Each module has `make(name, source, pipeline) -> Stream`, where `source` has the keys of `[source.NAME]`.
+Each module has `make(name, source, pipeline) -> Stream`, where `source` has the keys of `[source.NAME]`; that of topics
+also takes a folder for decisions.
 """
 
 from collections.abc import Mapping
@@ -10,11 +11,13 @@ from typing import TYPE_CHECKING, Protocol
 
 from odradek.spark_it.checkpoint import TopicPartition
 from odradek.spark_it.settings import PYTHON
-from odradek.spark_it.source_settings import Source
+from odradek.spark_it.source_settings import Source, TopicSource
 from odradek.spark_it.spec import Pipeline
 from odradek.spark_it.times import WRITTEN
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.types import StructType
@@ -76,11 +79,12 @@ class Stream(Protocol):
         return
 
 
-def stream_of(name: str, pipeline: Pipeline) -> Stream:
-    """The source of a pipeline by its name."""
+def stream_of(name: str, pipeline: Pipeline, decisions: "Path | None" = None) -> Stream:
+    """The source of a pipeline by its name. `decisions` is a folder for answers that hold for a batch."""
     source: Source = pipeline.sources[name]
-    connector = source.connector.partition(":")[0]
-    made: Stream = import_module(MODULES[connector]).make(name, source, pipeline)
+    make = import_module(MODULES[source.connector.partition(":")[0]]).make
+    keeps = decisions is not None and isinstance(source, TopicSource)
+    made: Stream = make(name, source, pipeline, decisions) if keeps else make(name, source, pipeline)
     return made
 
 

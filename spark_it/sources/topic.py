@@ -4,6 +4,7 @@ import json
 from collections import defaultdict
 from collections.abc import Mapping
 from functools import cached_property
+from pathlib import Path
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
@@ -21,6 +22,7 @@ from pyspark.sql.types import (
 from odradek.spark_it.checkpoint import TopicPartition
 from odradek.spark_it.deadletter import Stage
 from odradek.spark_it.formats import Format, FormatError, Side, format_of
+from odradek.spark_it.formats.decisions import Place
 from odradek.spark_it.formats.json import JsonFormat, rescued
 from odradek.spark_it.source_settings import TopicSource
 from odradek.spark_it.sources import DATA_EXCEPTION, ERROR_TYPE, HEADERS_TYPE, SourceError, Stream
@@ -29,23 +31,29 @@ from odradek.spark_it.spec import Pipeline
 _HEADER = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
 
 
-def make(name: str, source: TopicSource, pipeline: Pipeline) -> "TopicStream":
-    return TopicStream(name, source, pipeline)
+def make(name: str, source: TopicSource, pipeline: Pipeline, decisions: Path | None = None) -> "TopicStream":
+    return TopicStream(name, source, pipeline, decisions)
 
 
 class TopicStream(Stream):
-    """Headers are read where SQL sees them and where a dead letter keeps them.
+    """Headers are read where SQL sees them and where a dead letter keeps them. `decisions` is a folder for answers of
+    schema registries; with it a record that is decoded several times in a batch is decoded the same each time.
 
     Columns are made once for all batches: each takes several calls of Java.
     """
 
-    def __init__(self, name: str, source: TopicSource, pipeline: Pipeline) -> None:
+    def __init__(self, name: str, source: TopicSource, pipeline: Pipeline, decisions: Path | None = None) -> None:
         self._name = name
         self._source = source
         self._pipeline = pipeline
         topic = source.topics[0] if len(source.topics) == 1 else None
-        self._value: Format = format_of(source.part("value"), pipeline, topic, "value")
-        self._key: Format = format_of(source.part("key"), pipeline, topic, "key")
+
+        def of(side: Side) -> Format:
+            place = None if decisions is None else Place(str(decisions), f"{name}.{side}")
+            return format_of(source.part(side), pipeline, topic, side, place)
+
+        self._value = of("value")
+        self._key = of("key")
         self._has_headers = source.include_headers or pipeline.errors.deadletterqueue_topic_name is not None
 
     def schema(self, spark: SparkSession) -> StructType:

@@ -17,9 +17,11 @@ import pytest
 
 from odradek.spark_it.deadletter import FILE, LINE, PREFIX
 from odradek.spark_it.events import Events, newest
+from odradek.spark_it.formats.registry import framed
 from odradek.spark_it.problems import PipelineError
 from odradek.spark_it.runner import RunError
 from odradek.spark_it.start import RefusedError
+from spark_it.tests.fake_registry import serving
 from spark_it.tests.records import values
 from spark_it.tests.spark import pieces
 from spark_it.tests.spark.engine import Engine, all_records, errors, order, orders, transform
@@ -253,3 +255,44 @@ def test_a_topic_that_appears_later(engine, topics, unique):
     topics.delete_records_before(f"{unique}-in3", 0, 7)
     with pytest.raises(RefusedError, match=f"records 5 to 6 of {unique}-in3-0 were deleted before they were read"):
         engine.run(text, sink)
+
+
+def test_a_schema_that_comes_and_goes_while_a_batch_is_decoded(engine, topics, unique):
+    """Rows and dead letters are decoded apart, and here by workers that have asked for no schema yet."""
+    topics.create(f"{unique}-dead")
+    schema = json.dumps({"type": "record", "name": "R", "fields": [{"name": "a", "type": "long"}]})
+    environment = engine.spark._jvm.org.apache.spark.SparkEnv.get().conf()
+    environment.set("spark.python.worker.reuse", "false")
+    try:
+        with serving() as registry:
+            record = framed(registry.add(schema), b"\x0a")
+            topics.produce(topics.create(unique), [(None, record)])
+            text = f"""
+[source.records]
+connector = "topic"
+topics = "{unique}"
+value.format = "avro"
+value.schema = '''{schema}'''
+schema.registry.url = "{registry.url}"
+{transform("SELECT a FROM records")}
+stateful = true
+{errors(f"{unique}-dead")}
+"""
+
+            def counts():
+                rows = engine.kept.rows
+                assert {row.a for row in rows} <= {5}
+                return len(rows) + len(all_records(engine.servers, f"{unique}-dead"))
+
+            registry.fails = [404]
+            engine.run(text)
+            assert counts() == 1
+            topics.produce(unique, [(None, record)])
+            engine.run(text)
+            assert counts() == 2 and [row.a for row in engine.kept.batches[-1][1]] == [5]
+            registry.schemas.clear()
+            engine.run(text, rewinds=True)
+            first, again = engine.kept.batches[-2:]
+            assert first == again and len(all_records(engine.servers, f"{unique}-dead")) <= 1
+    finally:
+        environment.remove("spark.python.worker.reuse")

@@ -207,3 +207,19 @@ def test_functions_in_python_are_a_condition():
 )  # fmt: skip
 def test_what_may_come_out_otherwise(sql, found):
     assert [one.what for one in findings(sql)] == found
+
+
+def test_answers_of_a_registry_need_a_folder_that_a_cluster_shares():
+    avro = SOURCE.replace("value.schema", 'value.format = "avro"\nschema.registry.url = "http://r"\n# value.schema')
+    cluster = avro.replace('name = "orders"', 'name = "orders"\nmaster = "spark://host:7077"', 1)
+    tolerant = DLQ + 'tolerance = "all"\n'
+    shared = "/pipelines/pipelines/orders is one folder for all machines that Spark runs on"
+    assert of(cluster + SINKS["delta"] + tolerant).conditions == (shared,)
+    assert shared in of(cluster + COUNTS + TOPIC + tolerant).conditions
+    for text in (
+        cluster + TOPIC + tolerant,
+        cluster + SINKS["delta"] + DLQ,
+        avro + SINKS["delta"] + tolerant,
+        SOURCE.replace('name = "orders"', 'name = "orders"\nmaster = "yarn"', 1) + SINKS["delta"] + tolerant,
+    ):
+        assert shared not in of(text).conditions
