@@ -94,12 +94,14 @@ class Writer:
         generation: int,
         said: Callable[[str], None],
         stop: threading.Event,
+        state: str = "",
         located: Callable[[DataFrame], DataFrame] = lambda dead: dead,
     ) -> None:
         self._sink = sink
         self._dead_letters = dead_letters
         self._errors = errors
         self._generation = generation
+        self._state = state
         self._said = said
         self.stop = stop
         self._located = located
@@ -119,7 +121,7 @@ class Writer:
                 dead = None
             elif dead is not None:
                 dead = self._located(dead)
-            batch = Batch(batch_id, self._generation, content.rows.sparkSession, ranges)
+            batch = Batch(batch_id, self._generation, content.rows.sparkSession, ranges, self._state)
             written = self._sink.write(content.rows, dead, batch)
             return _outcome(batch_id, written, sum(dead_lettered), content.counts.found())
 

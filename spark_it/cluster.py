@@ -16,6 +16,7 @@ from confluent_kafka import (
     Uuid,
 )
 from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import ConfigResource as _ConfigResource  # type: ignore[attr-defined]
 from confluent_kafka.admin import OffsetSpec as _OffsetSpec  # type: ignore[attr-defined]
 
 from odradek.spark_it.checkpoint import TopicPartition as At
@@ -25,11 +26,13 @@ from odradek.spark_it.source_settings import TopicSource
 
 T = TypeVar("T")
 
+ConfigResource: Any = _ConfigResource
 OffsetSpec: Any = _OffsetSpec
 _TIMEOUT_S = 15.0
 _BETWEEN_TRIES_S = 0.1
 _INTERNAL = ("__consumer_offsets", "__transaction_state", "__share_group_state")
 """What a pattern does not match, for Kafka's own clients, which Spark asks, do not list it."""
+_RETENTION = "offsets.retention.minutes"
 _NONE = -1
 _NO_ID = str(Uuid(0, 0))
 """Of brokers that have none."""
@@ -103,6 +106,10 @@ class Cluster:
         """The high watermark of each partition, which is the end that Kafka's tools show."""
         return self._offsets({at: OffsetSpec.latest() for at in partitions})
 
+    def stable_ends(self, partitions: Partitions) -> Offsets:
+        """The end of each partition, before the first open transaction."""
+        return self._offsets({at: OffsetSpec.latest() for at in partitions}, IsolationLevel.READ_COMMITTED)
+
     def at_time(self, partitions: Partitions, timestamp_ms: int) -> Offsets:
         """The offset of the first record at a time or later; the end where there is none."""
         wanted = list(partitions)
@@ -110,15 +117,13 @@ class Cluster:
         missing = [at for at, offset in found.items() if offset == _NONE]
         return found | (self.latest(missing) if missing else {})
 
-    def _offsets(self, asked: Mapping[At, Any]) -> Offsets:
+    def _offsets(self, asked: Mapping[At, Any], isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED) -> Offsets:
         if not asked:
             return {}
         specs = {TopicPartition(*at): spec for at, spec in asked.items()}
         futures = self._asked(
             "look up offsets",
-            lambda: self._admin.list_offsets(
-                specs, isolation_level=IsolationLevel.READ_UNCOMMITTED, request_timeout=_TIMEOUT_S
-            ),
+            lambda: self._admin.list_offsets(specs, isolation_level=isolation, request_timeout=_TIMEOUT_S),
         )
         return {
             (at.topic, at.partition): self._result(f"look up the offset of {at.topic}-{at.partition}", future).offset
@@ -134,15 +139,32 @@ class Cluster:
         found = self._asked_of_coordinator(group, doing, lambda consumer: consumer.committed(wanted, _TIMEOUT_S))
         return {(at.topic, at.partition): at.offset for at in found if at.offset >= 0}
 
-    def commit(self, group: str, offsets: Mapping[At, int]) -> None:
-        """Commits offsets for a group that has no members."""
+    def commit(self, group: str, offsets: Mapping[At, int], metadata: str = "") -> None:
+        """Commits offsets for a group that has no members, each with the same metadata."""
         if not offsets:
             return
         doing = f"commit offsets of group {group}"
-        wanted = [TopicPartition(*at, offset) for at, offset in offsets.items()]
+        wanted = [TopicPartition(*at, offset, metadata) for at, offset in offsets.items()]
         self._asked_of_coordinator(
             group, doing, lambda consumer: consumer.commit(offsets=wanted, asynchronous=False) or []
         )
+
+    def offsets_retention_ms(self) -> int | None:
+        """The shortest time for which a broker keeps the offsets of groups; None if not every broker reports it."""
+        try:
+            brokers = self._admin.list_topics(timeout=_TIMEOUT_S).brokers
+            # A broker reports its own configuration only, so each is asked by itself.
+            futures = [
+                future
+                for broker in brokers
+                for future in self._admin.describe_configs(
+                    [ConfigResource(ConfigResource.Type.BROKER, str(broker))], request_timeout=_TIMEOUT_S
+                ).values()
+            ]
+            found = [future.result(timeout=_TIMEOUT_S + 5) for future in futures]
+            return min(int(entries[_RETENTION].value) for entries in found) * 60_000
+        except (KafkaException, KeyError, TypeError, ValueError, TimeoutError):
+            return None
 
     def _asked_of_coordinator(
         self, group: str, doing: str, ask: Callable[[Consumer], list[TopicPartition]]

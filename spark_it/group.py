@@ -29,11 +29,17 @@ class Group(Protocol):
     def latest(self, partitions: Partitions) -> Offsets:
         """The end of each partition, open transactions included."""
 
+    def stable_ends(self, partitions: Partitions) -> Offsets:
+        """The end of each partition, before the first open transaction."""
+
     def at_time(self, partitions: Partitions, timestamp_ms: int) -> Offsets:
         """The offset of the first record at a time or later; the end where there is none."""
 
     def committed(self, group: str, partitions: Partitions) -> Offsets:
         """The offsets that a group has committed; nothing for a partition without."""
 
-    def commit(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
-        """Commits offsets for a group that has no members."""
+    def commit(self, group: str, offsets: Mapping[TopicPartition, int], metadata: str = "") -> None:
+        """Commits offsets for a group that has no members, each with the same metadata."""
+
+    def offsets_retention_ms(self) -> int | None:
+        """The shortest time for which a broker keeps the offsets of groups; None if not every broker reports it."""

@@ -3,7 +3,7 @@
 The marker is an offset of a group, committed in the same transaction as the records. No Kafka here: `units` writes.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from odradek.spark_it.lock import generation_of
@@ -15,15 +15,17 @@ class MarkerError(SinkError):
 
 
 class Marker(NamedTuple):
-    """What a group's offset says: `offset`, and in its metadata the generation and batch of who wrote it, and when.
+    """What a group's offset says: `offset`, and in its metadata the generation, batch and state of who wrote it, and
+    when. A reset, and the claim of a lane, have no batch.
 
-    An offset that somebody else committed, such as a reset, has only itself.
+    An offset that somebody else committed has only itself.
     """
 
     offset: int
     generation: int | None = None
     batch: int | None = None
     at_ms: int | None = None
+    state: str = ""
 
     @property
     def metadata(self) -> str:
@@ -33,9 +35,10 @@ class Marker(NamedTuple):
     def read(cls, offset: int, metadata: str | None) -> "Marker":
         """The opposite of `metadata`; what is not ours is as if it were not there."""
         parts = (metadata or "").split(":")
-        if len(parts) != 3 or not all(part == "" or part.isdecimal() for part in parts):
+        if len(parts) != 4 or not all(part == "" or part.isdecimal() for part in parts[:3]):
             return cls(offset)
-        return cls(offset, *(int(part) if part else None for part in parts))
+        generation, batch, at_ms = (int(part) if part else None for part in parts[:3])
+        return cls(offset, generation, batch, at_ms, parts[3])
 
 
 class Lane(NamedTuple):
@@ -53,6 +56,7 @@ class Unit:
     """One unit of a batch. `end` is what the marker is afterwards.
 
     With `is_first` there may be no marker yet. `resets` says what helps if the marker is none of those expected.
+    `state` is the identity of the pipeline's state; a marker of another one is never taken for its own.
     """
 
     lane: Lane
@@ -61,10 +65,15 @@ class Unit:
     batch: int
     is_first: bool
     resets: str
+    state: str = field(default="", kw_only=True)
 
     def is_written(self, marker: Marker | None) -> bool:
         """Whether an earlier attempt has written the unit. Raises MarkerError."""
         raise NotImplementedError
+
+    def _refuse_another(self, marker: Marker) -> None:
+        if marker.state and marker.state != self.state:
+            raise self._wrong("belongs to another copy of the pipeline, which runs elsewhere or was reset later")
 
     def _wrong(self, what: str) -> MarkerError:
         lane = self.lane
@@ -85,9 +94,14 @@ class OffsetUnit(Unit):
             if self.is_first:
                 return False
             raise self._wrong("is gone, expired or deleted, so it is not known whether the batch is written")
+        self._refuse_another(marker)
         if marker.offset == self.start:
             return False
-        is_ours = marker.generation == self.generation and marker.batch is not None and marker.batch >= self.batch
+        is_ours = (
+            (marker.state, marker.generation) == (self.state, self.generation)
+            and marker.batch is not None
+            and marker.batch >= self.batch
+        )
         if is_ours and marker.offset >= self.end:
             return True
         between = f"is {marker.offset}, and batch {self.batch} goes from {self.start} to {self.end}"
@@ -103,6 +117,8 @@ class BatchUnit(Unit):
     """A part of a batch; the marker is the batch's number (`lock.marker`), as the offset of an empty topic."""
 
     def is_written(self, marker: Marker | None) -> bool:
+        if marker is not None:
+            self._refuse_another(marker)
         if marker is not None and marker.offset == self.end:
             return True
         if marker is not None and marker.offset > self.end:

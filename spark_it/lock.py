@@ -4,10 +4,15 @@ noticed before Spark reads it.
 A reset begins a new `generation`. It is part of the checkpoint's folder, of a batch's folder in a files sink and of
 every marker that says a batch is written (`marker`): what an earlier generation has written is never taken for this
 one's. Generations are minutes since 1970, so that they grow even if the state is lost and begun anew.
+
+Two copies of a pipeline may begin in the same minute, so a state has a random identity too (`state`). The first run
+claims the sink's markers for it before anything is read, and a batch is written only where the markers are its own. A
+reset gives a state a new identity with its new generation. Without a reset an identity never replaces another.
 """
 
 import hashlib
 import json
+import secrets
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -22,7 +27,7 @@ from odradek.spark_it.spec import Pipeline
 from odradek.spark_it.state_files import write_atomically
 
 FILE = "pipeline.lock.toml"
-VERSION = 1
+VERSION = 2
 
 ResetTo = Literal["earliest", "committed"]
 
@@ -40,7 +45,8 @@ class Lock:
     """What a checkpoint was begun with; `hashes` by what they are of, `start` by source, `topics` ids of topics.
 
     `start` says where sources begin as long as there is no checkpoint, whatever the file says. With `is_pending` the
-    group's offsets may not yet be those of `start`: they have to be committed before anything is read.
+    group's offsets may not yet be those of `start`: they have to be committed before anything is read. With
+    `takes_over` the state was begun by a reset and has yet to replace the sink's markers of another one.
     """
 
     name: str
@@ -52,11 +58,18 @@ class Lock:
     start: Mapping[str, Mapping[TopicPartition, int]] = field(default_factory=dict)
     is_pending: bool = False
     topics: Mapping[str, str] = field(default_factory=dict)
+    state: str = ""
+    takes_over: bool = False
 
 
 def new_generation(now_ms: int, last: int | None) -> int:
     """The generation of a state that begins at `now_ms`, after `last`."""
     return max(now_ms // 60_000, 0 if last is None else last + 1)
+
+
+def new_state() -> str:
+    """The identity of a state that begins."""
+    return secrets.token_hex(8)
 
 
 def marker(generation: int, batch_id: int) -> int:
@@ -74,7 +87,7 @@ def batch_of(marker: int) -> int:
     return (marker & 0xFFFFFFFF) - 1
 
 
-def lock_of(pipeline: Pipeline, stateful: str | None, generation: int) -> Lock:
+def lock_of(pipeline: Pipeline, stateful: str | None, generation: int, state: str = "") -> Lock:
     """The lock of a pipeline as it is now. `stateful` is as `guarantees.guarantee` takes it."""
     of = units(pipeline, stateful)
     hashes = {}
@@ -91,6 +104,7 @@ def lock_of(pipeline: Pipeline, stateful: str | None, generation: int) -> Lock:
         units=None if of is None else of.name.lower(),
         tasks_max=pipeline.settings.tasks_max,
         hashes=hashes,
+        state=state,
     )
 
 
@@ -182,10 +196,12 @@ def write_lock(state_folder: Path, lock: Lock) -> None:
         f"version = {VERSION}",
         f"name = {_string(lock.name)}",
         f"generation = {lock.generation}",
-        f"stateful = {'true' if lock.is_stateful else 'false'}",
+        f"state = {_string(lock.state)}",
+        f"takes_over = {_boolean(lock.takes_over)}",
+        f"stateful = {_boolean(lock.is_stateful)}",
         *([f"units = {_string(lock.units)}"] if lock.units is not None else []),
         f"tasks.max = {lock.tasks_max}",
-        f"pending = {'true' if lock.is_pending else 'false'}",
+        f"pending = {_boolean(lock.is_pending)}",
         "",
         "[hash]",
         *(f"{_string(key)} = {_string(value)}" for key, value in sorted(lock.hashes.items())),
@@ -201,6 +217,10 @@ def write_lock(state_folder: Path, lock: Lock) -> None:
     write_atomically(state_folder / FILE, "\n".join(lines) + "\n")
 
 
+def _boolean(value: bool) -> str:
+    return "true" if value else "false"
+
+
 def _string(text: str) -> str:
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
@@ -214,8 +234,10 @@ def read_lock(state_folder: Path) -> Lock | None:
         return None
     except ValueError as error:
         raise DamagedLockError(f"{path} cannot be read: {error}; {_WITHOUT_IT}") from None
-    if read.get("version") != VERSION:
-        raise LockError(f"{path} is of version {read.get('version')}; this is version {VERSION}")
+    if (version := read.get("version")) != VERSION:
+        is_earlier = isinstance(version, int) and version < VERSION
+        kind, helps = (DamagedLockError, "; begin anew with reset") if is_earlier else (LockError, "")
+        raise kind(f"{path} is of version {version}; this is version {VERSION}{helps}")
     try:
         return _lock(read)
     except (KeyError, TypeError, ValueError, AttributeError):
@@ -237,6 +259,8 @@ def _lock(read: Mapping[str, Any]) -> Lock:
         start={source: dict(map(_offset, entries)) for source, entries in read["start"].items()},
         is_pending=bool(read["pending"]),
         topics=dict(read.get("topics", {})),
+        state=str(read["state"]),
+        takes_over=bool(read["takes_over"]),
     )
 
 

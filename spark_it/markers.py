@@ -1,14 +1,17 @@
 """The markers of a topic sink, on the driver: where each unit has its own, which must be there, and that none expires.
 
-Kafka forgets an offset that is not committed again within `offsets.retention.minutes`: seven days by default, one where
-somebody has kept an older default.
+Kafka deletes an offset that is not committed again within `offsets.retention.minutes`: seven days by default, one
+before Kafka 2.0. After that a marker that is missing no longer proves that its unit is not written. The first run of a
+state therefore commits a marker in each lane that there is (`Markers.claim`). Only the first records of a partition
+that was added later have none, and those are written while no marker of their batch can have expired
+(`why_forgotten`).
 """
 
 import contextlib
 import threading
 import time
 from collections.abc import Iterable, Mapping
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -19,15 +22,16 @@ from confluent_kafka.admin import NewTopic as _NewTopic  # type: ignore[attr-def
 
 from odradek.spark_it import checkpoint
 from odradek.spark_it.checkpoint import CheckpointError
+from odradek.spark_it.checkpoint import TopicPartition as At
 from odradek.spark_it.cluster import Cluster
 from odradek.spark_it.group import ClusterError
 from odradek.spark_it.guarantees import Units, why_stateful
 from odradek.spark_it.lanes import BatchUnit, Lane, Marker, OffsetUnit, Unit
-from odradek.spark_it.lock import resets_of
-from odradek.spark_it.sinks import Batch, Range, SinkError
+from odradek.spark_it.lock import marker, resets_of
+from odradek.spark_it.sinks import Batch, Claim, Range, SinkError
 from odradek.spark_it.source_settings import TopicSource
 from odradek.spark_it.spec import Pipeline
-from odradek.spark_it.units import Clients, is_passing, renew
+from odradek.spark_it.units import Clients, claim, is_passing, renew
 
 NewPartitions: Any = _NewPartitions
 NewTopic: Any = _NewTopic
@@ -38,7 +42,28 @@ keep apart by their groups."""
 
 RENEW_AFTER_S = 6 * 3600.0
 CHECK_EVERY_S = 3600.0
+"""At the longest; more often where offsets are kept for less than a day."""
+ASSUMED_RETENTION_MS = 24 * 3_600_000
+"""Kafka's shortest default of `offsets.retention.minutes`, for brokers that do not report theirs."""
 _TIMEOUT_S = 30.0
+_THREADS = 8
+
+
+def why_forgotten(planned_ms: int, now_ms: int, retention_ms: int | None) -> str | None:
+    """Why the markers of a batch may have expired since it was planned; None if they cannot have.
+
+    The other half of the retention is for clocks that differ: of the machine that planned the batch, and of this one.
+    """
+    kept_ms = ASSUMED_RETENTION_MS if retention_ms is None else retention_ms
+    if abs(now_ms - planned_ms) < kept_ms // 2:
+        return None
+    hours = f"{kept_ms / 3_600_000:g} hours"
+    if retention_ms is None:
+        hours = f"{hours}, which is assumed since the brokers do not report offsets.retention.minutes"
+    else:
+        hours = f"{hours} (offsets.retention.minutes)"
+    ago = f"{(now_ms - planned_ms) / 3_600_000:,.1f} hours ago"
+    return f"it was planned {ago}, which is more than half of the time that Kafka keeps offsets: {hours}"
 
 
 class Markers:
@@ -50,7 +75,8 @@ class Markers:
         self._clients = clients
         resets = resets_of(pipeline, is_stateful=why_stateful(pipeline) is not None)
         self._resets = " or ".join(f"reset --to {to}" for to in resets)
-        self._begun: dict[tuple[str, int], int] | None = None
+        self._begun: dict[At, int] | None = None
+        self._retention_ms: int | None = None
 
     def prepare(self) -> None:
         """Makes the topic of the markers, or makes it larger, if need be."""
@@ -76,28 +102,31 @@ class Markers:
                 raise SinkError(f"batch {batch.id} does not say which records it is made of")
             if len({(one.topic, one.partition) for one in batch.ranges}) < len(batch.ranges):
                 raise SinkError(f"batch {batch.id} has a partition in pieces; it has one transaction")
-            return [self._offset_unit(batch, one) for one in batch.ranges]
+            first = self._unmarked(batch)
+            return [self._offset_unit(batch, one, is_first=(one.topic, one.partition) in first) for one in batch.ranges]
         return [
             BatchUnit(
                 lane=self._part(part),
                 end=batch.marker,
                 generation=batch.generation,
                 batch=batch.id,
-                is_first=batch.id == 0,
+                is_first=False,
                 resets=self._resets,
+                state=batch.state,
             )
             for part in range(self._pipeline.settings.tasks_max)
         ]
 
-    def _offset_unit(self, batch: Batch, of: Range) -> OffsetUnit:
+    def _offset_unit(self, batch: Batch, of: Range, *, is_first: bool) -> OffsetUnit:
         return OffsetUnit(
             lane=self._partition(of.topic, of.partition),
             end=of.end,
             generation=batch.generation,
             batch=batch.id,
-            is_first=batch.id == 0 or of.start <= self._begins(batch, of),
+            is_first=is_first,
             resets=self._resets,
             start=of.start,
+            state=batch.state,
         )
 
     # Names of pipelines and topics have '-', and none has ':', so no two pipelines have an id in common.
@@ -109,15 +138,79 @@ class Markers:
     def _part(self, part: int) -> Lane:
         return Lane(f"{self._pipeline.name}:p{part}", self._pipeline.batches_group, BATCHES_TOPIC, part)
 
-    def _begins(self, batch: Batch, of: Range) -> int:
-        """Where the checkpoint begins to read a partition; a batch that goes on elsewhere follows one that is marked.
+    def _unmarked(self, batch: Batch) -> set[At]:
+        """The partitions of which no unit is written if they have no marker.
 
-        A partition that was added later begins with its first record.
+        Those of which the batch has the first records, as long as the marker of a unit of it cannot have expired. A
+        batch that goes on in a partition follows one that is marked.
         """
+        assert batch.ranges is not None
+        folder = self._pipeline.state_folder / "checkpoint" / str(batch.generation)
         if self._begun is None:
-            folder = self._pipeline.state_folder / "checkpoint" / str(batch.generation)
             self._begun = begun(folder)
-        return self._begun.get((of.topic, of.partition), 0)
+        begins = self._begun
+        before = _planned(folder, batch.id - 1)
+        known = None if before is None else before.topic_offsets()
+        found = set()
+        for one in batch.ranges:
+            at = one.topic, one.partition
+            # One that was added later begins with its first record, whatever its offset.
+            is_added = known is not None and at not in known
+            if batch.id == 0 or is_added or one.start <= begins.get(at, 0):
+                found.add(at)
+        if not found:
+            return found
+        planned = _planned(folder, batch.id)
+        now_ms = int(time.time() * 1000)
+        is_lost = planned is None or why_forgotten(planned.started_ms, now_ms, self.retention_ms()) is not None
+        return set() if is_lost else found
+
+    def retention_ms(self) -> int | None:
+        """For how long the brokers keep offsets; None if they do not report it."""
+        if self._retention_ms is None:
+            with contextlib.suppress(ClusterError):
+                self._retention_ms = Cluster(self._pipeline.settings).offsets_retention_ms()
+        return self._retention_ms
+
+    def owners(self) -> set[str]:
+        """The identities of the states that have markers."""
+        return {marker.state for marker in self._now().values() if marker.state}
+
+    def newest(self) -> int:
+        """The marker of the newest batch of which a unit is written; 0 with offset units, whose markers have none."""
+        if self._kind is Units.OFFSETS:
+            return 0
+        return max((marker.offset for marker in self._now().values()), default=0)
+
+    def claim(self, claimed: Claim) -> None:
+        """Commits the first marker of each lane, for a state that has not begun a batch.
+
+        Every copy begins with the same lane: the one that claims it first goes on.
+        """
+        if not claimed.is_new:
+            return
+        lanes = self.lanes()
+        generation, state = claimed.generation, claimed.state
+        if self._kind is Units.BATCHES:
+            first = Marker(marker(generation, -1), generation, state=state)
+            claim(lanes[0], first, claimed.replaced, self._clients)
+            with ThreadPoolExecutor(_THREADS) as pool:
+                list(pool.map(lambda lane: claim(lane, first, claimed.replaced, self._clients), lanes[1:]))
+            return
+        begins = {lane: claimed.begins[at] for lane in lanes if (at := (lane.topic, lane.partition)) in claimed.begins}
+        if not begins:
+            return
+        lowest = min(begins, key=lambda lane: (lane.topic, lane.partition))
+        claim(lowest, Marker(begins[lowest], generation, state=state), claimed.replaced, self._clients)
+        # No other state comes so far.
+        found = self._read(begins, is_strict=True)
+        rest = {lane: begin for lane, begin in begins.items() if lane not in found or found[lane].state != state}
+        metadata = Marker(0, generation, at_ms=int(time.time() * 1000), state=state).metadata
+        try:
+            places = {(lane.topic, lane.partition): begin for lane, begin in rest.items()}
+            Cluster(self._pipeline.settings).commit(self._pipeline.name, places, metadata)
+        except ClusterError as error:
+            raise SinkError(str(error), is_retriable=True) from None
 
     def lanes(self) -> list[Lane]:
         """All lanes that there may be, with and without a marker."""
@@ -138,20 +231,26 @@ class Markers:
         """The lanes whose marker is to be renewed: it is old, or does not say how old it is."""
         lanes = self.lanes()
         found = self._read(lanes)
-        before_ms = now_ms - int(RENEW_AFTER_S * 1000)
+        retention_ms = self.retention_ms() or ASSUMED_RETENTION_MS
+        before_ms = now_ms - min(int(RENEW_AFTER_S * 1000), retention_ms // 4)
         return [
             lane
             for lane in lanes
             if (marker := found.get(lane)) is not None and (marker.at_ms is None or marker.at_ms <= before_ms)
         ]
 
-    def _read(self, lanes: Iterable[Lane]) -> dict[Lane, Marker]:
+    def _now(self) -> dict[Lane, Marker]:
+        """All markers, whatever transactions are open: after a kill those are only ended by the next attempts."""
+        return self._read(self.lanes(), is_strict=True)
+
+    def _read(self, lanes: Iterable[Lane], *, is_strict: bool = False) -> dict[Lane, Marker]:
+        """The markers that there are; with `is_strict` as they are now, and one that cannot be read is an error."""
         by_place = {(lane.topic, lane.partition): lane for lane in lanes}
         if not by_place:
             return {}
         group = next(iter(by_place.values())).group
         try:
-            consumer = self._clients.consumer(group)
+            consumer = self._clients.consumer(group, is_stable=not is_strict)
             try:
                 found = consumer.committed([TopicPartition(*place) for place in by_place], self._clients.timeout_s)
             finally:
@@ -159,11 +258,23 @@ class Markers:
         except KafkaException as error:
             what = f"cannot read the offsets of group {group} at {self._clients.bootstrap_servers}"
             raise SinkError(f"{what}: {error.args[0].str()}", is_retriable=True) from None
+        for one in found if is_strict else ():
+            if one.error is not None:
+                what = f"cannot read the offset of group {group} for {one.topic}-{one.partition}"
+                raise SinkError(f"{what}: {one.error.str()}", is_retriable=True)
         return {
             by_place[one.topic, one.partition]: Marker.read(one.offset, one.metadata)
             for one in found
             if one.error is None and one.offset >= 0
         }
+
+
+def _planned(folder: Path, batch_id: int) -> checkpoint.Batch | None:
+    """A batch of the checkpoint; None if it is not there."""
+    try:
+        return checkpoint.read_batch(folder, batch_id)
+    except (OSError, CheckpointError):
+        return None
 
 
 def begun(checkpoint_folder: Path) -> dict[tuple[str, int], int]:
@@ -181,7 +292,7 @@ def begun(checkpoint_folder: Path) -> dict[tuple[str, int], int]:
 class Keeper:
     """Renews old markers from a thread of its own, also while no batch comes; `lock` keeps it from a batch's units.
 
-    What goes wrong is tried again at the next check: a marker has days to live.
+    What goes wrong is tried again at the next check: a marker lives four times as long as it takes to be old.
     """
 
     def __init__(self, markers: Markers, clients: Clients, lock: threading.Lock) -> None:
@@ -192,7 +303,7 @@ class Keeper:
         self._thread = threading.Thread(target=self._run, name="odradek-markers", daemon=True)
 
     def start(self) -> None:
-        """Checks now, and every hour."""
+        """Checks now, and every hour or eighth of the time that brokers keep offsets."""
         self._thread.start()
 
     def close(self) -> None:
@@ -205,7 +316,8 @@ class Keeper:
         while not self._ended.is_set():
             with contextlib.suppress(SinkError):
                 self.renew_old(int(time.time() * 1000))
-            self._ended.wait(CHECK_EVERY_S)
+            retention_ms = self._markers.retention_ms() or ASSUMED_RETENTION_MS
+            self._ended.wait(min(CHECK_EVERY_S, retention_ms / 8000))
 
     def renew_old(self, now_ms: int) -> int:
         """Renews what is old at a time and returns how many that are. Raises SinkError."""

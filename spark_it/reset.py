@@ -1,8 +1,8 @@
 """Begins a pipeline's state anew at another place: planned first, so that it can be said what will happen twice.
 
-A reset is one write of the lock, with a new generation, where its sources begin, and `is_pending`. After it the old
-checkpoint is never looked at again. What is left, the group's offsets and the old folder, is done by `finish`; whoever
-finds a lock that is pending calls it before anything else.
+A reset is one write of the lock, with a new generation and identity, where its sources begin, and `is_pending`. After
+it the old checkpoint is never looked at again. What is left, the group's offsets and the old folder, is done by
+`finish`; whoever finds a lock that is pending calls it before anything else.
 """
 
 import shutil
@@ -15,7 +15,8 @@ from odradek.spark_it import checkpoint
 from odradek.spark_it.checkpoint import Checkpoint, CheckpointError, TopicPartition
 from odradek.spark_it.group import Group, Offsets, Partitions
 from odradek.spark_it.guarantees import Units
-from odradek.spark_it.lock import Lock, checkpoint_folder, lock_of, new_generation, resets_of, write_lock
+from odradek.spark_it.lanes import Marker
+from odradek.spark_it.lock import Lock, checkpoint_folder, lock_of, new_generation, new_state, resets_of, write_lock
 from odradek.spark_it.sink_settings import JdbcSink
 from odradek.spark_it.source_settings import TopicSource
 from odradek.spark_it.spec import Pipeline
@@ -57,7 +58,8 @@ def plan(pipeline: Pipeline, stateful: str | None, old: Lock | None, to: To, gro
     # A state that is lost may have begun just now.
     last = new_generation(now_ms, None) if old is None else old.generation
     generation = new_generation(now_ms, last)
-    lock = replace(lock_of(pipeline, stateful, generation), start=start, is_pending=True, topics=topics)
+    lock = lock_of(pipeline, stateful, generation, new_state())
+    lock = replace(lock, start=start, is_pending=True, topics=topics, takes_over=True)
     sentences = [*_sentences(pipeline, is_stateful, to, again)]
     by_offsets = lock.units == Units.OFFSETS.name.lower()
     # With offset units the group knows of each partition whether its part of a batch is written.
@@ -174,11 +176,15 @@ def carry_out(pipeline: Pipeline, planned: Plan, group: Group) -> Lock:
 
 
 def finish(pipeline: Pipeline, lock: Lock, group: Group) -> Lock:
-    """Commits the offsets of a lock that is pending and removes older checkpoints; returns the lock in force."""
+    """Commits the offsets of a lock that is pending and removes older checkpoints; returns the lock in force.
+
+    With their metadata the offsets are markers of offset units: another copy of the pipeline writes no more.
+    """
     if not lock.is_pending:
         return lock
+    metadata = Marker(0, lock.generation, state=lock.state).metadata
     for offsets in lock.start.values():
-        group.commit(pipeline.name, offsets)
+        group.commit(pipeline.name, offsets, metadata)
     done = replace(lock, is_pending=False)
     write_lock(pipeline.state_folder, done)
     _remove_older(pipeline.state_folder, done)

@@ -34,7 +34,7 @@ from odradek.spark_it.source_settings import TopicSource
 from odradek.spark_it.sources import SourceError, stream_of
 from odradek.spark_it.sources.file_lines import locator
 from odradek.spark_it.spec import Pipeline
-from odradek.spark_it.start import Begin, RefusedError, begin, check_topics, take
+from odradek.spark_it.start import Begin, RefusedError, begin, check_topics, settle, take
 
 LOG = "spark.log"
 _POLL_S = 0.2
@@ -159,16 +159,18 @@ class _Run:
             stack.callback(sink.close)
             group = None if of is Units.OFFSETS else self._cluster
             reporter = stack.enter_context(Reporter(pipeline, group, self._said, is_stateful=stateful is not None))
-            located = locator(pipeline)
+            lock, errors, located = began.lock, pipeline.errors, locator(pipeline)
             writer = Writer(
-                sink, dead_letters, pipeline.errors, began.lock.generation, reporter.problem, self._stop, located
+                sink, dead_letters, errors, lock.generation, reporter.problem, self._stop, lock.state, located
             )
             try:
                 writer.until_done(lambda: sink.prepare(look.schema))
-                written = writer.until_done(sink.recorded)
+                owners = writer.until_done(sink.owners)
+                claim = take(pipeline, began, writer.until_done(sink.recorded), owners)
+                writer.until_done(lambda: sink.claim(claim))
             except StoppedError:
                 return
-            take(pipeline, began, written)
+            settle(pipeline, began)
             self._said("runs")
             self._until_ended(lambda streams: self._started(writer, began, stateful, of, streams), reporter, began)
 

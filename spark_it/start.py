@@ -1,8 +1,8 @@
 """Whether a pipeline may run on the state that is there, and where its sources begin. Nothing is read yet, and nothing
 written but the lock; what would lose records or write them twice is refused, with the reset that helps."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Set
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from odradek.spark_it import checkpoint, reset
@@ -17,11 +17,13 @@ from odradek.spark_it.lock import (
     lock_of,
     marker,
     new_generation,
+    new_state,
     read_lock,
     resets_of,
     write_lock,
 )
-from odradek.spark_it.markers import BATCHES_TOPIC
+from odradek.spark_it.markers import begun, why_forgotten
+from odradek.spark_it.sinks import Claim
 from odradek.spark_it.source_settings import TopicSource
 from odradek.spark_it.spec import Pipeline
 
@@ -38,14 +40,16 @@ class RefusedError(Exception):
 class Begin:
     """How a run begins. `old` is the lock that was there, `known` the marker of the newest batch in the checkpoint.
 
-    `starts` has the topic sources that begin at certain offsets; a checkpoint goes before it.
+    `starts` has the topic sources that begin at certain offsets; a checkpoint goes before it. With `is_new` there is no
+    batch yet.
     """
 
     old: Lock | None
     lock: Lock
     folder: Path
     known: int
-    starts: Mapping[str, Mapping[TopicPartition, int]]
+    starts: Mapping[str, Mapping[TopicPartition, int]] = field(default_factory=dict)
+    is_new: bool = False
 
 
 def check_topics(pipeline: Pipeline, group: Group) -> None:
@@ -63,12 +67,12 @@ def begin(pipeline: Pipeline, stateful: str | None, group: Group, now_ms: int) -
     state = pipeline.state_folder
     old = read_lock(state)
     if old is None:
-        lock = lock_of(pipeline, stateful, new_generation(now_ms, None))
+        lock = lock_of(pipeline, stateful, new_generation(now_ms, None), new_state())
         found = None
     else:
         old = reset.finish(pipeline, old, group)
         found = _checkpoint(pipeline, old)
-        lock = lock_of(pipeline, stateful, old.generation)
+        lock = replace(lock_of(pipeline, stateful, old.generation, old.state), takes_over=old.takes_over)
         if found is not None:
             _refuse_changes(pipeline, old, lock)
         lock = replace(lock, start={name: old.start[name] for name in old.start if _is_same_source(name, old, lock)})
@@ -78,27 +82,44 @@ def begin(pipeline: Pipeline, stateful: str | None, group: Group, now_ms: int) -
     if old is not None:
         _refuse_other_topics(pipeline, old, lock, found)
     newest = -1 if found is None or found.planned is None else found.planned.id
-    began = Begin(old, lock, checkpoint_folder(state, lock), marker(lock.generation, newest), {})
-    if lock.units == Units.BATCHES.name.lower():
-        _refuse_unknown_batches(pipeline, began, max(_markers(pipeline, lock, group).values(), default=0))
-    _refuse_forgotten_batch(pipeline, lock, found, group, now_ms)
+    by_offsets = lock.units == Units.OFFSETS.name.lower()
+    if by_offsets and found is not None:
+        _refuse_forgotten_batch(pipeline, lock, found, group, now_ms)
     starts = {}
     for name, source in pipeline.sources.items():
         if isinstance(source, TopicSource):
             start = _start(pipeline, name, source, lock, found, group)
+            if by_offsets and found is None:
+                # The offsets are the first markers, and a run that follows before there is a checkpoint goes on there.
+                start = _looked_up(source, dict(start or {}) | begun(checkpoint_folder(state, lock)), group)
             if start is not None:
                 starts[name] = start
-    return replace(began, starts=starts)
+    newest_marker = marker(lock.generation, newest)
+    return Begin(old, lock, checkpoint_folder(state, lock), newest_marker, starts, is_new=found is None)
 
 
-def take(pipeline: Pipeline, began: Begin, written: int) -> None:
-    """Writes the lock of the run, unless the sink has `written`, the marker of a batch that the state does not know of.
+def take(pipeline: Pipeline, began: Begin, written: int, owners: Set[str]) -> Claim:
+    """Writes the lock of the run, unless the sink has `written`, the marker of a batch that the state does not know of,
+    or markers of other states (`owners`). Returns what the sink is to be claimed with before anything is read.
 
     Raises RefusedError, OSError.
     """
-    _refuse_unknown_batches(pipeline, began, written)
-    if began.lock != began.old:
-        write_lock(pipeline.state_folder, began.lock)
+    lock = began.lock
+    by_offsets = lock.units == Units.OFFSETS.name.lower()
+    others = owners - {lock.state}
+    # What a reset has committed are the markers of offset units; those of others have come after it.
+    is_of_another = bool(others) and (by_offsets or not lock.takes_over)
+    _refuse_unknown_batches(pipeline, began, written, is_of_another=is_of_another)
+    if lock != began.old:
+        write_lock(pipeline.state_folder, lock)
+    begins = {at: offset for offsets in began.starts.values() for at, offset in offsets.items()} if by_offsets else {}
+    return Claim(lock.state, lock.generation, frozenset(others), began.is_new, begins)
+
+
+def settle(pipeline: Pipeline, began: Begin) -> None:
+    """Notes that the sink is claimed: a copy that takes it over later is not replaced again. Raises OSError."""
+    if began.lock.takes_over:
+        write_lock(pipeline.state_folder, replace(began.lock, takes_over=False))
 
 
 def _checkpoint(pipeline: Pipeline, lock: Lock) -> Checkpoint | None:
@@ -149,6 +170,19 @@ def _start(
     return _configured(source, partitions, group) or None
 
 
+def _looked_up(source: TopicSource, start: Mapping[TopicPartition, int], group: Group) -> Mapping[TopicPartition, int]:
+    """Where a source begins, as offsets alone."""
+    default = EARLIEST if source.auto_offset_reset == "earliest" else LATEST
+    wanted = {at: start.get(at, default) for at in group.partitions(source)}
+    # Spark's own end of a partition is before what a transaction has open.
+    end = group.stable_ends if source.isolation_level == "read_committed" else group.latest
+    for what, look_up in ((EARLIEST, group.earliest), (LATEST, end)):
+        partitions = [at for at, offset in wanted.items() if offset == what]
+        found = look_up(partitions) if partitions else {}
+        wanted |= {at: found[at] for at in partitions}
+    return wanted
+
+
 def _configured(source: TopicSource, partitions: list[TopicPartition], group: Group) -> dict[TopicPartition, int]:
     """Where the file says that a source begins; nothing if it is auto.offset.reset alone."""
     default = EARLIEST if source.auto_offset_reset == "earliest" else LATEST
@@ -197,41 +231,48 @@ def _refuse_other_topics(pipeline: Pipeline, old: Lock, lock: Lock, found: Check
                 )
 
 
-def _refuse_unknown_batches(pipeline: Pipeline, began: Begin, written: int) -> None:
+def _refuse_unknown_batches(pipeline: Pipeline, began: Begin, written: int, *, is_of_another: bool) -> None:
     """Batches that the sink has, and the checkpoint does not know: one of the same number would be taken for written
-    although it may hold something else, and one of another number may hold the same rows."""
-    if written > began.known or (written and began.old is None):
+    although it may hold something else, and one of another number may hold the same rows. With `is_of_another` another
+    copy of the pipeline has claimed the sink, and may write them yet."""
+    is_unknown = written > began.known or bool(written and began.old is None)
+    if is_unknown and batch_of(written) >= 0:
         raise RefusedError(
             f"the {pipeline.sink.connector} sink has batch {batch_of(written)} of pipeline {pipeline.name}, and "
             f"{began.folder} does not know of it: the checkpoint is lost or put back from a copy, or the name was used "
             f"before or is used elsewhere; {_resets(pipeline, began.lock)}"
         )
+    if is_unknown or is_of_another:
+        raise RefusedError(
+            f"the {pipeline.sink.connector} sink belongs to another copy of pipeline {pipeline.name}, not to the state "
+            f"in {pipeline.state_folder}: the state is lost, or the name was used before or is used elsewhere; run "
+            f"that copy, or have this one take its place: {_resets(pipeline, began.lock)}"
+        )
 
 
-def _refuse_forgotten_batch(
-    pipeline: Pipeline, lock: Lock, found: Checkpoint | None, group: Group, now_ms: int
-) -> None:
-    """A first batch that was begun so long ago that its markers may have expired: for later ones there must be some."""
-    if lock.units is None or found is None or found.planned is None or not found.is_in_batch or found.planned.id:
+def _refuse_forgotten_batch(pipeline: Pipeline, lock: Lock, found: Checkpoint, group: Group, now_ms: int) -> None:
+    """A batch that is begun and not done, with records of a partition that has no marker, although it may have been
+    written: so long ago that the marker may have expired, or with no marker at all left of those that every run has."""
+    if found.planned is None or not found.is_in_batch:
         return
-    if now_ms - found.planned.started_ms < _FORGOTTEN_AFTER_MS or _markers(pipeline, lock, group):
-        return
-    raise RefusedError(
-        "batch 0 was begun more than 7 days ago and is not done, and by now Kafka may have forgotten that it is "
-        f"written; {_resets(pipeline, lock)}"
-    )
-
-
-_FORGOTTEN_AFTER_MS = 7 * 24 * 3_600_000
-"""Kafka's default of `offsets.retention.minutes`."""
-
-
-def _markers(pipeline: Pipeline, lock: Lock, group: Group) -> Offsets:
-    """The markers that a topic sink has."""
-    if lock.units == Units.BATCHES.name.lower():
-        return group.committed(pipeline.batches_group, [(BATCHES_TOPIC, part) for part in range(lock.tasks_max)])
+    reached = begun(found.folder) | reset.reached_offsets(found)
     sources = (source for source in pipeline.sources.values() if isinstance(source, TopicSource))
-    return group.committed(pipeline.name, [at for source in sources for at in group.partitions(source)])
+    markers = group.committed(pipeline.name, [at for source in sources for at in group.partitions(source)])
+    planned = found.planned.topic_offsets()
+    unmarked = [at for at in sorted(planned) if planned[at] > reached.get(at, 0) and at not in markers]
+    if not unmarked:
+        return
+    why = "the group has no offset at all, so they have expired or were deleted"
+    if markers:
+        forgotten = why_forgotten(found.planned.started_ms, now_ms, group.offsets_retention_ms())
+        if forgotten is None:
+            return
+        why = forgotten
+    (topic, partition), batch = unmarked[0], found.planned.id
+    raise RefusedError(
+        f"batch {batch} is begun and not done, and group {pipeline.name} has no offset of {topic}-{partition}, so "
+        f"whether its rows are written is not known: {why}; {_resets(pipeline, lock)}"
+    )
 
 
 def _refuse_lost_records(

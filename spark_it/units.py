@@ -18,7 +18,7 @@ the attempt are spent; making one costs a tenth of a second.
 
 import contextlib
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
@@ -27,7 +27,7 @@ from typing import Any, NamedTuple, Self, TypeVar
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
-from odradek.spark_it.lanes import Lane, Marker, Unit
+from odradek.spark_it.lanes import Lane, Marker, MarkerError, Unit
 from odradek.spark_it.settings import PipelineSettings
 from odradek.spark_it.sinks import SinkError
 
@@ -128,8 +128,11 @@ class Clients:
             }
         )
 
-    def consumer(self, group: str) -> Consumer:
-        """A consumer that joins no group and only reads its offsets."""
+    def consumer(self, group: str, *, is_stable: bool = True) -> Consumer:
+        """A consumer that joins no group and only reads its offsets.
+
+        With `is_stable` it waits for the end of transactions that have committed some.
+        """
         return Consumer(
             {
                 "bootstrap.servers": self.bootstrap_servers,
@@ -137,8 +140,7 @@ class Clients:
                 **self.consumer_configuration,
                 "group.id": group,
                 "enable.auto.commit": False,
-                # Offsets of a transaction that is not over are waited for.
-                "isolation.level": "read_committed",
+                "isolation.level": "read_committed" if is_stable else "read_uncommitted",
             }
         )
 
@@ -175,6 +177,22 @@ def fence(lane: Lane, clients: Clients) -> None:
     """
     with _attempt(lane, clients) as attempt:
         attempt.fence()
+
+
+def claim(lane: Lane, marker: Marker, replaced: Set[str], clients: Clients) -> None:
+    """Commits the first marker of a state in a lane, unless the state has one there. Of two states that claim a lane at
+    once one wins. Raises SinkError: MarkerError if the lane has a marker of a state that is not to be replaced.
+    """
+    with _attempt(lane, clients) as attempt:
+        attempt.fence()
+        found = attempt.marker()
+        if found is not None and found.state == marker.state:
+            return
+        if found is not None and found.state and found.state not in replaced:
+            what = f"the offset of group {lane.group} for {lane.topic}-{lane.partition}"
+            raise MarkerError(f"{what} was claimed at the same time by another copy of this pipeline; run only one")
+        attempt.begin(marker._replace(at_ms=_now_ms()))
+        attempt.commit(())
 
 
 def renew(lane: Lane, clients: Clients) -> None:
@@ -222,7 +240,7 @@ class _Attempt:
         self.fence()
         if unit.is_written(self.marker()):
             return True
-        self.begin(Marker(unit.end, unit.generation, unit.batch, _now_ms()))
+        self.begin(Marker(unit.end, unit.generation, unit.batch, _now_ms(), unit.state))
         return False
 
     def begin(self, marker: Marker) -> None:

@@ -3,10 +3,12 @@
 Each module has `make(pipeline, units, spark, dead_letters) -> BatchSink`.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Set
+from dataclasses import dataclass, field
 from importlib import import_module
 from typing import TYPE_CHECKING, Protocol
 
+from odradek.spark_it.checkpoint import TopicPartition
 from odradek.spark_it.guarantees import Units
 from odradek.spark_it.lock import marker
 from odradek.spark_it.settings import PYTHON
@@ -55,18 +57,43 @@ class Batch:
     """What is written at once. It has the same number and the same content when it is repeated.
 
     With offset units `ranges[i]` is what partition i of rows and dead letters (`spark_partition_id()`) is made of.
-    `spark` is the session that the frames belong to; a statement of another one does not see them.
+    `spark` is the session that the frames belong to; a statement of another one does not see them. `state` is the
+    identity of the pipeline's state (`lock`): a target that was claimed by another one refuses the batch.
     """
 
     id: int
     generation: int
     spark: "SparkSession"
     ranges: tuple[Range, ...] | None = None
+    state: str = ""
 
     @property
     def marker(self) -> int:
         """The number that says this batch and all before it are written; 0 says that none is."""
         return marker(self.generation, self.id)
+
+
+@dataclass(frozen=True)
+class Claim:
+    """The claim of a pipeline's state to write the target: markers of `replaced` states become its own.
+
+    `begins` says where each source partition begins, if the state has not begun a batch and offset units are written.
+    """
+
+    state: str
+    generation: int
+    replaced: Set[str] = frozenset()
+    is_new: bool = False
+    begins: Mapping[TopicPartition, int] = field(default_factory=dict)
+
+    def check(self, owners: Set[str], what: str) -> None:
+        """Raises SinkError if `what` is owned by a state that is not to be replaced."""
+        self.confirm((owners - self.replaced) | {self.state}, what)
+
+    def confirm(self, owners: Set[str], what: str) -> None:
+        """Raises SinkError if `what` is owned by any state but this one."""
+        if owners != {self.state}:
+            raise SinkError(f"{what} was claimed at the same time by another copy of this pipeline; run only one")
 
 
 @dataclass(frozen=True)
@@ -96,6 +123,17 @@ class BatchSink(Protocol):
     def recorded(self) -> int:
         """The marker of the newest batch of the pipeline that the target says it has; 0 if there is none, or if it does
         not keep one. Called after `prepare`. Raises SinkError.
+        """
+
+    def owners(self) -> Set[str]:
+        """The identities of the states that the target's markers of the pipeline belong to. Called after `prepare`.
+        Raises SinkError.
+        """
+
+    def claim(self, claim: Claim) -> None:
+        """Makes the target's markers those of a state, before its first batch of a run; nothing if they are.
+
+        Raises SinkError, also if another state has claimed them since `owners` was called.
         """
 
     def write(self, rows: "DataFrame", dead: "DataFrame | None", batch: Batch) -> Written:

@@ -8,7 +8,7 @@ from pyspark.sql.types import StructType
 from odradek.spark_it.dead_letters import DeadLetterWriter
 from odradek.spark_it.guarantees import Units
 from odradek.spark_it.sink_settings import ConsoleSink as Settings
-from odradek.spark_it.sinks import Batch, Written
+from odradek.spark_it.sinks import Batch, Claim, Written
 from odradek.spark_it.spec import Pipeline
 
 
@@ -30,6 +30,12 @@ class ConsoleSink:
 
     def recorded(self) -> int:
         return 0
+
+    def owners(self) -> frozenset[str]:
+        return frozenset()
+
+    def claim(self, claim: Claim) -> None:
+        """There are no markers."""
 
     def write(self, rows: DataFrame, dead: DataFrame | None, batch: Batch) -> Written:
         kept = rows.persist()

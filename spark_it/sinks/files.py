@@ -2,7 +2,8 @@
 
 Spark writes into a folder whose name begins with a dot, which readers leave out. It gets its name when it is whole, in
 one step where the file system renames folders in one (every local one and HDFS; object stores copy). The file `_rows`
-in it, which readers leave out too, comes last: a folder without it is written once more, one with it is done.
+in it, which readers leave out too, comes last: a folder without it is written once more, one with it is done. The file
+`_state-<identity>` beside the folders says which state of the pipeline writes them; no other one does.
 """
 
 import json
@@ -21,8 +22,9 @@ from odradek.spark_it.guarantees import Units
 from odradek.spark_it.java import what_is_down
 from odradek.spark_it.lock import marker
 from odradek.spark_it.sink_settings import FilesSink
-from odradek.spark_it.sinks import Batch, SinkError, Written
+from odradek.spark_it.sinks import Batch, Claim, SinkError, Written
 from odradek.spark_it.sinks.counting import Counted
+from odradek.spark_it.sinks.recorded import check_owners
 from odradek.spark_it.spark_errors import readable
 from odradek.spark_it.spec import Pipeline
 from odradek.spark_it.times import WRITTEN
@@ -32,6 +34,9 @@ COLUMN = "batch"
 ROWS = "_rows"
 STANDARD_CSV = {"escape": '"', "ignoreLeadingWhiteSpace": "false", "ignoreTrailingWhiteSpace": "false"}
 """Options of Spark by which a quote within quotes is doubled (RFC 4180), and spaces around a value belong to it."""
+
+STATE = "_state-"
+"""Begins the name of a file; readers leave it out."""
 
 _FOLDER = re.compile(rf"{COLUMN}=(\d+)-(\d+)")
 
@@ -81,10 +86,36 @@ class Folders:
             found = map(_FOLDER.fullmatch, self._files.folders())
             return max((marker(int(name[1]), int(name[2])) for name in found if name), default=0)
 
+    def owners(self) -> frozenset[str]:
+        with self._explained():
+            return self._owners()
+
+    def claim(self, claim: Claim) -> None:
+        """Makes a file, and only then looks for those of others: of two copies at least one finds the other."""
+        title = f"files {self._path}"
+        with self._explained():
+            before = self._owners()
+            if before == {claim.state}:
+                return
+            claim.check(before, title)
+            mine = f"{STATE}{claim.state}"
+            self._files.create(mine, "")
+            try:
+                claim.check(self._owners(), title)
+            except SinkError:
+                self._files.delete(mine)
+                raise
+            for state in claim.replaced:
+                self._files.delete(f"{STATE}{state}")
+
+    def _owners(self) -> frozenset[str]:
+        return frozenset(name.removeprefix(STATE) for name in self._files.files() if name.startswith(STATE))
+
     def write(self, rows: DataFrame, dead: DataFrame | None, batch: Batch) -> Written:
         number = f"{batch.generation}-{batch.id}"
         name = f"{COLUMN}={number}"
         with self._explained():
+            check_owners(self._owners(), batch, f"files {self._path}")
             written = self._files.read(f"{name}/{ROWS}")
             if written is not None:
                 return Written(int(json.loads(written)["rows"]))
@@ -152,10 +183,14 @@ class _FileSystem:
         return path.getFileSystem(self._configuration), path
 
     def folders(self) -> list[str]:
+        return [str(status.getPath().getName()) for status in self._found() if status.isDirectory()]
+
+    def files(self) -> list[str]:
+        return [str(status.getPath().getName()) for status in self._found() if status.isFile()]
+
+    def _found(self) -> Any:
         system, path = self._at("")
-        if not system.exists(path):
-            return []
-        return [str(status.getPath().getName()) for status in system.listStatus(path) if status.isDirectory()]
+        return system.listStatus(path) if system.exists(path) else []
 
     def delete(self, name: str) -> None:
         """Deletes a folder and what is in it, if it is there."""

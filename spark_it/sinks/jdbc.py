@@ -19,7 +19,7 @@ from odradek.spark_it.dialects import Dialect, dialect_of
 from odradek.spark_it.guarantees import Units
 from odradek.spark_it.jdbc import Connection, Database, DatabaseError, NoDriverError
 from odradek.spark_it.sink_settings import JdbcSink
-from odradek.spark_it.sinks import Batch, SinkError, Written
+from odradek.spark_it.sinks import Batch, Claim, SinkError, Written
 from odradek.spark_it.sinks.jdbc_marker import Markers
 from odradek.spark_it.sinks.jdbc_staging import ROW, Segment, Staging, drop_left_over, unstorable
 from odradek.spark_it.sinks.jdbc_target import Preparation, Target
@@ -90,6 +90,14 @@ class JdbcTable:
     def recorded(self) -> int:
         with self._explained(), self._database.connect() as connection:
             return self._markers.newest(connection)
+
+    def owners(self) -> frozenset[str]:
+        with self._explained(), self._database.connect() as connection:
+            return self._markers.owners(connection)
+
+    def claim(self, claim: Claim) -> None:
+        with self._explained(), self._database.connect() as connection:
+            self._markers.claim(connection, claim)
 
     def write(self, rows: DataFrame, dead: DataFrame | None, batch: Batch) -> Written:
         if self._target is None:

@@ -1,18 +1,20 @@
 """Table `pipeline_batches`: which batch of a pipeline a database sink has written last.
 
 A row for each pipeline and table that it writes, changed in the transaction of the batch's rows. Of two attempts that
-are at it at once, the second waits at this row and then finds the batch written.
+are at it at once, the second waits at this row and then finds the batch written. Column `state` is the identity of the
+pipeline's state that has claimed the row; no other one changes it.
 """
 
 import contextlib
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from odradek.spark_it.dialects import Dialect
 from odradek.spark_it.jdbc import Connection, DatabaseError
 from odradek.spark_it.lock import marker
-from odradek.spark_it.sinks import Batch, SinkError, Written
+from odradek.spark_it.sinks import Batch, Claim, SinkError, Written
 from odradek.spark_it.sinks.jdbc_staging import beside
-from odradek.spark_it.sinks.recorded import is_written
+from odradek.spark_it.sinks.recorded import check_owners, is_written
 
 TABLE = "pipeline_batches"
 _COLUMNS = (
@@ -22,8 +24,25 @@ _COLUMNS = (
     "batch BIGINT NOT NULL",
     "row_count BIGINT NOT NULL",
     "dead_letter_count BIGINT NOT NULL",
+    "state VARCHAR(32) NOT NULL",
     "PRIMARY KEY (pipeline, target)",
 )
+
+
+_UNCLAIMED = "-"
+"""Oracle takes an empty text for none."""
+
+
+class _Row(NamedTuple):
+    generation: int
+    batch: int
+    row_count: int
+    dead_letter_count: int
+    state: str
+
+    @property
+    def owners(self) -> frozenset[str]:
+        return frozenset() if self.state == _UNCLAIMED else frozenset({self.state})
 
 
 @dataclass(frozen=True)
@@ -44,32 +63,57 @@ class Markers:
             rows = self._rows(connection)
         except DatabaseError as error:
             if not self.dialect.is_missing_table(error):
+                if "state" in str(error).lower() and error.state[:2] in ("42", "S0", ""):
+                    raise SinkError(
+                        f"table {self.table} has no column state, so an earlier version has made it ({error}); drop it "
+                        "and reset each pipeline whose row it has"
+                    ) from None
                 raise
             # Two pipelines may come here at once; what is wrong else, the next statement says.
             with contextlib.suppress(DatabaseError):
                 connection.execute(f"CREATE TABLE {self.table} ({', '.join(_COLUMNS)})")
             rows = self._rows(connection)
         if not rows:
-            insert = f"INSERT INTO {self.table} (pipeline, target, generation, batch, row_count, dead_letter_count)"
-            connection.execute(f"{insert} VALUES (?, ?, 0, -1, 0, 0)", self.pipeline, self.target)
+            columns = "pipeline, target, generation, batch, row_count, dead_letter_count, state"
+            insert = f"INSERT INTO {self.table} ({columns}) VALUES (?, ?, 0, -1, 0, 0, ?)"
+            connection.execute(insert, self.pipeline, self.target, _UNCLAIMED)
 
-    def _rows(self, connection: Connection) -> list[tuple[int, ...]]:
-        query = f"SELECT generation, batch, row_count, dead_letter_count FROM {self.table}"
-        return connection.rows(f"{query} WHERE pipeline = ? AND target = ?", self.pipeline, self.target)
+    def _rows(self, connection: Connection) -> list[_Row]:
+        query = f"SELECT generation, batch, row_count, dead_letter_count, state FROM {self.table}"
+        found = connection.rows(f"{query} WHERE pipeline = ? AND target = ?", self.pipeline, self.target)
+        return [_Row(*row) for row in found]
 
     def newest(self, connection: Connection) -> int:
         """The marker of the last batch; 0 if none is written. Raises SinkError."""
-        generation, number, *_ = self._row(connection)
-        return marker(generation, number)
+        row = self._row(connection)
+        return marker(row.generation, row.batch)
+
+    def owners(self, connection: Connection) -> frozenset[str]:
+        """The state that has claimed the row, if one has. Raises SinkError."""
+        return self._row(connection).owners
+
+    def claim(self, connection: Connection, claim: Claim) -> None:
+        """Makes the row that of a state, unless it is. Raises SinkError if another one has claimed it meanwhile."""
+        row = self._row(connection)
+        if row.owners == {claim.state}:
+            return
+        claim.check(row.owners, f"the row of pipeline {self.pipeline} in table {self.table}")
+        connection.execute(
+            f"UPDATE {self.table} SET state = ?, generation = ?, batch = -1 "
+            "WHERE pipeline = ? AND target = ? AND state = ?",
+            *(claim.state, claim.generation, self.pipeline, self.target, row.state),
+        )
+        claim.confirm(self._row(connection).owners, f"table {self.table}")
 
     def written(self, connection: Connection, batch: Batch) -> Written | None:
         """What the batch wrote, if it is written. Raises SinkError."""
-        generation, number, row_count, dead_letter_count = self._row(connection)
-        if is_written(marker(generation, number), batch, f"the last batch in {self.table}"):
-            return Written(row_count, dead_letter_count)
+        row = self._row(connection)
+        check_owners(row.owners, batch, f"the row of pipeline {self.pipeline} in table {self.table}")
+        if is_written(marker(row.generation, row.batch), batch, f"the last batch in {self.table}"):
+            return Written(row.row_count, row.dead_letter_count)
         return None
 
-    def _row(self, connection: Connection) -> tuple[int, ...]:
+    def _row(self, connection: Connection) -> _Row:
         rows = self._rows(connection)
         if not rows:
             raise SinkError(
@@ -81,9 +125,10 @@ class Markers:
     def take(self, connection: Connection, batch: Batch) -> bool:
         """Writes the batch's number, in a transaction; False if by now it is there, or a later one."""
         changed = connection.execute(
-            f"UPDATE {self.table} SET generation = ?, batch = ? WHERE pipeline = ? AND target = ? "
+            f"UPDATE {self.table} SET generation = ?, batch = ? WHERE pipeline = ? AND target = ? AND state = ? "
             "AND (generation < ? OR (generation = ? AND batch < ?))",
-            *(batch.generation, batch.id, self.pipeline, self.target, batch.generation, batch.generation, batch.id),
+            *(batch.generation, batch.id, self.pipeline, self.target, batch.state or _UNCLAIMED),
+            *(batch.generation, batch.generation, batch.id),
         )
         return changed == 1
 

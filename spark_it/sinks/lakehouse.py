@@ -3,11 +3,13 @@
 Delta keeps the last number of each writer itself (`txnAppId`, `txnVersion`) and leaves out a commit that has come
 already. Iceberg keeps what a writer says of a snapshot: the number is looked for in the table's line of snapshots
 before a batch is appended. Source: Delta's "Idempotent table writes in foreachBatch", Iceberg's SparkWriteOptions.
+
+A property of the table has the identity of the pipeline's state that has claimed it; no other one writes batches.
 """
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -33,9 +35,9 @@ from odradek.spark_it.dialects import quoted
 from odradek.spark_it.guarantees import Units
 from odradek.spark_it.java import what_is_down
 from odradek.spark_it.sink_settings import DeltaSink, IcebergSink
-from odradek.spark_it.sinks import Batch, SinkError, Written
+from odradek.spark_it.sinks import Batch, Claim, SinkError, Written
 from odradek.spark_it.sinks.counting import Counted
-from odradek.spark_it.sinks.recorded import is_written
+from odradek.spark_it.sinks.recorded import check_owners, is_written
 from odradek.spark_it.spark_errors import readable
 from odradek.spark_it.spec import Pipeline
 
@@ -66,8 +68,10 @@ class DeltaTable:
     takes_dead_letters = False
 
     def __init__(self, name: str, path: str, sink: DeltaSink, spark: SparkSession) -> None:
+        self._name = name
         self._writer = f"odradek.{name}"
         self._path = self._place = path
+        self._table = f"delta.{quoted(path)}"
         self._title = f"delta {path}"
         self._sink = sink
         self._spark = spark
@@ -85,8 +89,21 @@ class DeltaTable:
         with _explained(self._title, self._place):
             return self._recorded()
 
+    def owners(self) -> frozenset[str]:
+        with _explained(self._title, self._place):
+            return self._owners()
+
+    def claim(self, claim: Claim) -> None:
+        with _explained(self._title, self._place):
+            _claim(self._spark, self._table, _owner_property(self._name), claim, self._owners)
+
+    def _owners(self) -> frozenset[str]:
+        found = self._snapshot().metadata().configuration().get(_owner_property(self._name))
+        return frozenset({str(found.get())}) if found.isDefined() else frozenset()
+
     def write(self, rows: DataFrame, dead: DataFrame | None, batch: Batch) -> Written:
         with _explained(self._title, self._place):
+            check_owners(self._owners(), batch, self._title)
             if is_written(self._recorded(), batch, "the last batch in the table"):
                 return Written(self._rows_of(batch))
             table = self._table_schema()
@@ -140,6 +157,7 @@ class IcebergTable:
         self._sink = sink
         self._spark = spark
         self._title = f"iceberg {sink.iceberg_tables}"
+        self._name = pipeline.name
         self._property = f"odradek.{pipeline.name}.batch"
         settings = dict(sink.passed["iceberg.catalog."])
         if "warehouse" in settings and settings.get("type") != "rest":
@@ -176,8 +194,21 @@ class IcebergTable:
         with _explained(self._title, self._place):
             return self._recorded(self._last_snapshot())
 
+    def owners(self) -> frozenset[str]:
+        with _explained(self._title, self._place):
+            return self._owners()
+
+    def claim(self, claim: Claim) -> None:
+        with _explained(self._title, self._place):
+            _claim(self._spark, self._table, _owner_property(self._name), claim, self._owners)
+
+    def _owners(self) -> frozenset[str]:
+        found = self._loaded().properties().get(_owner_property(self._name))
+        return frozenset() if found is None else frozenset({str(found)})
+
     def write(self, rows: DataFrame, dead: DataFrame | None, batch: Batch) -> Written:
         with _explained(self._title, self._place):
+            check_owners(self._owners(), batch, self._title)
             snapshot = self._last_snapshot()
             if is_written(self._recorded(snapshot), batch, "the last batch in the table"):
                 return Written(int(snapshot.summary().get("added-records") or 0))
@@ -196,9 +227,7 @@ class IcebergTable:
 
     def _last_snapshot(self) -> Any:
         """The newest snapshot that this pipeline has made, of those that the table now consists of; or None."""
-        jvm: Any = self._spark._jvm
-        table = jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergTable(self._spark._jsparkSession, self._table)
-        table.refresh()
+        table = self._loaded()
         snapshot = table.currentSnapshot()
         while snapshot is not None:
             if snapshot.summary().get(self._property) is not None:
@@ -208,8 +237,32 @@ class IcebergTable:
             snapshot = None if parent is None else table.snapshot(parent)
         return None
 
+    def _loaded(self) -> Any:
+        """The table as it is now."""
+        jvm: Any = self._spark._jvm
+        table = jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergTable(self._spark._jsparkSession, self._table)
+        table.refresh()
+        return table
+
     def close(self) -> None:
         """Nothing is held between batches."""
+
+
+def _owner_property(name: str) -> str:
+    return f"odradek.{name}.state"
+
+
+def _claim(spark: SparkSession, table: str, property_: str, claim: Claim, owners: Callable[[], frozenset[str]]) -> None:
+    """Makes a table's property the identity of a state. Raises SinkError if another one has claimed it meanwhile.
+
+    A copy that reads the property before it is set, and sets it after, is found by the other's first batch.
+    """
+    before = owners()
+    if before == {claim.state}:
+        return
+    claim.check(before, f"table {table}")
+    spark.sql(f"ALTER TABLE {table} SET TBLPROPERTIES ('{property_}' = '{claim.state}')")
+    claim.confirm(owners(), f"table {table}")
 
 
 def nullable(schema: StructType) -> StructType:

@@ -8,7 +8,7 @@ from odradek.spark_it.dead_letters import DeadLetterWriter
 from odradek.spark_it.guarantees import Units
 from odradek.spark_it.plan import function_of
 from odradek.spark_it.sink_settings import PythonSink as Settings
-from odradek.spark_it.sinks import Batch, SinkError, Written
+from odradek.spark_it.sinks import Batch, Claim, SinkError, Written
 from odradek.spark_it.spec import Pipeline
 
 
@@ -35,6 +35,12 @@ class PythonSink:
 
     def recorded(self) -> int:
         return 0
+
+    def owners(self) -> frozenset[str]:
+        return frozenset()
+
+    def claim(self, claim: Claim) -> None:
+        """There are no markers."""
 
     def write(self, rows: DataFrame, dead: DataFrame | None, batch: Batch) -> Written:
         kept = rows.persist()

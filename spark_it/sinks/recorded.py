@@ -1,5 +1,7 @@
 """What a sink's own record of the last batch says of the batch that is to be written."""
 
+from collections.abc import Set
+
 from odradek.spark_it.lock import batch_of, generation_of
 from odradek.spark_it.sinks import Batch, SinkError
 
@@ -20,3 +22,12 @@ def is_written(recorded: int, batch: Batch, what: str) -> bool:
         f"{what} is batch {batch_of(recorded)}, and this is batch {batch.id}: the checkpoint is older than "
         "what is written; put back the newer one, or reset"
     )
+
+
+def check_owners(owners: Set[str], batch: Batch, what: str) -> None:
+    """Raises SinkError if the sink's markers, named by `what`, belong to a state that is not the batch's."""
+    if owners - {batch.state}:
+        raise SinkError(
+            f"{what} belongs to another copy of this pipeline, which was reset later than this one or took its place; "
+            "run that one, or stop it and reset this one"
+        )

@@ -32,7 +32,7 @@ from odradek.spark_it.lanes import Unit
 from odradek.spark_it.markers import Keeper, Markers
 from odradek.spark_it.record_sizes import sizes
 from odradek.spark_it.sink_settings import TopicSink
-from odradek.spark_it.sinks import Batch, SinkError, Written
+from odradek.spark_it.sinks import Batch, Claim, SinkError, Written
 from odradek.spark_it.sinks.topic_origin import too_large
 from odradek.spark_it.sinks.topic_records import HEADERS, OPTIONAL, RecordMaker
 from odradek.spark_it.sinks.topic_tasks import (
@@ -114,7 +114,6 @@ class TopicWriter:
         self._check_topics()
         self._measure_topics()
         self._markers.prepare()
-        self._keeper.start()
         self._records = records
 
     def _check_topics(self) -> None:
@@ -143,7 +142,15 @@ class TopicWriter:
         self._clients = replace(clients, producer_configuration=found.configuration)
 
     def recorded(self) -> int:
-        return 0  # It is kept as offsets of groups, which `start` has looked at.
+        return self._markers.newest()
+
+    def owners(self) -> set[str]:
+        return self._markers.owners()
+
+    def claim(self, claim: Claim) -> None:
+        self._markers.claim(claim)
+        # Not earlier: renewing a marker would interrupt the copy that it belongs to.
+        self._keeper.start()
 
     def write(self, rows: DataFrame, dead: DataFrame | None, batch: Batch) -> Written:
         assert self._records is not None, "not prepared"

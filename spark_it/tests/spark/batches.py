@@ -45,5 +45,5 @@ def sink_for(pipeline: Pipeline, spark: SparkSession, dead_letters: DeadLetters 
     return sink_of(pipeline, None, spark, dead_letters or DeadLetters())  # type: ignore[arg-type]
 
 
-def batch(spark: SparkSession, number: int, generation: int = GENERATION) -> Batch:
-    return Batch(number, generation, spark)
+def batch(spark: SparkSession, number: int, generation: int = GENERATION, state: str = "") -> Batch:
+    return Batch(number, generation, spark, state=state)

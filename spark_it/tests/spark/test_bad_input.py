@@ -1,6 +1,7 @@
 """What people get wrong, and what goes wrong around them: each is a line that says what helps, and nothing is written
 twice. The command runs as people run it, in the tests' session."""
 
+import re
 import threading
 import time
 
@@ -8,8 +9,9 @@ import psycopg
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from odradek.spark_it import cli, session
+from odradek.spark_it import cli, runner, session
 from odradek.spark_it.spec_reader import load
+from odradek.spark_it.start import take
 from spark_it.tests.data import Topics
 from spark_it.tests.records import values
 from spark_it.tests.spark.engine import Engine, errors, order, orders, transform
@@ -296,18 +298,62 @@ def test_a_second_copy(copies_of, topics, unique):
     one, two = copies_of(text)
     one.runs()
     topics.produce(unique, [order(n) for n in range(5, 8)])
+    for _ in range(2):
+        said = two.refused()
+        assert said.startswith(f"the topic sink belongs to another copy of pipeline {unique}, not to the state in ")
+        assert said.endswith(": reset --to committed or reset --to earliest")
+    two.reset("committed")
     two.runs()
     assert len(values(one.servers, f"{unique}-out")) == 8
     topics.produce(unique, [order(n) for n in range(8, 10)])
-    said = one.refused()
-    assert said.startswith(f"the offset of group {unique} for {unique}-0 is 8, and batch 1 goes from 5 to 10: ")
-    assert said.endswith("; reset --to committed or reset --to earliest")
+    assert one.refused().startswith("the topic sink belongs to another copy")
     assert len(values(one.servers, f"{unique}-out")) == 8
     two.runs()
     one.reset("committed")
     one.runs()
     written = values(one.servers, f"{unique}-out")
     assert len(written) == len(set(written)) == 10
+
+
+@pytest.mark.parametrize("into", ["offset units", "batch units", "files"])
+def test_a_second_copy_that_starts_before_the_first_record(copies_of, topics, tmp_path, unique, into, monkeypatch):
+    """Each would begin with all records; their generations, minutes, may be the same or not."""
+    topics.produce(topics.create(unique), [order(n) for n in range(5)])
+    out = topics.create(f"{unique}-out")
+    text = orders(unique)
+    if into == "batch units":
+        topics.create(f"{unique}-more")
+        text += orders(f"{unique}-more").replace("source.orders", "source.more")
+        text += transform("SELECT id FROM orders UNION ALL SELECT id FROM more")
+    files = f'[sink]\nconnector = "files"\npath = "{tmp_path / "out"}"\nformat = "json"\n'
+    text += files if into == "files" else to_topic(out)
+    one, two = copies_of(text)
+
+    def written():
+        if into == "files":
+            return sum(len(path.read_text().splitlines()) for path in (tmp_path / "out").glob("batch=*/*.json"))
+        return len(values(one.servers, out))
+
+    def take_then_run_the_other(*given):
+        claim = take(*given)
+        monkeypatch.setattr(runner, "take", take)
+        one.runs()
+        return claim
+
+    # The second one has found nothing in the sink, and then the first one runs.
+    monkeypatch.setattr(runner, "take", take_then_run_the_other)
+    assert re.search("claimed at the same time by another copy of this pipeline; run only one$", two.refused())
+    assert re.search(r"the \w+ sink (has|belongs to)|has committed", two.refused())
+    one.runs()
+    assert written() == 5
+    topics.produce(unique, [order(n) for n in range(5, 8)])
+    two.reset("committed")
+    two.runs()
+    assert written() == 8
+    # By the sink or, where the group's offsets are no part of it, by those.
+    one.refused()
+    two.runs()
+    assert written() == 8
 
 
 @pytest.mark.parametrize("into", ["files", "table"])

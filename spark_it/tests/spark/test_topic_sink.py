@@ -2,13 +2,14 @@
 
 import json
 import os
+import time
 
 import pytest
 from pyspark.sql import functions as f
 
 from odradek.spark_it.cluster import Cluster
 from odradek.spark_it.guarantees import Units
-from odradek.spark_it.sinks import Batch, Range, SinkError, Written
+from odradek.spark_it.sinks import Batch, Claim, Range, SinkError, Written
 from odradek.spark_it.sinks import topic as topic_sink
 from odradek.spark_it.sinks.topic import numbers_for_parts
 from odradek.spark_it.units import Clients
@@ -23,7 +24,7 @@ PARTS = 3
 class Sunk:
     """A topic sink, its topics, and a source of PARTS partitions whose records nobody reads."""
 
-    def __init__(self, spark, broker, topics, name, keys="", units=Units.OFFSETS, target_partitions=2):
+    def __init__(self, spark, broker, topics, folder, name, keys="", units=Units.OFFSETS, target_partitions=2):
         self.spark = spark
         self.servers = broker.bootstrap_servers
         self.name = name
@@ -45,13 +46,24 @@ topic = "{self.target}"
 [errors]
 tolerance = "all"
 deadletterqueue.topic.name = "{self.dead}"
-""")
+""", folder=folder)
+        self._plan(0)
+        self._plan(1)
         self.sink = topic_sink.make(self.pipeline, units, spark, None)
         self.units = units
+
+    def _plan(self, batch):
+        """As Spark does before it begins a batch: one may be written without a marker if it was planned just now."""
+        planned = self.pipeline.state_folder / "checkpoint" / str(GENERATION) / "offsets" / str(batch)
+        planned.parent.mkdir(parents=True, exist_ok=True)
+        about = {"batchTimestampMs": int(time.time() * 1000)}
+        offsets = {self.source: {str(one.partition): one.end for one in ranges(self.source, batch)}}
+        planned.write_text(f"v1\n{json.dumps(about)}\n{json.dumps(offsets)}")
 
     def write(self, rows, dead=None, batch=0):
         if self.sink._records is None:
             self.sink.prepare(rows.schema)
+            self.sink.claim(Claim("", GENERATION, is_new=True))
         of = ranges(self.source, batch) if self.units is Units.OFFSETS else None
         return self.sink.write(rows, dead, Batch(batch, GENERATION, self.spark, of))
 
@@ -68,11 +80,12 @@ deadletterqueue.topic.name = "{self.dead}"
 
 
 @pytest.fixture
-def sunk(spark, broker, topics, unique):
+def sunk(spark, broker, topics, tmp_path, unique):
     made = []
 
     def make(**options):
-        made.append(Sunk(spark, broker, topics, f"{unique}-{len(made)}", **options))
+        number = len(made)
+        made.append(Sunk(spark, broker, topics, tmp_path / str(number), f"{unique}-{number}", **options))
         return made[-1]
 
     yield make

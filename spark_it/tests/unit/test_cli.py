@@ -106,7 +106,7 @@ def test_a_broker_that_is_not_there(capsys, file, monkeypatch):
 def test_a_lock_that_is_damaged(capsys, file):
     state = load(file, {}).state_folder
     state.mkdir(parents=True)
-    (state / "pipeline.lock.toml").write_text("version = 1")
+    (state / "pipeline.lock.toml").write_text("version = 2")
     assert cli.main(["status", str(file)]) == 1
     assert "is damaged" in capsys.readouterr().err
 

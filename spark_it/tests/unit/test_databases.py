@@ -12,7 +12,7 @@ from odradek.spark_it.sinks import Batch, SinkError
 from odradek.spark_it.sinks.jdbc import _halves
 from odradek.spark_it.sinks.jdbc_staging import Segment, beside, prefix_of
 from odradek.spark_it.sinks.jdbc_target import Preparation, why_not_unique
-from odradek.spark_it.sinks.recorded import is_written
+from odradek.spark_it.sinks.recorded import check_owners, is_written
 
 
 @pytest.mark.parametrize(
@@ -64,6 +64,15 @@ def test_the_last_batch_of_a_sink():
         is_written(marker(100, 8), batch, "x")
     with pytest.raises(SinkError, match="x is of generation 101, and this state of the pipeline of 100"):
         is_written(marker(101, 0), batch, "x")
+
+
+def test_a_sink_of_another_copy():
+    batch = Batch(7, 100, None, state="one")
+    check_owners({"one"}, batch, "x")
+    check_owners(set(), batch, "x")
+    with pytest.raises(SinkError, match=r"x belongs to another copy of this pipeline, .* reset this one") as refused:
+        check_owners({"two"}, batch, "x")
+    assert not refused.value.is_retriable
 
 
 def test_dialects():

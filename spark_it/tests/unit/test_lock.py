@@ -47,7 +47,7 @@ def test_markers_grow_with_batches_and_generations():
     [
         Lock("a", 1, False, None, 4, {"sink": "x"}),
         Lock('we"ird\\', 2, True, "batches", 8, {"source.a": "x", "é": "y"},
-             {"orders": {("a.b", 0): 5, ("c", 12): 0}, "none": {}}, True, {"a.b": "x-_", "c": "y"}),
+             {"orders": {("a.b", 0): 5, ("c", 12): 0}, "none": {}}, True, {"a.b": "x-_", "c": "y"}, "0a1b", True),
     ],
 )  # fmt: skip
 def test_what_is_written_is_read(tmp_path, one):
@@ -58,7 +58,12 @@ def test_what_is_written_is_read(tmp_path, one):
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [("a = ", "cannot be read"), ("version = 2", "of version 2; this is version 1"), ("version = 1", "damaged")],
+    [
+        ("a = ", "cannot be read"),
+        ("version = 3", "of version 3; this is version 2$"),
+        ("version = 1", "of version 1; this is version 2; begin anew with reset"),
+        ("version = 2", "damaged"),
+    ],
 )
 def test_what_is_no_lock(tmp_path, text, message):
     (tmp_path / FILE).write_text(text)

@@ -4,6 +4,7 @@ import pytest
 
 from odradek.spark_it.group import ClusterError
 from odradek.spark_it.guarantees import why_stateful
+from odradek.spark_it.lanes import Lane, Marker, MarkerError, OffsetUnit
 from odradek.spark_it.lock import checkpoint_folder, lock_of, read_lock, write_lock
 from odradek.spark_it.progress import Progress, write_progress
 from odradek.spark_it.reset import ResetError, carry_out, finish, plan
@@ -22,6 +23,8 @@ class FakeGroup:
     def __init__(self, committed=None):
         self.offsets = committed or {}
         self.markers = {}
+        self.metadata = ""
+        self.retention_ms = 7 * 24 * 3_600_000
         self.id = "first"
         self.fails = False
 
@@ -37,6 +40,12 @@ class FakeGroup:
     def latest(self, partitions):
         return {A: 50, B: 9}
 
+    def stable_ends(self, partitions):
+        return {A: 48, B: 9}
+
+    def offsets_retention_ms(self):
+        return self.retention_ms
+
     def at_time(self, partitions, timestamp_ms):
         return {A: timestamp_ms, B: 9}
 
@@ -46,16 +55,17 @@ class FakeGroup:
         assert group == "orders"
         return dict(self.offsets)
 
-    def commit(self, group, offsets):
+    def commit(self, group, offsets, metadata=""):
         if self.fails:
             raise ClusterError("down")
         self.offsets.update(offsets)
+        self.metadata = metadata
 
 
 def begun(tmp_path, text, planned=3, done=3):
     """A pipeline whose checkpoint has read partition 0 up to 30 and partition 1 up to 7."""
     one = pipeline(text, folder=tmp_path)
-    lock = lock_of(one, why_stateful(one), 4)
+    lock = lock_of(one, why_stateful(one), 4, "first")
     write_lock(one.state_folder, lock)
     checkpoint(checkpoint_folder(one.state_folder, lock), planned, done)
     return one, lock
@@ -81,6 +91,20 @@ def test_to_the_beginning(tmp_path):
     assert read_lock(one.state_folder) == done == replace(reset.lock, is_pending=False)
     assert done.generation == 10 and group.offsets == {A: 5, B: 0}
     assert not checkpoint_folder(one.state_folder, lock).exists()
+
+
+def test_a_reset_is_another_state_and_its_offsets_are_markers(tmp_path):
+    """So what the earlier one has yet to write is refused, and so is a copy of it."""
+    one, lock = begun(tmp_path, SOURCE + TOPIC)
+    group = FakeGroup({A: 30, B: 7})
+    first, second = (carry_out(one, planned(one, lock, "committed", group), group) for _ in range(2))
+    assert len({lock.state, first.state, second.state}) == 3 and second.takes_over
+    marker = Marker.read(30, group.metadata)
+    assert marker == Marker(30, second.generation, state=second.state)
+    earlier = OffsetUnit(Lane("t", "orders", *A), 40, lock.generation, 4, False, "reset", 30, state=lock.state)
+    with pytest.raises(MarkerError, match=r"belongs to another copy .*; reset"):
+        earlier.is_written(marker)
+    assert not replace(earlier, state=second.state).is_written(marker)
 
 
 def test_to_where_it_is(tmp_path):

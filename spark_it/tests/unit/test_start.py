@@ -1,3 +1,4 @@
+import json
 import shutil
 from dataclasses import replace
 
@@ -7,7 +8,8 @@ from odradek.spark_it import reset
 from odradek.spark_it.guarantees import why_stateful
 from odradek.spark_it.lock import checkpoint_folder, lock_of, marker, read_lock, write_lock
 from odradek.spark_it.markers import BATCHES_TOPIC
-from odradek.spark_it.start import EARLIEST, LATEST, RefusedError, check_topics, take
+from odradek.spark_it.sinks import Claim, SinkError
+from odradek.spark_it.start import EARLIEST, LATEST, RefusedError, check_topics, settle, take
 from odradek.spark_it.start import begin as looked_at
 from spark_it.tests.unit.support import CONSOLE, SOURCE, TOPIC, pipeline, transform
 from spark_it.tests.unit.test_reset import COUNTS, A, B, FakeGroup, begun
@@ -15,10 +17,10 @@ from spark_it.tests.unit.test_reset import COUNTS, A, B, FakeGroup, begun
 NOW_MS = 600_000
 
 
-def begin(one, stateful, group, now_ms, written=0):
-    """What a run does before it reads, with a sink that has `written`."""
+def begin(one, stateful, group, now_ms, written=None):
+    """What a run does before it reads, with a sink that has `written`, or the markers of the group."""
     began = looked_at(one, stateful, group, now_ms)
-    take(one, began, written)
+    take(one, began, max(group.markers.values(), default=0) if written is None else written, frozenset())
     return began
 
 
@@ -30,10 +32,10 @@ def starts(one, group):
     return begin(one, why_stateful(one), group, NOW_MS).starts
 
 
-def refusal(one, group, written=0):
+def refusal(one, group, written=None, now_ms=NOW_MS):
     before = read_lock(one.state_folder)
     with pytest.raises(RefusedError) as refused:
-        begin(one, why_stateful(one), group, NOW_MS, written)
+        begin(one, why_stateful(one), group, now_ms, written)
     assert read_lock(one.state_folder) == before
     return str(refused.value)
 
@@ -98,19 +100,34 @@ def test_a_folder_of_another_name_is_refused(tmp_path):
     assert refusal(one, FakeGroup()).startswith("the name is orders, and the checkpoint was begun by others: ")
 
 
-def test_a_first_batch_whose_markers_may_have_expired(tmp_path):
-    for text in (SOURCE + TOPIC, BATCHES):
-        one, _ = begun(tmp_path, text, planned=0, done=-1)
-        week_ms = 7 * 24 * 3_600_000
-        assert has_checkpoint(begin(one, why_stateful(one), FakeGroup(), week_ms - 1))
-        marked = batches(0)
-        marked.offsets = {B: 7}
-        assert has_checkpoint(begin(one, why_stateful(one), marked, week_ms + 10_000))
-        with pytest.raises(RefusedError, match=r"^batch 0 was begun more than 7 days ago .*; reset --to "):
-            begin(one, why_stateful(one), FakeGroup(), week_ms + 10_000)
-        shutil.rmtree(one.state_folder)
+DAY_MS = 24 * 3_600_000
+
+
+@pytest.mark.parametrize(("retention_ms", "is_safe_for_ms"), [(7 * DAY_MS, 3.5 * DAY_MS), (None, DAY_MS // 2)])
+@pytest.mark.parametrize("batch", [0, 4])
+def test_a_batch_whose_markers_may_have_expired(tmp_path, batch, retention_ms, is_safe_for_ms):
+    """A partition whose first records are in it has no marker whether they are written or not."""
+    added = '{"orders":{"0":%d,"1":7,"2":3}}' if batch else '{"orders":{"0":%d,"1":7}}'
+    one, lock = begun(tmp_path, SOURCE + TOPIC, planned=batch, done=batch - 1)
+    offsets = checkpoint_folder(one.state_folder, lock) / "offsets" / str(batch)
+    about = json.dumps({"batchTimestampMs": DAY_MS})
+    offsets.write_text(f"v1\n{about}\n{added % (10 * batch)}")
+    group = FakeGroup({A: 10 * batch - 10 if batch else 5} | ({B: 7} if batch else {}))
+    group.retention_ms = retention_ms
+    for clock in (1, -1):
+        assert has_checkpoint(begin(one, None, group, DAY_MS + clock * (is_safe_for_ms - 1)))
+        said = refusal(one, group, now_ms=DAY_MS + clock * (is_safe_for_ms + 1))
+        assert said.startswith(f"batch {batch} is begun and not done, and group orders has no offset of orders-")
+        assert ("is assumed" in said) == (retention_ms is None) and said.endswith("reset --to earliest")
+    marked = FakeGroup({A: 5, B: 7, ("orders", 2): 3})
+    assert has_checkpoint(begin(one, None, marked, 100 * DAY_MS))
+    # Each state has a marker from its first run: without any they are lost, however young the batch.
+    assert "has no offset at all" in refusal(one, FakeGroup(), now_ms=DAY_MS)
+
+
+def test_an_old_batch_of_other_sinks(tmp_path):
     one, _ = begun(tmp_path, SOURCE + CONSOLE, planned=0, done=-1)
-    assert has_checkpoint(begin(one, None, FakeGroup(), 2 * week_ms))
+    assert has_checkpoint(begin(one, None, FakeGroup(), 100 * DAY_MS))
 
 
 def test_a_change_that_does_no_harm(tmp_path):
@@ -142,7 +159,28 @@ def test_a_lost_checkpoint(tmp_path):
 def test_offset_units_go_on_without_their_checkpoint(tmp_path):
     one, _ = begun(tmp_path, SOURCE + TOPIC)
     shutil.rmtree(one.state_folder)
-    assert starts(one, FakeGroup({A: 31})) == {"orders": {A: 31, B: EARLIEST}}
+    assert starts(one, FakeGroup({A: 31})) == {"orders": {A: 31, B: 0}}
+
+
+@pytest.mark.parametrize(
+    ("more", "begins"),
+    [
+        ("", {A: 5, B: 0}),
+        ('auto.offset.reset = "latest"', {A: 48, B: 9}),
+        ('auto.offset.reset = "latest"\nisolation.level = "read_uncommitted"', {A: 50, B: 9}),
+        ('start.offsets = "orders:1:4"', {A: 5, B: 4}),
+    ],
+)
+def test_offset_units_begin_with_markers(tmp_path, more, begins):
+    """Of the partitions where Spark begins, which must be the same when the first run ends before its first batch."""
+    one = pipeline(source(more) + TOPIC, folder=tmp_path)
+    group = FakeGroup()
+    began = looked_at(one, None, group, NOW_MS)
+    claim = take(one, began, 0, frozenset())
+    assert began.starts == {"orders": begins} and claim.begins == begins and claim.is_new
+    group.offsets = dict(begins)
+    group.latest = group.stable_ends = lambda partitions: {A: 60, B: 60}
+    assert starts(one, group) == {"orders": begins}
 
 
 def test_offset_units_do_not_go_on_where_nothing_is(tmp_path):
@@ -151,14 +189,14 @@ def test_offset_units_do_not_go_on_where_nothing_is(tmp_path):
     assert "orders-0 ends at 3, and the pipeline has read up to 31" in refusal(one, MadeAnew({A: 31}))
     assert "records 31 to 39 of orders-0 were deleted before they were read" in refusal(one, LostRecords({A: 31}))
     going_on = pipeline(source("fail.on.data.loss = false") + TOPIC, folder=tmp_path)
-    assert starts(going_on, LostRecords({A: 31})) == {"orders": {A: 31, B: EARLIEST}}
+    assert starts(going_on, LostRecords({A: 31})) == {"orders": {A: 31, B: 0}}
 
 
 def test_offset_units_after_a_reset_do_not_name_partitions_that_are_gone(tmp_path):
     """Spark would refuse them."""
     one = pipeline(SOURCE + TOPIC, folder=tmp_path)
     write_lock(one.state_folder, replace(lock_of(one, None, 10), start={"orders": {A: 5, ("gone", 0): 1}}))
-    assert starts(one, FakeGroup({A: 6})) == {"orders": {A: 6, B: EARLIEST}}
+    assert starts(one, FakeGroup({A: 6})) == {"orders": {A: 6, B: 0}}
 
 
 BATCHES = SOURCE + COUNTS + TOPIC
@@ -212,6 +250,42 @@ def test_a_lost_state_of_which_the_sink_knows(tmp_path):
     # Of the same generation, and the checkpoint is gone; or of a copy that was reset since.
     assert "batch 0" in refusal(one, FakeGroup(), marker(lock.generation, 0))
     assert "batch 0" in refusal(one, FakeGroup(), marker(lock.generation + 1, 0))
+
+
+@pytest.mark.parametrize("text", [SOURCE + TOPIC, BATCHES, SOURCE + FILES])
+def test_two_copies_that_start_before_the_first_record(tmp_path, text):
+    """In the same minute; and the second one after a reset, which has it take the first one's place."""
+    one, two = (pipeline(text, folder=tmp_path / name) for name in "ab")
+
+    def begun_by(copy, owners, written=0):
+        began = looked_at(copy, why_stateful(copy), FakeGroup(), NOW_MS)
+        return began, take(copy, began, written, owners)
+
+    first, claim = begun_by(one, frozenset())
+    assert claim.is_new and claim.state == first.lock.state == read_lock(one.state_folder).state != ""
+    owners, written = {claim.state}, marker(first.lock.generation, -1)
+    for has in (0, written):
+        with pytest.raises(RefusedError, match=r"sink belongs to another copy of pipeline orders.*: reset --to "):
+            begun_by(two, owners, has)
+    assert read_lock(two.state_folder) is None
+    assert begun_by(one, owners, written)[1].replaced == frozenset()
+    with pytest.raises(SinkError, match="at the same time"):
+        Claim("two", 10).check(owners, "the table")
+
+    group = FakeGroup()
+    reset.carry_out(two, reset.plan(two, why_stateful(two), None, "earliest", group, NOW_MS), group)
+    if text == SOURCE + TOPIC:
+        # The reset has made the group's offsets its own.
+        owners = {read_lock(two.state_folder).state}
+    second, claim = begun_by(two, owners, written)
+    assert claim.replaced == owners - {claim.state}
+    settle(two, second)
+    assert not read_lock(two.state_folder).takes_over
+    with pytest.raises(RefusedError, match="belongs to another copy"):
+        begun_by(one, {claim.state})
+    # It is no longer that of a reset, and does not take the sink back.
+    with pytest.raises(RefusedError, match="belongs to another copy"):
+        begun_by(two, {"third"})
 
 
 def test_after_a_reset(tmp_path):

@@ -372,12 +372,12 @@ def test_renewing_does_not_take_back_what_is_committed_meanwhile(bench):
     assert bench.marker(first).offset == 200
 
 
-@pytest.mark.parametrize("metadata", ["", "x", "1:2", "1:2:3:4", "1:-2:3", None, "a:b:c"])
+@pytest.mark.parametrize("metadata", ["", "x", "1:2:3", "1:2:3:4:5", "1:-2:3:", None, "a:b:c:d"])
 def test_metadata_of_others(metadata):
     assert Marker.read(5, metadata) == Marker(5)
 
 
-@pytest.mark.parametrize("said", [Marker(5, 1, 2, 3), Marker(5, None, None, 3), Marker(5)])
+@pytest.mark.parametrize("said", [Marker(5, 1, 2, 3, "0a"), Marker(5, 1, 2, 3), Marker(5, None, None, 3), Marker(5)])
 def test_metadata(said):
     assert Marker.read(5, said.metadata) == said
 

@@ -1,5 +1,6 @@
 """Which units a batch has, which markers must be there, and that none grows too old."""
 
+import json
 import threading
 import time
 from concurrent.futures import Future
@@ -12,14 +13,23 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from odradek.spark_it import markers as markers_module
 from odradek.spark_it.cluster import Cluster
 from odradek.spark_it.guarantees import Units
-from odradek.spark_it.lanes import Lane, MarkerError
+from odradek.spark_it.lanes import BatchUnit, Lane, Marker, MarkerError, OffsetUnit
 from odradek.spark_it.lock import marker
-from odradek.spark_it.markers import BATCHES_TOPIC, RENEW_AFTER_S, Keeper, Markers, begun
-from odradek.spark_it.sinks import Batch, Range, SinkError
-from odradek.spark_it.units import Clients, write
+from odradek.spark_it.markers import (
+    ASSUMED_RETENTION_MS,
+    BATCHES_TOPIC,
+    RENEW_AFTER_S,
+    Keeper,
+    Markers,
+    begun,
+    why_forgotten,
+)
+from odradek.spark_it.sinks import Batch, Claim, Range, SinkError
+from odradek.spark_it.units import Clients, claim, write
 from spark_it.tests.unit.support import pipeline, transform
 
 GENERATION = 29_000_000
+WEEK_MS = 7 * 24 * 3_600_000
 COUNT = transform("SELECT customer, count(*) n FROM orders GROUP BY customer")
 
 
@@ -55,17 +65,39 @@ def write_initial_offsets(folder, text='{"orders":{"0":5,"1":0}}'):
     file.write_bytes(b"\0v1\n" + text.encode())
 
 
-def test_offset_units(tmp_path):
-    made = declared("shop", folder=tmp_path)
-    write_initial_offsets(made.state_folder / "checkpoint" / str(GENERATION))
-    found, _ = of(made, Units.OFFSETS)
+def write_planned(folder, number, planned_ms, offsets):
+    file = folder / "offsets" / str(number)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(f"v1\n{json.dumps({'batchTimestampMs': int(planned_ms)})}\n{json.dumps({'orders': offsets})}")
+
+
+@pytest.fixture
+def planned(tmp_path, monkeypatch):
+    """Offset units of a pipeline on a broker that keeps offsets for a week, by when batches 0 and 1 were planned."""
+    monkeypatch.setattr(Markers, "retention_ms", lambda _: WEEK_MS)
+
+    def made(age_ms, before=None):
+        made = declared("shop", folder=tmp_path)
+        folder = made.state_folder / "checkpoint" / str(GENERATION)
+        if not folder.exists():
+            write_initial_offsets(folder)
+        at_ms = time.time() * 1000 - age_ms
+        write_planned(folder, 0, at_ms, before or {"0": 5, "1": 4})
+        write_planned(folder, 1, at_ms, {"0": 9, "1": 9, "2": 1, "3": 2})
+        return of(made, Units.OFFSETS)[0]
+
+    return made
+
+
+def test_offset_units(planned):
+    found = planned(age_ms=0)
     units = found.units(batch(1, (0, 5, 9), (1, 4, 9), (2, 0, 1), (3, 1, 2)))
     assert [(unit.lane, unit.start, unit.end) for unit in units[:2]] == [
         (Lane("shop:orders-0", "shop", "orders", 0), 5, 9),
         (Lane("shop:orders-1", "shop", "orders", 1), 4, 9),
     ]
-    # Partition 0 begins at 5, and had nothing until now; 2 and 3 were added later, and begin at 0.
-    assert [unit.is_first for unit in units] == [True, False, True, False]
+    # Partition 0 begins at 5, and had nothing until now; 2 and 3 were added later, and begin where they begin.
+    assert [unit.is_first for unit in units] == [True, False, True, True]
     assert {(unit.generation, unit.batch, unit.resets) for unit in units} == {
         (GENERATION, 1, "reset --to committed or reset --to earliest")
     }
@@ -76,6 +108,32 @@ def test_offset_units(tmp_path):
         found.units(batch(1, (0, 5, 9), (0, 9, 12)))
 
 
+def test_offset_units_of_a_batch_whose_markers_may_have_expired(planned):
+    """What a batch has of a new partition may have been written by a run whose markers are gone."""
+    given = batch(1, (0, 5, 9), (1, 4, 9), (2, 0, 1), (3, 1, 2))
+    for age_ms, first in (
+        (WEEK_MS * 0.49, [True, False, True, True]),
+        (WEEK_MS * 0.51, [False] * 4),
+        # The clock of the machine that planned it is ahead, by more than is allowed for.
+        (-WEEK_MS * 0.51, [False] * 4),
+    ):
+        found = planned(age_ms)
+        assert [unit.is_first for unit in found.units(given)] == first
+        assert [unit.is_first for unit in found.units(batch(0, (0, 5, 9)))] == first[:1]
+    # Partition 3 was there before, whatever it begins with.
+    found = planned(0, before={"0": 5, "1": 4, "3": 1})
+    assert [unit.is_first for unit in found.units(given)] == [True, False, True, False]
+
+
+@pytest.mark.parametrize(("retention_ms", "kept"), [(None, "24 hours, which is assumed"), (WEEK_MS, "168 hours (off")])
+def test_how_old_a_batch_may_be(retention_ms, kept):
+    limit_ms = (ASSUMED_RETENTION_MS if retention_ms is None else retention_ms) // 2
+    for clock in (1, -1):
+        assert why_forgotten(10**12, 10**12 + clock * (limit_ms - 1), retention_ms) is None
+        why = why_forgotten(10**12, 10**12 + clock * limit_ms, retention_ms)
+        assert f"keeps offsets: {kept}" in why
+
+
 def test_batch_units():
     made = declared("shop", steps=COUNT)
     found, _ = of(made, Units.BATCHES)
@@ -83,7 +141,8 @@ def test_batch_units():
     assert [unit.lane for unit in first] == [
         Lane(f"shop:p{part}", "shop:batches", BATCHES_TOPIC, part) for part in range(3)
     ]
-    assert {(unit.end, unit.is_first) for unit in first} == {(marker(GENERATION, 0), True)}
+    # The first run of a state gives each part a marker.
+    assert {(unit.end, unit.is_first) for unit in first} == {(marker(GENERATION, 0), False)}
     assert {(unit.end, unit.is_first) for unit in second} == {(marker(GENERATION, 1), False)}
     assert first[0].resets == "reset --to earliest or reset --to committed"
 
@@ -117,6 +176,7 @@ def test_the_topic_of_markers_is_made_and_grows(start_broker, unique):
         found, clients = of(made, Units.BATCHES)
         found.prepare()
         assert parts() == expected
+        found.claim(Claim("", GENERATION, is_new=True))
         for unit in found.units(batch(0)):
             write(unit, [], clients)
     found, clients = of(declared(unique, servers, steps=COUNT, tasks_max=5), Units.BATCHES)
@@ -170,6 +230,70 @@ def test_a_broker_that_is_down():
         assert failed.value.is_retriable
 
 
+@pytest.mark.side_by_side
+@pytest.mark.parametrize("kind", list(Units))
+def test_two_copies_that_start_before_the_first_record(broker, topics, unique, kind):
+    """The one that claims the first lane goes on; a reset has the other one take its place, in every lane."""
+    topic = topics.create(unique, 3)
+    steps = COUNT if kind is Units.BATCHES else ""
+    made = declared(unique, broker.bootstrap_servers, topic=topic, steps=steps)
+    found, clients = of(made, kind)
+    found.prepare()
+    begins = {(topic, part): 0 for part in range(3)} if kind is Units.OFFSETS else {}
+
+    def claims(state, generation=GENERATION, replaced=frozenset()):
+        found.claim(Claim(state, generation, replaced, is_new=True, begins=begins))
+        assert found.owners() == {state} and len(found._read(found.lanes())) == 3
+
+    assert found.owners() == set() and found.newest() == 0
+    claims("one")
+    claims("one")
+    with pytest.raises(MarkerError, match="at the same time by another copy"):
+        claims("two")
+
+    def write_batch(state, generation=GENERATION):
+        for lane in found.lanes():
+            common = {"lane": lane, "generation": generation, "batch": 0, "is_first": True, "resets": "reset"}
+            if kind is Units.OFFSETS:
+                unit = OffsetUnit(start=0, end=9, state=state, **common)
+            else:
+                unit = BatchUnit(end=marker(generation, 0), state=state, **common)
+            yield write(unit, [], clients).is_new
+
+    with pytest.raises(MarkerError, match="belongs to another copy"):
+        next(write_batch("two"))
+    assert list(write_batch("one")) == [True] * 3 and list(write_batch("one")) == [False] * 3
+    if kind is Units.OFFSETS:
+        Cluster(made.settings).commit(unique, begins, Marker(0, GENERATION, state="two").metadata)
+    claims("two", replaced={"one"})
+    with pytest.raises(MarkerError, match="belongs to another copy"):
+        next(write_batch("one"))
+    assert list(write_batch("two")) == [True] * 3
+
+
+@pytest.mark.side_by_side
+@pytest.mark.parametrize("minutes", [2, 10080])
+def test_for_how_long_a_broker_keeps_offsets(start_broker, minutes):
+    servers = start_broker({"offsets.retention.minutes": str(minutes)}).bootstrap_servers
+    found, _ = of(declared("shop", servers), Units.OFFSETS)
+    assert found.retention_ms() == minutes * 60_000
+    # Markers are renewed when a quarter of it is over.
+    now_ms = int(time.time() * 1000)
+    lane = Lane("t", "shop", "orders", 0)
+    found.lanes = lambda: [lane]
+    found._read = lambda _: {lane: Marker(9, at_ms=now_ms - 31_000)}
+    assert found.old(now_ms) == ([lane] if minutes == 2 else [])
+
+
+def test_a_broker_that_does_not_report_for_how_long_it_keeps_offsets(monkeypatch):
+    monkeypatch.setattr(AdminClient, "list_topics", lambda *_, **__: SimpleNamespace(brokers={1: None}))
+    refused = Future()
+    refused.set_exception(KafkaException(KafkaError(KafkaError.CLUSTER_AUTHORIZATION_FAILED)))
+    monkeypatch.setattr(AdminClient, "describe_configs", lambda *_, **__: {"1": refused})
+    found, _ = of(declared("shop"), Units.OFFSETS)
+    assert found.retention_ms() is None
+
+
 @pytest.fixture
 def kept(broker, unique):
     """A pipeline whose first two partitions have markers, and the third has none."""
@@ -178,8 +302,8 @@ def kept(broker, unique):
     admin.create_topics([NewTopic(unique, 3, 1)])[unique].result(30)
     made = declared(unique, servers, topic=unique)
     found, clients = of(made, Units.OFFSETS)
-    for unit in found.units(Batch(0, GENERATION, None, (Range(unique, 0, 0, 9), Range(unique, 1, 0, 9)))):
-        write(unit, [], clients)
+    for part in (0, 1):
+        claim(found.lanes()[part], Marker(9, GENERATION), frozenset(), clients)
     keeper = Keeper(found, clients, threading.Lock())
     yield made, found, keeper
     keeper.close()

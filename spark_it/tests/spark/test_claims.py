@@ -1,0 +1,65 @@
+"""A sink belongs to the state of a pipeline that has claimed it, whatever a second copy of the pipeline does."""
+
+import pytest
+from pyspark.sql import functions as f
+
+from odradek.spark_it.lock import marker
+from odradek.spark_it.sinks import Claim, SinkError
+from spark_it.tests.spark.batches import GENERATION, batch, pipeline_of, sink_for
+
+SINKS = {
+    "delta": 'connector = "delta"\npath = "lake/shop/t"',
+    "iceberg": 'connector = "iceberg"\niceberg.tables = "shop.t"\niceberg.catalog.type = "hadoop"\n'
+    'iceberg.catalog.warehouse = "lake"',
+    "files": 'connector = "files"\npath = "out"\nformat = "parquet"',
+}
+
+
+@pytest.fixture(params=["delta", "iceberg", "files", "jdbc"])
+def made(request, spark, postgres, tmp_path, unique):
+    """Makes the sinks of copies of one pipeline."""
+    text = SINKS.get(request.param)
+    if text is None:
+        url, user, password = postgres.jdbc_url, postgres.user, postgres.password
+        text = f'connector = "jdbc"\nconnection.url = "{url}"\nconnection.user = "{user}"\n'
+        text += f'connection.password = "{password}"\nauto.create = true\n'
+        text += f'table.name.format = "{unique.replace("-", "_")[-50:]}"'
+    rows = spark.range(0, 10, 1, 2).select("id", f.format_string("row %d", "id").alias("text"))
+
+    def copy():
+        sink = sink_for(pipeline_of(text, tmp_path, name=unique[-60:]), spark)
+        sink.prepare(rows.schema)
+        return sink
+
+    return copy, rows
+
+
+def test_two_copies_of_a_pipeline(spark, made):
+    """The second one is refused as long as it was not reset, and the first one after that."""
+    copy, rows = made
+    one, two = copy(), copy()
+    assert one.owners() == set()
+    for _ in range(2):
+        one.claim(Claim("one", GENERATION, is_new=True))
+    assert one.owners() == two.owners() == {"one"}
+    # A copy that looked before the first one claimed the sink.
+    with pytest.raises(SinkError, match="at the same time by another copy"):
+        two.claim(Claim("two", GENERATION, is_new=True))
+    # Even if it has written nothing yet, and the generation is the same or later.
+    for generation in (GENERATION, GENERATION + 1):
+        with pytest.raises(SinkError, match="belongs to another copy of this pipeline"):
+            two.write(rows, None, batch(spark, 0, generation, "two"))
+    for _ in range(2):
+        assert one.write(rows, None, batch(spark, 0, GENERATION, "one")).rows == 10
+    assert two.recorded() == marker(GENERATION, 0)
+    with pytest.raises(SinkError, match="belongs to another copy of this pipeline"):
+        two.write(rows, None, batch(spark, 0, GENERATION, "two"))
+
+    later = GENERATION + 1
+    two.claim(Claim("two", later, frozenset({"one"}), is_new=True))
+    assert one.owners() == {"two"}
+    with pytest.raises(SinkError, match="belongs to another copy of this pipeline"):
+        one.write(rows, None, batch(spark, 1, GENERATION, "one"))
+    assert two.write(rows, None, batch(spark, 0, later, "two")).rows == 10
+    assert two.write(rows, None, batch(spark, 0, later, "two")).rows == 10
+    assert two.recorded() == marker(later, 0)
