@@ -7,9 +7,11 @@ import time
 
 import psycopg
 import pytest
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, NewPartitions
 
 from odradek.spark_it import cli, runner, session
+from odradek.spark_it.cluster import Cluster
+from odradek.spark_it.lock import checkpoint_folder, read_lock
 from odradek.spark_it.spec_reader import load
 from odradek.spark_it.start import take
 from spark_it.tests.data import Topics
@@ -269,6 +271,23 @@ def test_markers_that_expired(commands, start_broker, tmp_path, unique):
     command.reset("committed")
     command.runs()
     assert len(values(servers, "copy")) == len(set(values(servers, "copy"))) == 8
+    # A batch of nothing but the first records of a partition that was added.
+    admin.create_partitions([NewPartitions("in", 2)])["in"].result(10)
+    topics.produce("in", [order(n) for n in range(8, 10)], partition=1)
+    command.runs()
+    assert len(values(servers, "copy")) == 10
+    admin.delete_consumer_groups([unique])[unique].result(10)
+    code, _, [said] = command("run", "--available-now", "--rewind-last")
+    assert code == 1 and f"group {unique} has no offset of in-1, so whether its rows are written is not known" in said
+    # The other partition has a marker, and this one's may have expired since the batch was planned.
+    one = load(command.file, {})
+    Cluster(one.settings).commit(unique, {("in", 0): 8})
+    [planned] = checkpoint_folder(one.state_folder, read_lock(one.state_folder)).glob("offsets/1")
+    at_ms = f'"batchTimestampMs":{int(time.time() * 1000) - 4 * 24 * 3_600_000}'
+    planned.write_text(re.sub(r'"batchTimestampMs":\d+', at_ms, planned.read_text()))
+    planned.with_name(".1.crc").unlink()
+    assert "it was planned 96.0 hours ago, which is more than half of the time that Kafka keeps" in command.refused()
+    assert len(values(servers, "copy")) == 10
     # Batch units: their topic is deleted, and with it their offsets.
     command = commands(servers, tmp_path, f"{unique}-sums")
     topics.create("more")
@@ -276,18 +295,18 @@ def test_markers_that_expired(commands, start_broker, tmp_path, unique):
     steps = transform("SELECT id FROM orders UNION ALL SELECT id FROM more")
     command.write(orders("in") + more + steps + to_topic(topics.create("ids")))
     command.runs()
-    assert len(values(servers, "ids")) == 8
+    assert len(values(servers, "ids")) == 10
     admin.delete_consumer_groups([f"{unique}-sums:batches"])[f"{unique}-sums:batches"].result(10)
     for future in admin.delete_topics(["__pipeline_batches"]).values():
         future.result(10)
-    topics.produce("in", [order(n) for n in range(8, 10)])
+    topics.produce("in", [order(n) for n in range(10, 12)])
     said = command.refused()
     assert said.startswith(f"the offset of group {unique}-sums:batches for __pipeline_batches-")
     assert "is gone, expired or deleted" in said and "reset --to committed" in said
-    assert len(values(servers, "ids")) == 8
+    assert len(values(servers, "ids")) == 10
     command.reset("committed")
     command.runs()
-    assert len(values(servers, "ids")) == len(set(values(servers, "ids"))) == 10
+    assert len(values(servers, "ids")) == len(set(values(servers, "ids"))) == 12
 
 
 def test_a_second_copy(copies_of, topics, unique):
