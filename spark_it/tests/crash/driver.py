@@ -3,9 +3,10 @@
     python -m spark_it.tests.crash.driver LOG FILE...
 
 Each line that it reads has the options of a run, as JSON. It says what the pipelines say, and ENDED when all have taken
-what is there. With option `together` each waits for the others in its first batch from that number on; TOGETHER says
-that all have come there. With `twins` those of one batch's tasks write late (`late_twin`). The session is that of the
-first pipeline; what Java says goes to LOG.
+what is there. With option `refused` none may run: each says why, then all REFUSED; `home` says where their state is,
+and `of` which pipelines these are. With option `together` each waits for the others in its first batch from that number
+on; TOGETHER says that all have come there. With `twins` those of one batch's tasks write late (`late_twin`). The
+session is that of the first pipeline; what Java says goes to LOG.
 """
 
 import contextlib
@@ -15,6 +16,7 @@ import sys
 import threading
 import traceback
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 from pyspark.java_gateway import ensure_callback_server_started
@@ -25,6 +27,7 @@ from odradek.spark_it.spec_reader import load
 from spark_it.tests.crash import late_twin
 
 ENDED = "every pipeline has ended well"
+REFUSED = "every pipeline was refused"
 TOGETHER = "every pipeline is in a batch"
 TOGETHER_S = 400
 
@@ -36,6 +39,15 @@ def main():
     ensure_callback_server_started(spark.sparkContext._gateway)
     for line in sys.stdin:
         options = json.loads(line)
+        if options.pop("refused", False):
+            of, home = options.pop("of", None), options.pop("home", None)
+            some = [one for one in pipelines if of is None or one.name in of]
+            if home is not None:
+                some = [replace(one, settings=one.settings.replace({"home": home})) for one in some]
+            if not are_refused(some, spark, runner.Options(**options)):
+                return 1
+            print(REFUSED, flush=True)
+            continue
         together = options.pop("together", None)
         if "twins" in options:
             late_twin.write_once(options.pop("twins"))
@@ -86,6 +98,23 @@ def run(pipelines, spark, options):
 
     with ThreadPoolExecutor(len(pipelines)) as pool:
         return all(list(pool.map(run_one, pipelines)))
+
+
+def are_refused(pipelines, spark, options):
+    """Runs them all; whether each is refused."""
+
+    def is_refused(pipeline):
+        try:
+            runner.run(pipeline, options, lambda line: None, spark=spark.newSession())
+        except runner.FAILURES as error:
+            print(f"{pipeline.name}: refused: {error}", flush=True)
+            return True
+        except BaseException:
+            print(f"{pipeline.name}: {traceback.format_exc()}", flush=True)
+        return False
+
+    with ThreadPoolExecutor(len(pipelines)) as pool:
+        return all(list(pool.map(is_refused, pipelines)))
 
 
 if __name__ == "__main__":

@@ -60,9 +60,9 @@ class Pipelines:
         self.name = name
         self.numbers = numbers
         self.postgres = postgres
-        self._servers = topics.bootstrap_servers
+        self.servers = topics.bootstrap_servers
         self._head = f"""
-bootstrap.servers = "{self._servers}"
+bootstrap.servers = "{self.servers}"
 trigger = "1 millisecond"
 tasks.max = 2
 master = "local[2]"
@@ -137,7 +137,7 @@ none_below_0 = {{ sql = "n >= 0", action = "dead-letter" }}
     def rows(self, sink):
         """The numbers that are in the sink."""
         if sink in ("offsets", "batches"):
-            found = messages(self._servers, f"{self.name}-{sink}-target")
+            found = messages(self.servers, f"{self.name}-{sink}-target")
             return [json.loads(message.value())["n"] for message in found]
         if sink == "delta":
             return column(delta_files(self.folder / "lake" / "delta"), "n")
@@ -149,7 +149,7 @@ none_below_0 = {{ sql = "n >= 0", action = "dead-letter" }}
 
     def dead_letters(self, sink):
         """The places of the records that are dead letters."""
-        return list(map(_origin, messages(self._servers, self.dead_topic(sink))))
+        return list(map(_origin, messages(self.servers, self.dead_topic(sink))))
 
 
 def _origin(message):

@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -18,12 +19,13 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from confluent_kafka.admin import AdminClient
 
 from compat_tests import processes
 from compat_tests.apache_kafka import jars
 from odradek.spark_it.reset import reached_offsets
 from spark_it.tests.crash import late_twin
-from spark_it.tests.crash.driver import ENDED, TOGETHER, TOGETHER_S
+from spark_it.tests.crash.driver import ENDED, REFUSED, TOGETHER, TOGETHER_S
 from spark_it.tests.crash.sinks import DEAD_LETTERS_ONCE, Numbers, Pipelines
 
 ROWS = int(os.environ.get("ODRADEK_CRASH_ROWS", "10000"))
@@ -64,6 +66,13 @@ class Driver:
         """Has all pipelines begin to run."""
         self._process.stdin.write(f"{json.dumps(options)}\n".encode())
         self._process.stdin.flush()
+
+    def is_refused(self, timeout_s, **options):
+        """Has pipelines run that must not; what each says, by its name."""
+        before = len(self._everything())
+        self.run(refused=True, is_available_now=True, **options)
+        self._wait_until(lambda: REFUSED in self._everything()[before:], timeout_s)
+        return dict(re.findall(r"^(\S+): refused: (.*)", self._everything()[before:], re.MULTILINE))
 
     def wait_until_said(self, what, timeout_s, times=1):
         """Until the driver has said it so many times."""
@@ -139,6 +148,25 @@ def check(pipelines):
         assert dead == len(bad) or sink not in DEAD_LETTERS_ONCE, sink
 
 
+def check_second_copy(pipelines, driver):
+    """It is refused by each sink, also while the first one is killed in a batch, and has written nothing."""
+    said = driver.is_refused(200, home="second")
+    assert set(said) == {pipelines.group(sink) for sink in pipelines.sinks}
+    assert all(re.search(r"the \w+ sink (has|belongs)|has committed", why) for why in said.values()), said
+
+
+def check_lost_markers(pipelines, driver):
+    """Whether the repeated batch is written is not known any more: it is not written again."""
+    names = {sink: pipelines.group(sink) for sink in DEAD_LETTERS_ONCE}
+    groups = [names["offsets"], f"{names['batches']}:batches"]
+    admin = AdminClient({"bootstrap.servers": pipelines.servers})
+    for future in admin.delete_consumer_groups(groups).values():
+        future.result(30)
+    said = driver.is_refused(200, of=list(names.values()), rewinds=True)
+    assert "the group has no offset at all" in said[names["offsets"]], said
+    assert "is gone, expired or deleted" in said[names["batches"]], said
+
+
 def test_every_sink_killed_in_a_batch_and_its_last_batch_repeated(pipelines):
     seed = int(os.environ.get("ODRADEK_CRASH_SEED", random.randrange(1 << 32)))
     print(f"ODRADEK_CRASH_SEED={seed}")
@@ -155,11 +183,18 @@ def test_every_sink_killed_in_a_batch_and_its_last_batch_repeated(pipelines):
         killed_in_batch.update(sink for sink, one in found.items() if is_in_batch(one))
         print(f"{time.monotonic() - begun:.0f} s: killed in", {sink: batch_of(one) for sink, one in found.items()})
     assert set(killed_in_batch) == set(pipelines.sinks), killed_in_batch
+    copied_at = chosen.randrange(3)
     with Driver(pipelines, KILLS + 1) as driver:
         for times, options in enumerate(({"twins": chosen.choice(list(late_twin.MOMENTS))}, {"rewinds": True})):
             print(options)
+            if copied_at == times:
+                check_second_copy(pipelines, driver)
             driver.run(is_available_now=True, **options)
             driver.wait_until_said(ENDED, 400, times + 1)
             driver.wait_until_said(late_twin.WROTE, 0)
             print(f"{time.monotonic() - begun:.0f} s: all is taken")
             check(pipelines)
+        if copied_at == 2:
+            check_second_copy(pipelines, driver)
+        check_lost_markers(pipelines, driver)
+        check(pipelines)

@@ -10,6 +10,7 @@ import sys
 import pytest
 
 from compat_tests import processes
+from odradek.spark_it.lanes import MarkerError
 from odradek.spark_it.lock import marker
 from odradek.spark_it.units import Clients, Records, write
 from spark_it.tests.crash import unit_attempt
@@ -33,16 +34,17 @@ class Attempts:
         self._lane = (f"{name}:0", group, self.source, 0)
         self._processes = []
 
-    def fields(self, batch):
+    def fields(self, batch, state="one"):
         of_kind = {"start": ROWS * batch, "end": ROWS * (batch + 1)}
         if self.kind == "batches":
             of_kind = {"end": marker(GENERATION, batch)}
-        return {"generation": GENERATION, "batch": batch, "is_first": batch == 0, "resets": "reset", **of_kind}
+        common = {"generation": GENERATION, "batch": batch, "is_first": batch == 0, "resets": "reset", "state": state}
+        return common | of_kind
 
     def texts(self, batch):
         return [f"{ROWS * batch + n:08d}" for n in range(ROWS)]
 
-    def start(self, moment, batch=0):
+    def start(self, moment, batch=0, **options):
         """A process that has come to that moment."""
         process = processes.start(
             [sys.executable, "-m", "spark_it.tests.crash.unit_attempt"],
@@ -58,7 +60,7 @@ class Attempts:
             "lane": self._lane,
             "moment": moment,
             "values": self.texts(batch),
-            "fields": self.fields(batch),
+            "fields": self.fields(batch, **options),
         }
         self.say(process, json.dumps(given))
         if moment != "never":
@@ -74,9 +76,9 @@ class Attempts:
         self.say(process, "")
         return json.loads(process.stdout.readline())
 
-    def write(self, batch=0):
+    def write(self, batch=0, **options):
         """An attempt here; whether it wrote anything."""
-        unit = unit_attempt.unit_of(self.kind, self._lane, **self.fields(batch))
+        unit = unit_attempt.unit_of(self.kind, self._lane, **self.fields(batch, **options))
         texts = [text.encode() for text in self.texts(batch)]
         outcome = write(unit, [Records(self.target, [None] * ROWS, texts)], Clients(self.servers))
         assert outcome.rows == ROWS
@@ -138,3 +140,16 @@ def test_each_attempt_overtaken_by_the_next(attempts):
     assert attempts.write()
     assert [attempts.result(process) for process in overtaken] == [{"error": "FencedError"}] * 3
     assert attempts.counts() == (ROWS, ROWS)
+
+
+def test_attempts_of_another_copy_of_the_pipeline(attempts):
+    """Of the same generation and batch: the first one that commits is the only one that writes there."""
+    killed, sleeper = attempts.start("before", state="two"), attempts.start("before", state="two")
+    killed.kill()
+    assert attempts.write()
+    assert attempts.result(sleeper) == {"error": "FencedError"}
+    for batch in (0, 1):
+        with pytest.raises(MarkerError, match="belongs to another copy of the pipeline"):
+            attempts.write(batch, state="two")
+    assert attempts.write(batch=1)
+    assert attempts.counts() == (2 * ROWS, 2 * ROWS)
