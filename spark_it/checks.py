@@ -265,6 +265,8 @@ def _sink(pipeline: Pipeline) -> Iterator[Problem]:
             found.append(("iceberg.tables", f"iceberg.tables = {sink.iceberg_tables}: write one, as namespace.table"))
         if not sink.passed["iceberg.catalog."]:
             found.append(("iceberg", "iceberg.catalog.type and iceberg.catalog.warehouse say where the table is"))
+        if any(key.startswith("wap.") for key in pipeline.settings.passed["spark."]):
+            found.append(("iceberg", "rows go to the table's main branch; leave out spark.wap.id and spark.wap.branch"))
     for key, message in found:
         yield _at(pipeline, _key(("sink",), key), f"sink: {message}")
 

@@ -64,7 +64,7 @@ class Guarantee:
 HOW: dict[type[Sink], str] = {
     FilesSink: "a folder for each batch, put in place when it is whole",
     DeltaSink: "the batch's number is part of the table's commit",
-    IcebergSink: "the batch's number is part of the table's commit",
+    IcebergSink: "the batch's number is part of the table's commit, which fails if it has the batch",
     JdbcSink: "rows and the batch's number in one transaction, from a staging table",
     ConsoleSink: "a repeated batch is shown again",
     PythonSink: "a repeated batch is given to the function again, with its number",

@@ -1,8 +1,10 @@
 """Delta and Iceberg tables, exactly once: the batch's number is part of the table's commit.
 
 Delta keeps the last number of each writer itself (`txnAppId`, `txnVersion`) and leaves out a commit that has come
-already. Iceberg keeps what a writer says of a snapshot: the number is looked for in the table's line of snapshots
-before a batch is appended. Source: Delta's "Idempotent table writes in foreachBatch", Iceberg's SparkWriteOptions.
+already. Iceberg keeps what a writer says of a snapshot: the number is looked for in the table's line of snapshots, and
+the batch is added on the condition that no rows were added after those (`iceberg_files`). Of two drivers that write the
+same batch one finds that the other was first. A batch without rows leaves no snapshot in Iceberg, and needs none.
+Source: Delta's "Idempotent table writes in foreachBatch", Iceberg's SparkWriteOptions.
 
 A property of the table has the identity of the pipeline's state that has claimed it; no other one writes batches.
 """
@@ -37,6 +39,7 @@ from odradek.spark_it.java import what_is_down
 from odradek.spark_it.sink_settings import DeltaSink, IcebergSink
 from odradek.spark_it.sinks import Batch, Claim, SinkError, Written
 from odradek.spark_it.sinks.counting import Counted
+from odradek.spark_it.sinks.iceberg_files import DataFiles, staging_name
 from odradek.spark_it.sinks.recorded import check_owners, is_written
 from odradek.spark_it.spark_errors import readable
 from odradek.spark_it.spec import Pipeline
@@ -192,7 +195,8 @@ class IcebergTable:
 
     def recorded(self) -> int:
         with _explained(self._title, self._place):
-            return self._recorded(self._last_snapshot())
+            table = self._load()
+            return self._recorded(self._last_snapshot(table, table.currentSnapshot()))
 
     def owners(self) -> frozenset[str]:
         with _explained(self._title, self._place):
@@ -203,21 +207,41 @@ class IcebergTable:
             _claim(self._spark, self._table, _owner_property(self._name), claim, self._owners)
 
     def _owners(self) -> frozenset[str]:
-        found = self._loaded().properties().get(_owner_property(self._name))
+        return self._owners_of(self._load())
+
+    def _owners_of(self, table: Any) -> frozenset[str]:
+        found = table.properties().get(_owner_property(self._name))
         return frozenset() if found is None else frozenset({str(found)})
 
     def write(self, rows: DataFrame, dead: DataFrame | None, batch: Batch) -> Written:
         with _explained(self._title, self._place):
-            check_owners(self._owners(), batch, self._title)
-            snapshot = self._last_snapshot()
-            if is_written(self._recorded(snapshot), batch, "the last batch in the table"):
-                return Written(int(snapshot.summary().get("added-records") or 0))
+            table = self._load()
+            written = self._written(table, table.currentSnapshot(), batch)
+            if written is not None:
+                return written
             self._configure(batch.spark)
-            table = self._table_schema()
-            counted = Counted(completed(fitted(rows, table), table))
-            writer = counted.frame.writeTo(self._table)
-            writer.option(f"snapshot-property.{self._property}", str(batch.marker)).append()
-            return Written(counted.rows())
+            name = staging_name(self._spark, self._table, table)
+            schema = batch.spark.table(name).schema
+            counted = Counted(completed(fitted(rows, schema), schema))
+            with DataFiles(counted.frame, name, table) as files:
+                while True:
+                    # Another driver may have written the batch meanwhile, and others may add rows at any time.
+                    table.refresh()
+                    newest = table.currentSnapshot()
+                    written = self._written(table, newest, batch)
+                    if written is not None:
+                        return written
+                    if files.add(newest, {self._property: str(batch.marker)}):
+                        return Written(counted.rows())
+
+    def _written(self, table: Any, newest: Any, batch: Batch) -> Written | None:
+        """What the table has of the batch up to snapshot `newest`, if it has the batch. Raises SinkError if it has a
+        later one, or belongs to another state."""
+        check_owners(self._owners_of(table), batch, self._title)
+        snapshot = self._last_snapshot(table, newest)
+        if not is_written(self._recorded(snapshot), batch, "the last batch in the table"):
+            return None
+        return Written(int(snapshot.summary().get("added-records") or 0))
 
     def _table_schema(self) -> StructType:
         return self._spark.table(self._table).schema
@@ -225,10 +249,15 @@ class IcebergTable:
     def _recorded(self, snapshot: Any) -> int:
         return 0 if snapshot is None else int(snapshot.summary().get(self._property))
 
-    def _last_snapshot(self) -> Any:
-        """The newest snapshot that this pipeline has made, of those that the table now consists of; or None."""
-        table = self._loaded()
-        snapshot = table.currentSnapshot()
+    def _load(self) -> Any:
+        jvm: Any = self._spark._jvm
+        table = jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergTable(self._spark._jsparkSession, self._table)
+        table.refresh()
+        return table
+
+    def _last_snapshot(self, table: Any, newest: Any) -> Any:
+        """The last snapshot that this pipeline has made, of those that the table consists of at `newest`; or None."""
+        snapshot = newest
         while snapshot is not None:
             if snapshot.summary().get(self._property) is not None:
                 return snapshot
@@ -236,13 +265,6 @@ class IcebergTable:
             # Older ones may have expired.
             snapshot = None if parent is None else table.snapshot(parent)
         return None
-
-    def _loaded(self) -> Any:
-        """The table as it is now."""
-        jvm: Any = self._spark._jvm
-        table = jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergTable(self._spark._jsparkSession, self._table)
-        table.refresh()
-        return table
 
     def close(self) -> None:
         """Nothing is held between batches."""

@@ -1,10 +1,13 @@
 """Delta and Iceberg tables, whose rows are counted by pyarrow from the files that their newest metadata names."""
 
+import operator
+
+import pyarrow.parquet
 import pytest
 from pyspark.sql import functions as f
 
 from odradek.spark_it.lock import marker
-from odradek.spark_it.sinks import SinkError
+from odradek.spark_it.sinks import SinkError, lakehouse
 from odradek.spark_it.sinks.lakehouse import DeltaTable, IcebergTable
 from spark_it.tests.spark.batches import GENERATION, batch, pipeline_of, sink_for
 from spark_it.tests.tables import column, delta_files, iceberg_files
@@ -76,6 +79,72 @@ def test_others_and_other_generations_write_for_themselves(spark, table):
     with pytest.raises(SinkError, match="is batch 0, and this is batch -1: the checkpoint is older"):
         refunds.write(rows, None, batch(spark, -1))
     assert len(table.rows()) == 30
+
+
+def rows_in_data_files(folder):
+    return sum(pyarrow.parquet.ParquetFile(file).metadata.num_rows for file in folder.rglob("*.parquet"))
+
+
+@pytest.mark.parametrize("moment", ["Counted", "DataFiles.add"])
+def test_two_drivers_of_which_both_have_looked(spark, tmp_path, monkeypatch, moment):
+    """One of them is believed dead: it has seen that the batch is not written, and wakes when the other has written."""
+    table = Table("iceberg", spark, tmp_path)
+    first, sleeper = table.sink(), table.sink(session=spark.newSession())
+    rows, other_rows = numbers(spark, 10), numbers(sleeper._spark, 10)
+    first.prepare(rows.schema)
+    first.write(numbers(spark, 5, 100), None, batch(spark, 0))
+    overtaken = operator.attrgetter(moment)(lakehouse)
+
+    def overtaken_there(*given):
+        monkeypatch.undo()
+        assert first.write(rows, None, batch(spark, 1)).rows == 10
+        return overtaken(*given)
+
+    monkeypatch.setattr(f"{lakehouse.__name__}.{moment}", overtaken_there)
+    assert sleeper.write(other_rows, None, batch(sleeper._spark, 1)).rows == 10
+    assert table.rows() == [(n,) for n in [*range(10), *range(100, 105)]]
+    assert rows_in_data_files(tmp_path / "lake") == 15, "files that nobody has added are left"
+    first.write(numbers(spark, 10, 10), None, batch(spark, 2))
+    with pytest.raises(SinkError, match="the last batch in the table is batch 2, and this is batch 1"):
+        sleeper.write(other_rows, None, batch(sleeper._spark, 1))
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_rows_that_another_pipeline_adds_meanwhile(spark, tmp_path, monkeypatch, version):
+    """They are no reason to write the batch again: its files are added after them."""
+    table = Table("iceberg", spark, tmp_path)
+    orders, refunds = table.sink(), table.sink(name="refunds")
+    orders.prepare(numbers(spark, 1).schema)
+    spark.sql(f"ALTER TABLE {orders._table} SET TBLPROPERTIES ('format-version' = '{version}')")
+    add = lakehouse.DataFiles.add
+
+    def after_another(*given):
+        monkeypatch.undo()
+        refunds.write(numbers(spark, 10, 10), None, batch(spark, 7))
+        return add(*given)
+
+    monkeypatch.setattr(lakehouse.DataFiles, "add", after_another)
+    assert orders.write(numbers(spark, 10), None, batch(spark, 0)).rows == 10
+    assert table.rows() == [(n,) for n in range(20)]
+    assert rows_in_data_files(tmp_path / "lake") == 20
+    assert (orders.recorded(), refunds.recorded()) == (marker(GENERATION, 0), marker(GENERATION, 7))
+    # Readers of a stream refuse other operations.
+    operations = spark.table(f"{orders._table}.snapshots").select("operation").collect()
+    assert {row.operation for row in operations} == {"append"}
+    assert sorted(spark.table(orders._table).collect()) == sorted(numbers(spark, 20).collect())
+    if version == 3:
+        ids = spark.table(orders._table).select("_row_id").collect()
+        assert sorted(row._row_id for row in ids) == list(range(20))
+
+
+def test_a_batch_without_rows(spark, table):
+    sink = table.sink()
+    empty = numbers(spark, 0)
+    sink.prepare(empty.schema)
+    for _ in range(2):
+        assert sink.write(empty, None, batch(spark, 0)).rows == 0
+    assert sink.write(numbers(spark, 10), None, batch(spark, 1)).rows == 10
+    assert table.rows() == [(n,) for n in range(10)]
 
 
 def test_columns_that_do_not_fit_and_columns_that_are_new(spark, table):

@@ -57,6 +57,8 @@ def test_what_goes_together(text):
         (iceberg("a.b,a.c", 'iceberg.catalog.type = "rest"'),
          "sink: iceberg.tables = a.b,a.c: write one, as namespace.table"),
         (iceberg("a.b"), "sink: iceberg.catalog.type and iceberg.catalog.warehouse say where the table is"),
+        ('spark.wap.branch = "audit"\n' + iceberg("a.b", 'iceberg.catalog.type = "rest"'),
+         "sink: rows go to the table's main branch; leave out spark.wap.id and spark.wap.branch"),
         (SOURCE + '[expect.orders]\nx = { sql = "order_id IN (SELECT order_id FROM orders)" }\n' + CONSOLE,
          "expect x: it is of one row, and cannot read orders; do that in a transform"),
         (SOURCE + transform("-- nothing") + CONSOLE, "transform step: sql is a SELECT"),
