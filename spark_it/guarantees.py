@@ -200,9 +200,14 @@ def _conditions(pipeline: Pipeline, of: Units | None, level: Level) -> Iterator[
     if level is not Level.EXACTLY_ONCE:
         return
     if isinstance(pipeline.sink, FilesSink):
-        yield "the file system renames a folder in one step, as local ones and HDFS do, or nobody reads meanwhile"
+        yield (
+            "the file system renames a folder in one step, as local ones and HDFS do, or nobody reads meanwhile and no "
+            "second driver writes"
+        )
     if isinstance(pipeline.sink, IcebergSink):
         yield "the pipeline's newest snapshot does not expire while a batch is half done"
+        if pipeline.sink.passed["iceberg.catalog."].get("type") == "hadoop":
+            yield "the catalog, of type hadoop, is on HDFS, or no second process writes to the table"
     if isinstance(pipeline.sink, JdbcSink):
         yield "the database has transactions"
     for name, source in pipeline.sources.items():

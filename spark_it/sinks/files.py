@@ -2,14 +2,16 @@
 
 Spark writes into a folder whose name begins with a dot, which readers leave out. It gets its name when it is whole, in
 one step where the file system renames folders in one (every local one and HDFS; object stores copy). The file `_rows`
-in it, which readers leave out too, comes last: a folder without it is written once more, one with it is done. The file
-`_state-<identity>` beside the folders says which state of the pipeline writes them; no other one does.
+in it, which readers leave out too, names the other files: a folder without one of them is a copy that was interrupted,
+and is written once more. `_done`, which comes last, says that none was, whatever readers delete later. A whole folder
+stays as it is, whoever else writes the batch. The file `_state-<identity>` beside the folders says which state of the
+pipeline writes them; no other one does.
 """
 
 import json
 import re
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -32,6 +34,7 @@ from odradek.spark_it.times import WRITTEN
 COLUMN = "batch"
 """What readers call the column that they make of the folders' names."""
 ROWS = "_rows"
+DONE = "_done"
 STANDARD_CSV = {"escape": '"', "ignoreLeadingWhiteSpace": "false", "ignoreTrailingWhiteSpace": "false"}
 """Options of Spark by which a quote within quotes is doubled (RFC 4180), and spaces around a value belong to it."""
 
@@ -39,6 +42,7 @@ STATE = "_state-"
 """Begins the name of a file; readers leave it out."""
 
 _FOLDER = re.compile(rf"{COLUMN}=(\d+)-(\d+)")
+_ATTEMPT = re.compile(rf"\.{COLUMN}=(\d+)-(\d+)\.[0-9a-f]+")
 
 
 def make(
@@ -70,10 +74,7 @@ class Folders:
         if self._sink.format == "text" and [type(field.dataType) for field in schema.fields] != [StringType]:
             raise SinkError(f"format text takes one column, a string; the rows are {schema.simpleString()}")
         with self._explained():
-            for name in self._files.folders():
-                # What attempts that died have left.
-                if name.startswith(f".{COLUMN}="):
-                    self._files.delete(name)
+            self._tidy()
             beside = self._beside("0-0")
             try:
                 # No rows, but Spark says what the format does not take, and the file system what it does not allow.
@@ -81,10 +82,18 @@ class Folders:
             finally:
                 self._files.delete(beside)
 
+    def _tidy(self) -> None:
+        """Deletes what attempts have left that died. Those at a batch that is not written may be another driver's, and
+        alive: Spark would put in place what comes after the deletion, and take it for all."""
+        names = self._files.folders()
+        newest = _newest(names)
+        for name in names:
+            if (found := _ATTEMPT.fullmatch(name)) and _marker(found) <= newest:
+                self._files.delete(name)
+
     def recorded(self) -> int:
         with self._explained():
-            found = map(_FOLDER.fullmatch, self._files.folders())
-            return max((marker(int(name[1]), int(name[2])) for name in found if name), default=0)
+            return _newest(self._files.folders())
 
     def owners(self) -> frozenset[str]:
         with self._explained():
@@ -116,22 +125,43 @@ class Folders:
         name = f"{COLUMN}={number}"
         with self._explained():
             check_owners(self._owners(), batch, f"files {self._path}")
-            written = self._files.read(f"{name}/{ROWS}")
+            written = self._rows_in(name)
             if written is not None:
-                return Written(int(json.loads(written)["rows"]))
+                return Written(written)
             beside = self._beside(number)
             counted = Counted(rows)
             try:
                 self._write(counted.frame, beside)
-                # One without its last file: of a file system that was interrupted while it copied.
-                self._files.delete(name)
-                self._files.rename(beside, name)
+                count = counted.rows()
+                whole = {"rows": count, "files": self._files.sizes(beside)}
+                self._files.create(f"{beside}/{ROWS}", json.dumps(whole))
+                self._put_in_place(beside, name)
+                return Written(count)
             except BaseException:
                 self._files.delete(beside)
                 raise
-            count = counted.rows()
-            self._files.create(f"{name}/{ROWS}", json.dumps({"rows": count}))
-            return Written(count)
+
+    def _put_in_place(self, beside: str, name: str) -> None:
+        """Gives a folder its name, unless another driver has put one there by now, which has the same rows."""
+        is_there = self._files.is_there(name)
+        if self._rows_in(name) is not None:
+            self._files.delete(beside)
+            return
+        if is_there:
+            self._files.delete(name)
+        self._files.rename(beside, name)
+        self._files.create(f"{name}/{DONE}", "")
+
+    def _rows_in(self, name: str) -> int | None:
+        """The rows of a batch that is there and whole; else None."""
+        text = self._files.read(f"{name}/{ROWS}")
+        if text is None:
+            return None
+        whole = json.loads(text)
+        # One without names was written last of all.
+        is_whole = "files" not in whole or self._files.is_there(f"{name}/{DONE}")
+        is_whole = is_whole or whole["files"].items() <= self._files.sizes(name).items()
+        return int(whole["rows"]) if is_whole else None
 
     def _beside(self, number: str) -> str:
         return f".{COLUMN}={number}.{secrets.token_hex(4)}"
@@ -168,6 +198,15 @@ class Folders:
         """Nothing is held between batches."""
 
 
+def _newest(names: Iterable[str]) -> int:
+    """The marker of the newest batch that has a folder; 0 if none has."""
+    return max((_marker(found) for found in map(_FOLDER.fullmatch, names) if found), default=0)
+
+
+def _marker(found: re.Match[str]) -> int:
+    return marker(int(found[1]), int(found[2]))
+
+
 class _FileSystem:
     """Names below a folder, on whatever file system it is, through Hadoop's API as Spark uses it."""
 
@@ -197,11 +236,27 @@ class _FileSystem:
         system, path = self._at(name)
         system.delete(path, True)
 
+    def is_there(self, name: str) -> bool:
+        system, path = self._at(name)
+        return bool(system.exists(path))
+
+    def sizes(self, name: str) -> dict[str, int]:
+        """The bytes of the files in a folder, but for those that readers leave out."""
+        system, path = self._at(name)
+        files = ((str(status.getPath().getName()), status) for status in system.listStatus(path) if status.isFile())
+        return {file: int(status.getLen()) for file, status in files if file[0] not in "._"}
+
     def rename(self, old: str, new: str) -> None:
         """Raises SinkError when there is something of the new name."""
         system, path = self._at(old)
         _, target = self._at(new)
-        if system.exists(target) or not system.rename(path, target):
+        is_done = not system.exists(target) and system.rename(path, target)
+        _, within = self._at(f"{new}/{old}")
+        if is_done and system.exists(within):
+            # The other came between the two: a file system moves a folder into the one that has its name.
+            system.delete(within, True)
+            is_done = False
+        if not is_done:
             raise SinkError(f"files {self._root}: {new} is there already, or cannot be made", is_retriable=True)
 
     def create(self, name: str, text: str) -> None:

@@ -76,32 +76,84 @@ def test_a_new_generation_writes_beside_the_old(spark, sink_to, out):
     assert sorted(visible(out)) == [(f"batch={GENERATION}-0",), (f"batch={GENERATION + 1}-0",)]
 
 
-@pytest.mark.parametrize("window", ["delete", "rename", "create"])
+@pytest.mark.parametrize("window", ["rename", f"create {files_sink.ROWS}", f"create {files_sink.DONE}"])
 def test_killed_while_a_folder_is_put_in_place(spark, sink_to, out, monkeypatch, window):
     sink = sink_to()
     rows = numbers(spark, 100)
     sink.prepare(rows.schema)
     sink.write(rows, None, batch(spark, 0))
+    method, _, file = window.partition(" ")
+    does = getattr(files_sink._FileSystem, method)
 
     class KilledError(BaseException):
         pass
 
-    def dies(*_):
+    def dies(system, name, *more):
+        if not name.endswith(file):
+            return does(system, name, *more)
         patched.setattr(files_sink._FileSystem, "delete", lambda *_: None)  # nor is anything tidied up
         raise KilledError
 
     with monkeypatch.context() as patched:
-        patched.setattr(files_sink._FileSystem, window, dies)
+        patched.setattr(files_sink._FileSystem, method, dies)
         with pytest.raises(KilledError):
             sink.write(numbers(spark, 100, 100), None, batch(spark, 1))
-    before = pyarrow.parquet.read_table(out).num_rows
-    assert before == (200 if window == "create" else 100)
-    assert spark.read.parquet(str(out)).count() == before
+    there = visible(out)
+    assert pyarrow.parquet.read_table(out).num_rows == (200 if file == files_sink.DONE else 100)
     again = sink_to()
     again.prepare(rows.schema)
-    assert [path.name for path in out.glob(".batch*")] == []
     assert again.write(numbers(spark, 100, 100), None, batch(spark, 1)).rows == 100
     assert sorted(pyarrow.parquet.read_table(out)["id"].to_pylist()) == list(range(200))
+    # A reader that has read a file does not find its rows in another one.
+    assert there.items() <= visible(out).items()
+    sink_to().prepare(rows.schema)
+    assert [path.name for path in out.glob(".batch*")] == []
+
+
+def test_two_drivers_at_one_batch(spark, sink_to, out, monkeypatch):
+    """One of them is believed dead. It finds the batch written when it has written its own files, and leaves it."""
+    first, sleeper = sink_to(), sink_to(session=spark.newSession())
+    rows = numbers(spark, 100)
+    first.prepare(rows.schema)
+    there = {}
+
+    def overtaken(moment):
+        write = getattr(sleeper, moment)
+
+        def overtaken_there(*given):
+            done = write(*given)
+            monkeypatch.undo()
+            # A driver that starts does not take away what another one is writing.
+            first.prepare(rows.schema)
+            assert first.write(rows, None, batch(spark, len(there))).rows == 100
+            there.update(visible(out))
+            return done
+
+        monkeypatch.setattr(sleeper, moment, overtaken_there)
+
+    for number, moment in enumerate(("_write", "_beside")):
+        overtaken(moment)
+        assert sleeper.write(numbers(sleeper._spark, 100), None, batch(sleeper._spark, number)).rows == 100
+        assert visible(out) == there
+    sink_to().prepare(rows.schema)
+    assert [path.name for path in out.glob(".batch*")] == []
+
+
+def test_a_folder_of_a_copy_that_was_interrupted(spark, sink_to, out):
+    """As of an object store, which copies the files of a folder that gets another name."""
+    sink = sink_to()
+    sink.write(numbers(spark, 100), None, batch(spark, 0))
+    [folder] = out.glob("batch=*")
+    (folder / files_sink.DONE).unlink()
+    assert sink.write(numbers(spark, 100), None, batch(spark, 0)).rows == 100
+    next(folder.glob("part-*")).unlink()
+    assert sink.write(numbers(spark, 100), None, batch(spark, 0)).rows == 100
+    assert sorted(pyarrow.parquet.read_table(out)["id"].to_pylist()) == list(range(100))
+    # Of one that is done readers may delete what they have read.
+    for part in folder.glob("part-*"):
+        part.unlink()
+    assert sink.write(numbers(spark, 100), None, batch(spark, 0)).rows == 100
+    assert visible(out) == {}
 
 
 def test_every_format(spark, tmp_path):

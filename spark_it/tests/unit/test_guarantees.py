@@ -88,12 +88,17 @@ def test_other_sinks(name, step):
 
 def test_what_sinks_ask_of_what_they_write_to():
     assert [of(SOURCE + SINKS[name]).conditions for name in ("files", "delta", "iceberg", "jdbc", "console")] == [
-        ("the file system renames a folder in one step, as local ones and HDFS do, or nobody reads meanwhile",),
+        (
+            "the file system renames a folder in one step, as local ones and HDFS do, or nobody reads meanwhile and no "
+            "second driver writes",
+        ),
         (),
         ("the pipeline's newest snapshot does not expire while a batch is half done",),
         ("the database has transactions",),
         (),
     ]
+    hadoop = of(SOURCE + SINKS["iceberg"].replace("rest", "hadoop")).conditions
+    assert hadoop[1:] == ("the catalog, of type hadoop, is on HDFS, or no second process writes to the table",)
 
 
 @pytest.mark.parametrize("name", ["console", "python"])
