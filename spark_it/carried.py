@@ -22,6 +22,19 @@ def carried(frame: DataFrame, names: Sequence[str]) -> DataFrame | None:
     return DataFrame(java, frame.sparkSession)
 
 
+def is_one_of_several(frame: DataFrame, names: Sequence[str]) -> bool:
+    """Whether a row of the frame may be one of several that were made of one row where the columns are, as of an array
+    that is exploded. Where `carried` does not find the columns it is not."""
+    plan, wanted, is_several = frame._jdf.queryExecution().analyzed(), frozenset(names), False
+    while not wanted <= _output(plan).keys():
+        kind = plan.getClass().getSimpleName()
+        if kind != "Project" and kind not in _KEEPS_COLUMNS:
+            return False
+        is_several = is_several or kind == "Generate"
+        plan = plan.child()
+    return is_several
+
+
 def _with(plan: Any, names: frozenset[str], frame: DataFrame) -> Any:
     if names <= _output(plan).keys():
         return plan

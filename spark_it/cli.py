@@ -84,6 +84,11 @@ def _parser() -> argparse.ArgumentParser:
     command("test", _test, "run the tests that a pipeline's file has")
     replaying = command("replay-dlq", _replay, "send dead letters to the topics that they come from")
     replaying.add_argument("--execute", action="store_true", help="do it; without, only say what would happen")
+    replaying.add_argument(
+        "--partly-written",
+        choices=("send", "leave"),
+        help="what happens to records of which the sink may have other rows, which it would get again",
+    )
     written = command("reference", _reference, "write the reference of all keys", of_file=False)
     written.add_argument("--into", type=Path, metavar="PAGE", help="renew the reference in this page instead")
     return parser
@@ -200,7 +205,8 @@ def _replay(options: argparse.Namespace) -> int:
 
     def do(cluster: "Cluster") -> int:
         try:
-            return _print(replay.replay(pipeline, cluster, execute=options.execute))
+            lines = replay.replay(pipeline, cluster, execute=options.execute, partly_written=options.partly_written)
+            return _print(lines)
         except replay.ReplayError as error:
             raise _FailedError(str(error)) from None
 

@@ -26,6 +26,8 @@ LINE = f"{PREFIX}line"
 of them."""
 LEFT_OUT = f"{PREFIX}record.left.out"
 """Ours: the dead letter has no key, value and headers of its record."""
+PART_WRITTEN = f"{PREFIX}record.part.written"
+"""Ours: the row that died may be one of several that were made of the record, and the sink may have the others."""
 
 
 class Stage(Enum):

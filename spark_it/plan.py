@@ -12,7 +12,8 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from odradek.spark_it import deadletter
-from odradek.spark_it.carried import carried
+from odradek.spark_it.bypass import is_bypassed
+from odradek.spark_it.carried import carried, is_one_of_several
 from odradek.spark_it.deadletter import Stage
 from odradek.spark_it.settings import TransformSettings
 from odradek.spark_it.sources import DATA_EXCEPTION, ERROR_TYPE, HEADERS_TYPE, ORIGIN_TYPE, column
@@ -72,6 +73,7 @@ class Plan:
         self._has_dead_letters = pipeline.errors.deadletterqueue_topic_name is not None
         self._tolerates = pipeline.errors.tolerance == "all"
         self._columns: dict[str, _SourceColumns] = {}
+        self._are_parts: dict[str, bool] = {}
         self._functions = {
             step.name: function_of(step.python) for step in pipeline.transforms if step.python is not None
         }
@@ -163,26 +165,35 @@ class Plan:
                     known = _with_record(frame).filter(f.when(_holds(one), True).otherwise(stop))
                     frame = known.select(*(column(name) for name in columns))
                 case "dead-letter":
-                    broken = _with_record(plain.filter(~_holds(one)))
-                    dead.append(self._dead(broken.withColumn(f"{_PREFIX}error", _broken(one))))
+                    bad = plain.filter(~_holds(one))
+                    broken = _with_record(bad).withColumn(f"{_PREFIX}error", _broken(one))
+                    dead.append(self._dead(broken, is_part=self._is_part_of_record(name, bad)))
                     plain, frame = plain.filter(_holds(one)), frame.filter(_holds(one))
                 case "drop":
                     plain, frame = plain.filter(_holds(one)), frame.filter(_holds(one))
         return frame, dead
 
+    def _is_part_of_record(self, name: str, frame: DataFrame) -> bool:
+        """Whether a record from which a row of a transform was made may have made others that are written."""
+        if name not in self._are_parts:
+            engine = [_PREFIX + one for one in _RECORD]
+            self._are_parts[name] = is_bypassed(self._pipeline, name) or is_one_of_several(frame, engine)
+        return self._are_parts[name]
+
     def _of(self, table: str) -> list[Expectation]:
         return [one for one in self._pipeline.expectations if one.table.casefold() == table.casefold()]
 
-    def _dead(self, bad: DataFrame) -> DataFrame:
-        """Dead letters of bad records, with the engine's columns."""
+    def _dead(self, bad: DataFrame, *, is_part: bool = False) -> DataFrame:
+        """Dead letters of bad records, with the engine's columns. `is_part` of rows that are made of a record together
+        with others, which may be good."""
         origin, error, headers = (f.col(_PREFIX + one) for one in ("origin", "error", "headers"))
         return bad.select(
             f.col(f"{_PREFIX}key").alias("key"),
             f.col(f"{_PREFIX}value").alias("value"),
-            self.dead_headers(headers, origin, error).alias("headers"),
+            self.dead_headers(headers, origin, error, is_part=is_part).alias("headers"),
         )
 
-    def dead_headers(self, headers: Column, origin: Column, error: Column) -> Column:
+    def dead_headers(self, headers: Column, origin: Column, error: Column, *, is_part: bool) -> Column:
         """Headers of a dead letter, as `deadletter.error_headers` has them, by Spark."""
         empty = f.array().cast(HEADERS_TYPE)
         kept = f.filter(f.coalesce(headers, empty), lambda one: ~one["key"].startswith(deadletter.PREFIX))
@@ -197,6 +208,8 @@ class Plan:
             (deadletter.EXCEPTION_MESSAGE, error["message"]),
             (deadletter.EXCEPTION_STACKTRACE, f.lit(None).cast("string")),
         ]
+        if is_part:
+            about.append((deadletter.PART_WRITTEN, f.lit("true")))
         where = [
             (deadletter.TOPIC, origin["topic"]),
             (deadletter.PARTITION, origin["partition"].cast("string")),

@@ -4,7 +4,8 @@ A record goes back with its key, value and headers, without what Connect's error
 and the partition that its key has. Each goes once: how far the dead-letter topic is read is an offset of group
 `<name>:replay`, committed in the transaction that writes the records, as in `units`, and kept in `replayed` as well.
 Records that come while a replay runs are left to the next one, so that a record that dies again does not go round for
-ever.
+ever. Where other rows of a record were written when one died, they are written again by a replay: somebody has to say
+whether such records go back.
 """
 
 import re
@@ -12,7 +13,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
@@ -21,6 +22,7 @@ from odradek.spark_it.deadletter import (
     CONNECTOR_NAME,
     EXCEPTION_MESSAGE,
     LEFT_OUT,
+    PART_WRITTEN,
     Header,
     Origin,
     origin_of,
@@ -38,6 +40,10 @@ RECORDS_IN_A_UNIT = 10_000
 _TIMEOUT_S = 30.0
 _POLL_S = 0.1
 _EXAMPLES = 3
+
+
+PartlyWritten = Literal["send", "leave"]
+"""What happens to records of which other rows were written."""
 
 
 class ReplayError(Exception):
@@ -68,6 +74,7 @@ class Found:
     """What a replay has found: records that go back by their topic, and those that are left by the reason."""
 
     again: Counter[str] = field(default_factory=Counter)
+    partly_written: int = 0
     of_others: int = 0
     copies: int = 0
     left: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
@@ -80,10 +87,11 @@ class Found:
 
 
 class Sorter:
-    """Tells which dead letters go back, and where to."""
+    """Tells which dead letters go back, and where to. `partly_written` is None if that is not decided."""
 
-    def __init__(self, pipeline: Pipeline, dead_letter_topic: str) -> None:
+    def __init__(self, pipeline: Pipeline, dead_letter_topic: str, partly_written: PartlyWritten | None) -> None:
         self._name = pipeline.name
+        self._partly_written = partly_written
         self._topic = dead_letter_topic
         self._sources = [one for one in pipeline.sources.values() if isinstance(one, TopicSource)]
         self._seen: dict[tuple[str, int], set[int]] = defaultdict(set)
@@ -99,7 +107,8 @@ class Sorter:
         if origin is None:
             self.found.leave("come from no topic", where)
             return None
-        if not any(_reads(one, origin.topic) for one in self._sources):
+        readers = sum(_reads(one, origin.topic) for one in self._sources)
+        if not readers:
             self.found.leave(f"come from topic {origin.topic}, which the pipeline does not read", where)
             return None
         if LEFT_OUT in dict(letter.headers):
@@ -111,6 +120,12 @@ class Sorter:
             self.found.copies += 1
             return None
         seen.add(origin.offset)
+        if PART_WRITTEN in dict(letter.headers) or readers > 1:
+            self.found.partly_written += 1
+            if self._partly_written == "leave":
+                self.found.leave("have other rows, which the sink may have", f"{where}, from {origin}")
+            if self._partly_written != "send":
+                return None
         self.found.again[origin.topic] += 1
         return origin
 
@@ -122,7 +137,12 @@ def _reads(source: TopicSource, topic: str) -> bool:
 
 
 def replay(
-    pipeline: Pipeline, cluster: Group, *, execute: bool, records_in_a_unit: int = RECORDS_IN_A_UNIT
+    pipeline: Pipeline,
+    cluster: Group,
+    *,
+    execute: bool,
+    partly_written: PartlyWritten | None = None,
+    records_in_a_unit: int = RECORDS_IN_A_UNIT,
 ) -> Iterator[str]:
     """Lines about what is done, or with `execute` false would be. Raises ReplayError, ClusterError, OSError."""
     topic = pipeline.errors.deadletterqueue_topic_name
@@ -131,29 +151,36 @@ def replay(
     if not pipeline.errors.deadletterqueue_context_headers_enable:
         key = "errors.deadletterqueue.context.headers.enable"
         raise ReplayError(f"{key} is false: no dead letter says where it is from")
-    sorter = Sorter(pipeline, topic)
-    clients = _clients(pipeline)
     group = pipeline.replay_group
     try:
         stretches = _stretches(cluster, topic, group, read_replayed(pipeline.state_folder))
     except ReplayedError as error:
         raise ReplayError(str(error)) from None
+    clients = _clients(pipeline)
     try:
         consumer = clients.consumer(group)
     except KafkaException as error:
         raise ReplayError(f"admin.override: {_reason(error)}") from None
-    try:
+
+    def sorted_out(choice: PartlyWritten | None, *, writes: bool) -> Found:
+        sorter = Sorter(pipeline, topic, choice)
         for stretch in stretches:
             for chunk in _chunks(consumer, stretch, records_in_a_unit):
                 records = _records(chunk, sorter)
-                if execute:
+                if writes:
                     _write(pipeline, chunk, records, clients, group)
+        return sorter.found
+
+    try:
+        if execute and partly_written is None and (count := sorted_out(None, writes=False).partly_written):
+            raise ReplayError(f"nothing is written: {_undecided(count)}")
+        found = sorted_out(partly_written, writes=execute)
     except KafkaException as error:
         raise ReplayError(f"cannot read {topic}: {_reason(error)}") from None
     finally:
         consumer.close()
-    yield from _sentences(sorter.found, topic, is_done=execute)
-    if sorter.found.again and not execute:
+    yield from _sentences(found, topic, partly_written, is_done=execute)
+    if not execute and (found.again or found.partly_written):
         yield "nothing is written yet; --execute does it"
 
 
@@ -289,11 +316,23 @@ def _write(pipeline: Pipeline, chunk: Chunk, records: list[Records], clients: Cl
     write_replayed(pipeline.state_folder, {(chunk.topic, chunk.partition): chunk.end})
 
 
-def _sentences(found: Found, topic: str, *, is_done: bool) -> Iterator[str]:
-    if not found.again:
+def _undecided(count: int) -> str:
+    return (
+        f"the sink may have other rows of {_records_of(count)}, and gets them again if the {_noun(count)} "
+        f"{'goes' if count == 1 else 'go'} back: --partly-written send or --partly-written leave decides it"
+    )
+
+
+def _sentences(found: Found, topic: str, partly_written: PartlyWritten | None, *, is_done: bool) -> Iterator[str]:
+    is_undecided = found.partly_written and partly_written is None
+    if not found.again and not is_undecided:
         yield f"there is nothing in {topic} to replay"
     for target, count in sorted(found.again.items()):
         yield f"{_records_of(count)} {'went' if is_done else 'would go'} back to topic {target}"
+    if is_undecided:
+        yield _undecided(found.partly_written)
+    elif found.partly_written and partly_written == "send":
+        yield f"  the sink may have other rows of {_records_of(found.partly_written)} of these, and gets them again"
     if found.copies:
         yield f"{_records_of(found.copies)} of {topic} passed over: they are there twice"
     if found.of_others:
@@ -306,7 +345,11 @@ def _sentences(found: Found, topic: str, *, is_done: bool) -> Iterator[str]:
 
 
 def _records_of(count: int) -> str:
-    return f"{count:,} {'record' if count == 1 else 'records'}"
+    return f"{count:,} {_noun(count)}"
+
+
+def _noun(count: int) -> str:
+    return "record" if count == 1 else "records"
 
 
 def _reason(error: KafkaException) -> str:

@@ -8,12 +8,12 @@ from confluent_kafka.admin import AdminClient
 
 from odradek.spark_it import replay as replaying
 from odradek.spark_it.cluster import Cluster
-from odradek.spark_it.deadletter import Failure, Origin, Stage, brief, error_headers
+from odradek.spark_it.deadletter import PART_WRITTEN, Failure, Origin, Stage, brief, error_headers
 from odradek.spark_it.group import ClusterError
 from odradek.spark_it.replay import ReplayError, replay
 from odradek.spark_it.units import Clients
 from spark_it.tests.records import messages, values
-from spark_it.tests.unit.support import CONSOLE, pipeline
+from spark_it.tests.unit.support import CONSOLE, pipeline, transform
 
 FAILURE = Failure(Stage.VALUE_CONVERTER, "json", "org.apache.kafka.connect.errors.DataException", "not JSON")
 
@@ -144,6 +144,47 @@ def test_what_kafka_has_forgotten_does_not_go_back_again(bench):
     file.write_text("[]")
     with pytest.raises(ReplayError, match=r"replayed\.json is damaged; put it back from a copy, or delete it"):
         bench.replay()
+
+
+def test_records_of_which_other_rows_were_written_go_back_if_somebody_says_so(bench):
+    bench.die(1)
+    partly = [(PART_WRITTEN, b"true")]
+    bench.die(2, 3, headers=partly)
+    undecided = (
+        "the sink may have other rows of 2 records, and gets them again if the records go back: --partly-written send "
+        "or --partly-written leave decides it"
+    )
+    assert bench.replay(execute=False) == [
+        f"1 record would go back to topic {bench.source}", undecided, "nothing is written yet; --execute does it",
+    ]  # fmt: skip
+    with pytest.raises(ReplayError) as refused:
+        bench.replay()
+    assert str(refused.value) == f"nothing is written: {undecided}"
+    assert bench.back() == [] and bench.group() == [None, None]
+    assert bench.replay(execute=False, partly_written="leave") == [
+        f"1 record would go back to topic {bench.source}",
+        f"2 records would stay in {bench.dead}: they have other rows, which the sink may have",
+        f"  {bench.dead}-0 at offset 1: not JSON, from {bench.source}-0 at offset 2",
+        f"  {bench.dead}-0 at offset 2: not JSON, from {bench.source}-0 at offset 3",
+        "nothing is written yet; --execute does it",
+    ]
+    assert bench.replay(partly_written="send") == [
+        f"3 records went back to topic {bench.source}",
+        "  the sink may have other rows of 2 records of these, and gets them again",
+    ]
+    found = messages(bench.servers, bench.source)
+    assert sorted(one.value() for one in found) == [b"v1", b"v2", b"v3"] and not any(one.headers() for one in found)
+
+
+def test_records_that_two_sources_read(bench):
+    """One of them may have taken the record that the other one could not."""
+    more = f'[source.t]\nconnector = "topic"\ntopics = "{bench.source}"\nvalue.format = "string"\n'
+    both = transform("SELECT value FROM s UNION ALL SELECT CAST(value AS BINARY) FROM t")
+    bench.pipeline = pipeline(bench.text().replace(CONSOLE, more + both + CONSOLE), folder=bench.pipeline.folder)
+    bench.die(1)
+    with pytest.raises(ReplayError, match="nothing is written: the sink may have other rows of 1 record, and"):
+        bench.replay()
+    assert bench.replay(partly_written="send")[0] == f"1 record went back to topic {bench.source}"
 
 
 def test_what_the_topic_has_without_key_and_value_stays(bench):
