@@ -17,16 +17,18 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin import ConfigResource as _ConfigResource  # type: ignore[attr-defined]
+from confluent_kafka.admin import NewTopic as _NewTopic  # type: ignore[attr-defined]
 from confluent_kafka.admin import OffsetSpec as _OffsetSpec  # type: ignore[attr-defined]
 
 from odradek.spark_it.checkpoint import TopicPartition as At
-from odradek.spark_it.group import ClusterError, Offsets, Partitions
+from odradek.spark_it.group import ClusterError, MissingTopicsError, Offsets, Partitions
 from odradek.spark_it.settings import PipelineSettings
 from odradek.spark_it.source_settings import TopicSource
 
 T = TypeVar("T")
 
 ConfigResource: Any = _ConfigResource
+NewTopic: Any = _NewTopic
 OffsetSpec: Any = _OffsetSpec
 _TIMEOUT_S = 15.0
 _BETWEEN_TRIES_S = 0.1
@@ -66,20 +68,43 @@ class Cluster:
             raise ClusterError(f"admin.override: {_reason(error)}") from None
 
     def partitions(self, source: TopicSource) -> list[At]:
-        """The partitions of a source's topics, in order; a topic that is named and not there is an error."""
-        try:
-            topics = self._admin.list_topics(timeout=_TIMEOUT_S).topics
-        except KafkaException as error:
-            raise self._error("list topics", error) from None
+        """The partitions of a source's topics, in order. Raises MissingTopicsError for those that are named."""
+        topics = self._listed().topics
         if source.topics_regex is not None:
             pattern = re.compile(source.topics_regex)
             names = [name for name in topics if pattern.fullmatch(name) and name not in _INTERNAL]
         else:
             names = list(source.topics)
-            for name in names:
-                if name not in topics or topics[name].error is not None:
-                    raise ClusterError(f"topic {name} is not there; create it")
+            missing = [name for name in names if name not in topics or topics[name].error is not None]
+            if missing:
+                raise MissingTopicsError(missing)
         return sorted((name, partition) for name in names for partition in topics[name].partitions)
+
+    def _listed(self) -> Any:
+        return self._asked("list topics", lambda: self._admin.list_topics(timeout=_TIMEOUT_S))
+
+    def broker_count(self) -> int:
+        """The brokers that are there."""
+        return len(self._listed().brokers)
+
+    def create_topic(self, topic: str, replication_factor: int) -> None:
+        """Creates a topic of one partition; nothing happens if it is there by now. -1 is the brokers' own factor."""
+        doing = f"create topic {topic}"
+        new = NewTopic(topic, 1, replication_factor)
+        futures = self._asked(doing, lambda: self._admin.create_topics([new], request_timeout=_TIMEOUT_S))
+        try:
+            futures[topic].result(timeout=_TIMEOUT_S + 5)
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                raise self._error(doing, error) from None
+        except TimeoutError:
+            raise self._silent(doing) from None
+        # Brokers hear of it one after the other.
+        give_up_at = time.monotonic() + _TIMEOUT_S
+        while topic not in self._listed().topics:
+            if time.monotonic() > give_up_at:
+                raise self._silent(doing)
+            time.sleep(_BETWEEN_TRIES_S)
 
     def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
         """What tells topics from others of their names, before them or elsewhere; nothing of a topic without."""

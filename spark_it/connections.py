@@ -1,9 +1,11 @@
 """`validate --connect`: whether what a pipeline reads and writes is there."""
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import Literal
 
-from odradek.spark_it.group import ClusterError, Group
+from odradek.spark_it import dead_letter_topic
+from odradek.spark_it.group import ClusterError, Group, MissingTopicsError
 from odradek.spark_it.settings import RecordFormat
 from odradek.spark_it.sink_settings import TopicSink
 from odradek.spark_it.source_settings import TopicSource
@@ -11,8 +13,16 @@ from odradek.spark_it.spec import Pipeline
 
 
 def found(pipeline: Pipeline, group: Group) -> Iterator[str]:
-    """Lines about topics and schema registries that are there. Raises ClusterError for what is not."""
-    yield from _topics(pipeline, group)
+    """Lines about topics and schema registries that are there. Raises ClusterError for what is not: for all topics at
+    once."""
+    missing, problems = list[str](), list[str]()
+    yield from _topics(pipeline, group, missing)
+    if pipeline.errors.deadletterqueue_topic_name is not None:
+        yield from _dead_letters(pipeline, group, problems)
+    if missing:
+        problems.insert(0, str(MissingTopicsError(list(dict.fromkeys(missing)))))
+    if problems:
+        raise ClusterError("; ".join(problems))
     for name, source in pipeline.sources.items():
         if isinstance(source, TopicSource):
             yield from _subjects(f"source {name}", source, source.topics[0] if len(source.topics) == 1 else None)
@@ -20,22 +30,44 @@ def found(pipeline: Pipeline, group: Group) -> Iterator[str]:
         yield from _subjects("sink", pipeline.sink, pipeline.sink.topic)
 
 
-def _topics(pipeline: Pipeline, group: Group) -> Iterator[str]:
+def _topics(pipeline: Pipeline, group: Group, missing: list[str]) -> Iterator[str]:
+    """Lines about the topics that are read and written; those that are not there are added to `missing`."""
     for name, source in pipeline.sources.items():
-        if isinstance(source, TopicSource):
-            partitions = group.partitions(source)
-            topics = dict.fromkeys(topic for topic, _ in partitions)
-            for topic in topics:
-                count = sum(1 for of, _ in partitions if of == topic)
+        if isinstance(source, TopicSource) and source.topics_regex is None:
+            for topic in source.topics:
+                yield from _topic(f"source {name}", topic, group, missing)
+        elif isinstance(source, TopicSource):
+            counts = Counter(topic for topic, _ in group.partitions(source))
+            for topic, count in counts.items():
                 yield f"  source {name}: topic {topic} is there, {_partitions(count)}"
-            if not topics:
+            if not counts:
                 yield f"  source {name}: no topic is there yet that matches {source.topics_regex}"
-    written = [("sink", pipeline.sink.topic)] if isinstance(pipeline.sink, TopicSink) else []
-    if pipeline.errors.deadletterqueue_topic_name is not None:
-        written.append(("dead letters", pipeline.errors.deadletterqueue_topic_name))
-    for what, topic in written:
+    if isinstance(pipeline.sink, TopicSink):
+        yield from _topic("sink", pipeline.sink.topic, group, missing)
+
+
+def _topic(what: str, topic: str, group: Group, missing: list[str]) -> Iterator[str]:
+    try:
         count = len(group.partitions(TopicSource({"topics": topic})))
+    except MissingTopicsError:
+        missing.append(topic)
+    else:
         yield f"  {what}: topic {topic} is there, {_partitions(count)}"
+
+
+def _dead_letters(pipeline: Pipeline, group: Group, problems: list[str]) -> Iterator[str]:
+    """A line about the dead-letter topic; why a run cannot create one that is missing is added to `problems`."""
+    topic = pipeline.errors.deadletterqueue_topic_name
+    assert topic is not None
+    missing: list[str] = []
+    yield from _topic("dead letters", topic, group, missing)
+    if not missing:
+        return
+    too_many = dead_letter_topic.too_many_replicas(pipeline, group)
+    if too_many is None:
+        yield f"  dead letters: topic {topic} is not there yet; a run creates it"
+    else:
+        problems.append(f"dead-letter topic {topic} is not there: {too_many}")
 
 
 def _subjects(of: str, settings: RecordFormat, topic: str | None) -> Iterator[str]:

@@ -1,6 +1,6 @@
 """What status and reset ask of Kafka, as an interface; `cluster` is the real one."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
 from odradek.spark_it.checkpoint import TopicPartition
@@ -14,11 +14,27 @@ class ClusterError(Exception):
     """What could not be asked or done; `str()` says what and why."""
 
 
+class MissingTopicsError(ClusterError):
+    """Topics that a pipeline names and that are not there."""
+
+    def __init__(self, topics: Sequence[str]) -> None:
+        is_one = len(topics) == 1
+        which = f"topic {topics[0]} is" if is_one else f"topics {', '.join(topics)} are"
+        super().__init__(f"{which} not there; create {'it' if is_one else 'them'}")
+        self.topics = tuple(topics)
+
+
 class Group(Protocol):
     """Topics, their offsets and the offsets that groups have committed. Every method raises ClusterError."""
 
     def partitions(self, source: TopicSource) -> list[TopicPartition]:
-        """The partitions of a source's topics, in order; a topic that is named and not there is an error."""
+        """The partitions of a source's topics, in order. Raises MissingTopicsError for those that are named."""
+
+    def broker_count(self) -> int:
+        """The brokers that are there."""
+
+    def create_topic(self, topic: str, replication_factor: int) -> None:
+        """Creates a topic of one partition; nothing happens if it is there by now. -1 is the brokers' own factor."""
 
     def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
         """What tells topics from others of their names, before them or elsewhere; nothing of a topic without."""

@@ -12,7 +12,15 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from odradek.spark_it import checkpoint, new_partitions, running, session, spark_errors, validation
+from odradek.spark_it import (
+    checkpoint,
+    dead_letter_topic,
+    new_partitions,
+    running,
+    session,
+    spark_errors,
+    validation,
+)
 from odradek.spark_it.analysis import Analysis, output_mode
 from odradek.spark_it.batch import Guarded, Outcome, RawBatches, StoppedError, StreamBatches, Writer
 from odradek.spark_it.cluster import Cluster
@@ -30,7 +38,6 @@ from odradek.spark_it.reporter import Reporter
 from odradek.spark_it.session import SessionError
 from odradek.spark_it.settings import AVAILABLE_NOW
 from odradek.spark_it.sinks import SinkError, sink_of
-from odradek.spark_it.source_settings import TopicSource
 from odradek.spark_it.sources import SourceError, stream_of
 from odradek.spark_it.sources.file_lines import locator
 from odradek.spark_it.spec import Pipeline
@@ -153,7 +160,8 @@ class _Run:
         dead_letters = None
         if pipeline.errors.deadletterqueue_topic_name is not None:
             dead_letters = DeadLetterWriter(pipeline)
-            self._cluster.partitions(TopicSource({"topics": dead_letters.topic}))
+            if dead_letter_topic.create_if_missing(pipeline, self._cluster):
+                self._said(f"dead-letter topic {dead_letters.topic} is created")
         with contextlib.ExitStack() as stack:
             sink = sink_of(pipeline, of, self._spark, dead_letters)
             stack.callback(sink.close)

@@ -269,6 +269,14 @@ class ErrorSettings(Settings):
         may_be_empty=False,
         doc="Topic for bad records, with their key, value and headers.",
     )
+    deadletterqueue_topic_replication_factor = integer(
+        "deadletterqueue.topic.replication.factor",
+        3,
+        maximum=32767,
+        check=lambda factor: factor == -1 or factor > 0,
+        note="at least 1, or -1 for what the brokers are configured with",
+        doc="Replicas of that topic where a run makes it, with one partition, since it is not there.",
+    )
     deadletterqueue_context_headers_enable = boolean(
         "deadletterqueue.context.headers.enable", True, doc="Whether headers `__connect.errors.*` say what was wrong."
     )

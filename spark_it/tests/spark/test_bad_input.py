@@ -106,13 +106,16 @@ table.name.format = "{table}"
 def test_topics_that_are_not_there(command, topics, unique):
     text = orders(unique) + to_topic(f"{unique}-out") + errors(f"{unique}-dead")
     assert command.refused(text) == f"topic {unique} is not there; create it"
-    topics.produce(topics.create(unique), [order(1)])
-    assert command.refused() == f"topic {unique}-dead is not there; create it"
-    topics.create(f"{unique}-dead")
-    assert command.refused().startswith(f"topic {unique}-out is not there (")
+    topics.produce(topics.create(unique), [order(1), (b"x", b"bad")])
+    said = command.refused()
+    assert said.startswith(f"dead-letter topic {unique}-dead is not there, and cannot be created: errors.deadletterq")
+    assert said.endswith("factor is 3, and there is 1 broker; write 1 or less, or create the topic")
+    text += "deadletterqueue.topic.replication.factor = 1\n"
+    assert command.refused(text).startswith(f"topic {unique}-out is not there (")
     topics.create(f"{unique}-out")
     command.runs()
     assert len(values(command.servers, f"{unique}-out")) == 1
+    assert values(command.servers, f"{unique}-dead") == [b"bad"]
     nothing = orders(unique).replace(f'topics = "{unique}"', f'topics.regex = "{unique}-none-.*"')
     said = command.refused(nothing + to_topic(f"{unique}-out"))
     assert said == f"source orders: no topic is there that matches {unique}-none-.*"

@@ -181,7 +181,7 @@ def test_what_is_read_and_written_is_looked_up(capsys, file, odradek_broker):
     file.write_text(f'bootstrap.servers = "{odradek_broker.bootstrap_servers}"\n{SOURCE}{TOPIC}', "utf-8")
     asked = ["validate", "--without-spark", "--connect", str(file)]
     assert cli.main(asked) == 1
-    assert capsys.readouterr().err == "odradek pipeline: topic orders is not there; create it\n"
+    assert capsys.readouterr().err == "odradek pipeline: topics orders, out are not there; create them\n"
     # A run says so before it starts Spark.
     assert cli.main(["run", str(file)]) == 1
     assert capsys.readouterr().err == "odradek pipeline: topic orders is not there; create it\n"

@@ -13,6 +13,8 @@ from confluent_kafka.admin import AdminClient
 
 from compat_tests.processes import lasting_port
 from odradek.spark_it.cluster import Cluster
+from odradek.spark_it.group import ClusterError, MissingTopicsError
+from odradek.spark_it.source_settings import TopicSource
 from odradek.testing import OdradekBroker
 from spark_it.tests.data import Topics
 from spark_it.tests.unit.support import CONSOLE, pipeline
@@ -146,3 +148,19 @@ def test_topics_are_told_from_others_of_their_names(broker, topics, unique):
         assert time.monotonic() < give_up_at
         time.sleep(0.1)
     assert cluster.topic_ids(["no-such-topic"]) == {}
+
+
+@pytest.mark.side_by_side
+def test_a_topic_is_created_once(broker, unique):
+    cluster = Cluster(
+        pipeline(f'name = "p"\nbootstrap.servers = "{broker.bootstrap_servers}"\n{SOURCE_OF_BYTES}{CONSOLE}').settings
+    )
+    brokers = cluster.broker_count()
+    with pytest.raises(ClusterError, match=f"cannot create topic {unique} at {broker.bootstrap_servers}: "):
+        cluster.create_topic(unique, brokers + 1)
+    source = TopicSource({"topics": unique})
+    with pytest.raises(MissingTopicsError, match=f"topic {unique} is not there"):
+        cluster.partitions(source)
+    for factor in (-1, brokers):
+        cluster.create_topic(unique, factor)
+        assert cluster.partitions(source) == [(unique, 0)]

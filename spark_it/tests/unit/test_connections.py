@@ -3,7 +3,8 @@ import json
 import pytest
 
 from odradek.spark_it.connections import found
-from odradek.spark_it.group import ClusterError
+from odradek.spark_it.dead_letter_topic import create_if_missing
+from odradek.spark_it.group import ClusterError, MissingTopicsError
 from spark_it.tests.fake_registry import serving
 from spark_it.tests.unit.support import pipeline
 from spark_it.tests.unit.test_formats_avro import record
@@ -25,11 +26,91 @@ schema.registry.url = "{url}"
 """
 
 
+WRITTEN = """name = "p"
+[source.s]
+connector = "topic"
+topics = "a, b, c"
+value.format = "bytes"
+[source.more]
+connector = "topic"
+topics = "d"
+value.format = "bytes"
+[[transform]]
+name = "all"
+sql = "SELECT value FROM s UNION ALL SELECT value FROM more"
+[sink]
+connector = "topic"
+topic = "out"
+value.format = "bytes"
+[errors]
+tolerance = "all"
+deadletterqueue.topic.name = "dead"
+"""
+
+
 class AnyTopics:
     """Each topic is there."""
 
     def partitions(self, source):
         return [(source.topics[0], 0)]
+
+
+class SomeTopics:
+    """Those topics are there, of one partition each, on so many brokers."""
+
+    def __init__(self, *there, brokers=3):
+        self._there = [*there]
+        self._brokers = brokers
+        self.refuses = None
+
+    def partitions(self, source):
+        missing = [topic for topic in source.topics if topic not in self._there]
+        if missing:
+            raise MissingTopicsError(missing)
+        return [(topic, 0) for topic in source.topics]
+
+    def broker_count(self):
+        return self._brokers
+
+    def create_topic(self, topic, replication_factor):
+        if self.refuses:
+            raise ClusterError(self.refuses)
+        self._there.append(topic)
+        self.created = topic, replication_factor
+
+
+def test_all_topics_that_are_missing_are_named_at_once():
+    one = pipeline(WRITTEN)
+    lines = []
+    with pytest.raises(ClusterError) as missing:
+        lines.extend(found(one, SomeTopics("b", brokers=1)))
+    key = "errors.deadletterqueue.topic.replication.factor"
+    assert str(missing.value) == (
+        "topics a, c, d, out are not there; create them; dead-letter topic dead is not there: "
+        f"{key} is 3, and there is 1 broker; write 1 or less, or create the topic"
+    )
+    with pytest.raises(ClusterError, match=r"^topic out is not there; create it$"):
+        list(found(one, SomeTopics("a", "b", "c", "d", "dead")))
+    assert list(found(one, SomeTopics("a", "b", "c", "d", "out")))[3:] == [
+        "  source more: topic d is there, 1 partition",
+        "  sink: topic out is there, 1 partition",
+        "  dead letters: topic dead is not there yet; a run creates it",
+    ]
+
+
+def test_a_run_creates_the_topic_of_dead_letters():
+    group = SomeTopics("a")
+    assert create_if_missing(pipeline(WRITTEN), group) and group.created == ("dead", 3)
+    assert not create_if_missing(pipeline(WRITTEN), group)
+    brokers_own = pipeline(f"{WRITTEN}deadletterqueue.topic.replication.factor = -1\n")
+    group = SomeTopics(brokers=1)
+    assert create_if_missing(brokers_own, group) and group.created == ("dead", -1)
+    group = SomeTopics()
+    group.refuses = "cannot create topic dead at x:1: not allowed"
+    with pytest.raises(ClusterError, match=r"^dead-letter topic dead is not there: cannot create .*; create it"):
+        create_if_missing(pipeline(WRITTEN), group)
+    with pytest.raises(ClusterError, match="factor is 3, and there are 2 brokers; write 2 or less, or"):
+        create_if_missing(pipeline(WRITTEN), SomeTopics(brokers=2))
 
 
 def test_subjects_are_looked_up():
