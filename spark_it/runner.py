@@ -18,6 +18,7 @@ from odradek.spark_it import (
     new_partitions,
     running,
     session,
+    shared_folders,
     spark_errors,
     validation,
 )
@@ -156,6 +157,8 @@ class _Run:
         found = look(pipeline)
         guaranteed = validation.validate(pipeline, lambda _: found)
         stateful, of = found[0], guaranteed.units
+        if not session.is_local(self._spark.sparkContext.master or ""):
+            shared_folders.check(pipeline, stateful, self._spark)
         began = begin(pipeline, stateful, self._cluster, int(time.time() * 1000))
         dead_letters = None
         if pipeline.errors.deadletterqueue_topic_name is not None:
@@ -202,7 +205,8 @@ class _Run:
             mode = output_mode(pipeline, frame)
         guarded = Guarded(batches, self._stop, lambda batch_id: begin_decisions(decisions, batch_id))
         query = frame.writeStream.queryName(pipeline.name).outputMode(mode).foreachBatch(guarded)
-        query = query.option("checkpointLocation", str(began.folder))
+        # Where this process looks as well, whatever Hadoop's default file system is.
+        query = query.option("checkpointLocation", f"file:{began.folder.absolute()}")
         if self._is_available_now:
             query = query.trigger(availableNow=True)
         else:

@@ -1,0 +1,51 @@
+"""Folders of a pipeline on a cluster, with tasks that see them and tasks that do not."""
+
+import shutil
+
+import pytest
+
+from odradek.spark_it import shared_folders
+from odradek.spark_it.spec_reader import parse
+from odradek.spark_it.start import RefusedError
+
+FILES = """
+name = "lines"
+[source.lines]
+connector = "files"
+path = "in"
+format = "text"
+[sink]
+connector = "files"
+path = "out"
+format = "text"
+"""
+
+
+def test_folders_are_held_against_what_tasks_see(spark, tmp_path, monkeypatch):
+    one = parse(FILES, {}, file="p.toml", folder=tmp_path)
+    source, out, home = tmp_path / "in", tmp_path / "out", tmp_path / "pipelines" / "lines"
+    shared_folders.check(one, None, spark)
+    source.mkdir()
+    (source / "some.txt").write_text("x\n", "utf-8")
+    shared_folders.check(one, "state", spark)
+    assert [*out.iterdir()] == [*home.iterdir()] == [], "probes are left"
+
+    listed, found = shared_folders._listed, []
+
+    def gone_below(folder):
+        """What the driver has listed in there is not on the worker's disk."""
+
+        def gone_at_the_worker(path, session):
+            found.append(path)
+            frame = listed(path, session)
+            if path.is_relative_to(folder):
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+            return frame
+
+        return gone_at_the_worker
+
+    for folder, key in ((home, "home"), (out, "sink.path"), (source, "source.lines.path")):
+        monkeypatch.setattr(shared_folders, "_listed", gone_below(folder))
+        with pytest.raises(RefusedError, match=f"^{key}: a worker of local.* does not see what this machine has in "):
+            shared_folders.check(one, "state", spark)
+    assert len(found) == 1 + 2 + 3
