@@ -5,8 +5,9 @@
 Each line that it reads has the options of a run, as JSON. It says what the pipelines say, and ENDED when all have taken
 what is there. With option `refused` none may run: each says why, then all REFUSED; `home` says where their state is,
 and `of` which pipelines these are. With option `together` each waits for the others in its first batch from that number
-on; TOGETHER says that all have come there. With `twins` those of one batch's tasks write late (`late_twin`). The
-session is that of the first pipeline; what Java says goes to LOG.
+on; TOGETHER says that all have come there. With `twins` those of one batch's tasks write late (`late_twin`). Option
+`doubled` names pipelines each batch of which a second driver writes at the same time, as one does that is believed dead.
+The session is that of the first pipeline; what Java says goes to LOG.
 """
 
 import contextlib
@@ -51,7 +52,8 @@ def main():
         together = options.pop("together", None)
         if "twins" in options:
             late_twin.write_once(options.pop("twins"))
-        runner.sink_of = sink_of if together is None else meeting(together, len(pipelines))
+        of = with_second_driver(sink_of, options.pop("doubled", ()))
+        runner.sink_of = of if together is None else meeting(of, together, len(pipelines))
         if not run(pipelines, spark, runner.Options(**options)):
             return 1
         print(ENDED, flush=True)
@@ -59,12 +61,32 @@ def main():
     return 0
 
 
-def meeting(number, count):
+def with_second_driver(of, names):
+    """A `sink_of` whose sinks of these pipelines have each batch written by another one as well. One that is overtaken
+    may fail and be tried again."""
+
+    def made(pipeline, *args):
+        sink = of(pipeline, *args)
+        if pipeline.name in names:
+            write, other = sink.write, of(pipeline, *args)
+
+            def write_twice(*given):
+                with ThreadPoolExecutor(1) as pool:
+                    pool.submit(other.write, *given)
+                    return write(*given)
+
+            sink.write = write_twice
+        return sink
+
+    return made
+
+
+def meeting(of, number, count):
     """A `sink_of` whose sinks meet in their first batch from `number` on."""
     all_there = threading.Barrier(count, lambda: print(TOGETHER, flush=True), TOGETHER_S)
 
     def made(*args):
-        sink = sink_of(*args)
+        sink = of(*args)
         write = sink.write
 
         def write_together(rows, dead, batch):

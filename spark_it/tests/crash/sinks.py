@@ -27,6 +27,9 @@ BAD = (
 DEAD_LETTERS_ONCE = {"offsets", "batches"}
 """Sinks that have their dead letters in the transactions of the rows."""
 
+SECOND_DRIVER = ("delta", "iceberg", "files")
+"""Sinks that two drivers may write at once, of which neither stops."""
+
 
 class Numbers:
     """Topics with the numbers 0 to `count` - 1 and bad records among them. `bad` are the places of those."""

@@ -1,9 +1,10 @@
 """Every sink, its pipeline killed while it is in the middle of a batch, and its last batch repeated. Twins of the tasks
 that write to a database write late.
 
-All pipelines run in one process. ODRADEK_CRASH_ROWS says how many rows each has to write, ODRADEK_CRASH_KILLS how often
-the process is killed, ODRADEK_CRASH_SEED when; a failure prints the seed. ODRADEK_COMPAT_BACKEND=kafka has it on Apache
-Kafka.
+All pipelines run in one process; one of them, by chance, has a second driver that writes the same batches.
+ODRADEK_CRASH_ROWS says how many rows each has to write, ODRADEK_CRASH_KILLS how often the process is killed,
+ODRADEK_CRASH_SEED when, and which has a second driver; a failure prints the seed. ODRADEK_COMPAT_BACKEND=kafka has it
+on Apache Kafka.
 """
 
 import contextlib
@@ -26,7 +27,7 @@ from compat_tests.apache_kafka import jars
 from odradek.spark_it.reset import reached_offsets
 from spark_it.tests.crash import late_twin
 from spark_it.tests.crash.driver import ENDED, REFUSED, TOGETHER, TOGETHER_S
-from spark_it.tests.crash.sinks import DEAD_LETTERS_ONCE, Numbers, Pipelines
+from spark_it.tests.crash.sinks import DEAD_LETTERS_ONCE, SECOND_DRIVER, Numbers, Pipelines
 
 ROWS = int(os.environ.get("ODRADEK_CRASH_ROWS", "10000"))
 KILLS = int(os.environ.get("ODRADEK_CRASH_KILLS", "1"))
@@ -122,6 +123,13 @@ def pipelines(topics, postgres, unique, tmp_path):
     return Pipelines(tmp_path, name, topics, Numbers(topics, name, ROWS), postgres, connectors, BATCHES)
 
 
+def doubled(pipelines, chosen):
+    """The pipeline that has a second driver, in a list."""
+    names = [pipelines.group(chosen.choice(SECOND_DRIVER))]
+    print("with a second driver:", *names)
+    return names
+
+
 def batch_of(found):
     return -1 if found is None or found.planned is None else found.planned.id
 
@@ -175,7 +183,8 @@ def test_every_sink_killed_in_a_batch_and_its_last_batch_repeated(pipelines):
     killed_in_batch = Counter()
     for number in range(1, KILLS + 1):
         with Driver(pipelines, number) as driver:
-            driver.run(together=number, twins=chosen.choice(list(late_twin.MOMENTS)))
+            twins = chosen.choice(list(late_twin.MOMENTS))
+            driver.run(together=number, twins=twins, doubled=doubled(pipelines, chosen))
             driver.wait_until_said(TOGETHER, TOGETHER_S)
             time.sleep(chosen.uniform(0, 1))
             driver.stop_in_batch(300)
@@ -189,7 +198,7 @@ def test_every_sink_killed_in_a_batch_and_its_last_batch_repeated(pipelines):
             print(options)
             if copied_at == times:
                 check_second_copy(pipelines, driver)
-            driver.run(is_available_now=True, **options)
+            driver.run(is_available_now=True, doubled=doubled(pipelines, chosen), **options)
             driver.wait_until_said(ENDED, 400, times + 1)
             driver.wait_until_said(late_twin.WROTE, 0)
             print(f"{time.monotonic() - begun:.0f} s: all is taken")
