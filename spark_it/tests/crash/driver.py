@@ -5,9 +5,9 @@
 Each line that it reads has the options of a run, as JSON. It says what the pipelines say, and ENDED when all have taken
 what is there. With option `refused` none may run: each says why, then all REFUSED; `home` says where their state is,
 and `of` which pipelines these are. With option `together` each waits for the others in its first batch from that number
-on; TOGETHER says that all have come there. With `twins` those of one batch's tasks write late (`late_twin`). Option
-`doubled` names pipelines each batch of which a second driver writes at the same time, as one does that is believed dead.
-The session is that of the first pipeline; what Java says goes to LOG.
+on; TOGETHER says that all have come there. With `twins` those of one batch's tasks write late (`late_twin`).
+Option `doubled` names pipelines each batch of which a second driver writes at the same time, as one may do that is
+believed dead. The session is that of the first pipeline; what Java says goes to LOG.
 """
 
 import contextlib
@@ -52,8 +52,8 @@ def main():
         together = options.pop("together", None)
         if "twins" in options:
             late_twin.write_once(options.pop("twins"))
-        of = with_second_driver(sink_of, options.pop("doubled", ()))
-        runner.sink_of = of if together is None else meeting(of, together, len(pipelines))
+        sinks = with_second_driver(sink_of, options.pop("doubled", ()))
+        runner.sink_of = sinks if together is None else meeting(sinks, together, len(pipelines))
         if not run(pipelines, spark, runner.Options(**options)):
             return 1
         print(ENDED, flush=True)
