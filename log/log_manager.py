@@ -305,6 +305,7 @@ class LogManager(LogUpkeep):
         cleaned_to = offsets[CLEANER_OFFSETS_FILE].get(key)
         # The configuration of a partition to adopt is not known: a hole may be compaction's, however far it had come.
         holes_to = _ANYWHERE if stored_topic_id is None else cleaned_to or 0
+        stored_point = offsets[RECOVERY_POINTS_FILE].get(key, 0)
 
         def load() -> None:
             topic_id = log = None
@@ -325,7 +326,7 @@ class LogManager(LogUpkeep):
                     monotonic_ms=self.schedule.monotonic_ms(),
                     is_clean=directory.was_clean,
                     log_start_offset=offsets[LOG_START_OFFSETS_FILE].get(key, 0),
-                    recovery_point=offsets[RECOVERY_POINTS_FILE].get(key, 0),
+                    recovery_point=stored_point,
                     cleaned_to=holes_to,
                     producer_expiration_ms=self.settings.producer_id_expiration_ms,
                     choose_jitter_ms=self._choose_jitter_ms,
@@ -339,6 +340,8 @@ class LogManager(LogUpkeep):
                 if has_new_point or (config.flush_before_acks and not directory.was_clean):
                     # What was found may be in memory only, and is about to be read.
                     log.flush(self.schedule.monotonic_ms())
+                # Indexes made anew are not on the disk yet, and the stored point may be that of a close behind them.
+                has_new_point = has_new_point or (report.segments > 0 and log.recovery_point < stored_point)
             except (LogDirFailure, DamagedLogError, MalformedFileError, ExhaustedError) as error:
                 failure = error
             except OSError as error:

@@ -4,10 +4,12 @@ import errno
 
 import pytest
 
-from odradek.log.checkpoints import read_leader_epochs
+from odradek.log.checkpoints import CLEAN_SHUTDOWN_FILE, read_leader_epochs
 from odradek.log.filesystem import DiskFullError, MemoryFileSystem, _MemoryLock
+from odradek.log.tests.cleaning import mark, put
 from odradek.log.tests.managers import ONE_THREAD, append, opened
 from odradek.log.tests.threads import Threads
+from odradek.protocol.records import ControlType
 
 DIRECTORY = "/data/a"
 
@@ -244,3 +246,19 @@ def test_a_log_in_another_file_system_is_synced_by_itself(fails):
     assert again.directories[DIRECTORY].was_clean is not fails
     if not fails:
         assert [log.log_end_offset for log in again.all_logs()] == [1] * 3
+
+
+def test_an_index_made_anew_after_half_a_close_is_not_taken_for_durable():
+    """The recovery point of the close lies at the end of the segment whose indexes the next start makes anew."""
+    fs = MemoryFileSystem()
+    manager = with_logs(fs, 1)
+    log = manager.get("t", 0)
+    put(log, (b"a", b"aborted"), producer_id=5, producer_epoch=0, base_sequence=0, transactional=True)
+    mark(log, ControlType.ABORT, 5)
+    manager.close(0)
+    fs.remove(f"{DIRECTORY}/{CLEAN_SHUTDOWN_FILE}")
+    manager = opened(fs, [DIRECTORY])
+    manager.get("t", 0).roll(0)
+    fs.crash()
+    [log] = opened(fs, [DIRECTORY]).all_logs()
+    assert [entry.first_offset for entry in log.segments[0].transaction_index.entries()] == [1]
