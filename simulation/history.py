@@ -497,6 +497,11 @@ class History:
         """A line for the trace that proves nothing."""
         self._say(client, text)
 
+    def has_lost_power_since(self, moment: Moment) -> bool:
+        """Return whether what was not synced may be gone since then."""
+        later = (crash for crash in self.crashes if crash.moment.order > moment.order)
+        return any(crash.kind is not CrashKind.PROCESS_KILL for crash in later)
+
     def lossy_crashes(self, topic: str) -> LossyCrashes:
         """The crashes that may have taken acknowledged records of a topic."""
         if self.settings.is_durable(topic):

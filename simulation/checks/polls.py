@@ -107,8 +107,8 @@ class FinalOrder:
         given = {record.offset for record in poll.records}
         for position in range(bisect_left(offsets, poll.fetch_offset), bisect_left(offsets, end)):
             offset = offsets[position]
-            if offset not in given and not self._is_late_comer(poll, offset):
-                record = self._records[isolation][offset]
+            record = self._records[isolation][offset]
+            if offset not in given and not self._is_late_comer(poll, offset) and not self._may_be_back(poll, record):
                 yield Violation(
                     ViolationKind.SKIPPED,
                     f"{_where(poll)} to {poll.next_offset} left out {label_text(record.value)} at {offset}",
@@ -147,6 +147,15 @@ class FinalOrder:
         if found is None or sender is None or found.value != record.value:
             return False
         return self._crashes.era(sender[0].attempts[-1]) <= era
+
+    def _may_be_back(self, poll: Poll, record: ReadRecord) -> bool:
+        """Return whether compaction may have removed a record before the poll, and a loss of power undone it since.
+
+        The new segments have their names durably only after the next sync of the directory.
+        """
+        if not self._is_compacted or not self._evidence.history.has_lost_power_since(poll.invoked):
+            return False
+        return self._evidence.superseding(poll.partition).get(record.key, -1) > record.offset
 
     def _is_late_comer(self, poll: Poll, offset: int) -> bool:
         """Whether a record is of a transaction that a crash may have brought back to life."""

@@ -2,8 +2,8 @@
 
 import pytest
 
-from odradek.simulation.history import Copy, Guarantee, Outcome, SentRecord, copied_value
-from odradek.simulation.tests.story import RC, A, B, Story
+from odradek.simulation.history import Copy, CrashKind, Guarantee, Outcome, SentRecord, copied_value
+from odradek.simulation.tests.story import RC, RU, A, B, Story
 
 
 @pytest.fixture
@@ -215,6 +215,27 @@ def test_a_poll_that_moves_past_records_at_its_end(story):
     story.poll(0, "x -")
     story.end("x y")
     assert story.found() == {"SKIPPED"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "key", "found"),
+    [
+        (CrashKind.POWER_LOSS, b"kx", set()),
+        (CrashKind.POWER_LOSS, b"kz", {"SKIPPED"}),
+        (CrashKind.PROCESS_KILL, b"kx", {"SKIPPED"}),
+    ],
+)
+def test_a_poll_of_a_compacted_segment_that_a_loss_of_power_replaces_by_the_old_one(kind, key, found):
+    story = Story(compacted=frozenset({"a"}), flush_before_acks=True)
+    send = story.send("x y z", 0)
+    send.records = (*send.records[:2], send.records[2]._replace(key=key))
+    story.poll(0, "- y", hw=3)
+    story.crash(kind)
+    story.end("x y z")
+    for isolation in (RU, RC):
+        log = story.final.logs[A, isolation]
+        log.records = (*log.records[:2], log.records[2]._replace(key=key))
+    assert story.found() == found
 
 
 def test_a_poll_that_stops_early(story):
