@@ -134,11 +134,27 @@ class _Positions:
             )
             return
         least = self._least(fetch.invoked, fetch.stable)
-        if fetch.offset < least and not any(commit.lost for commit in origins):
+        if fetch.offset < least and not self._may_be_lower(fetch, origins):
             yield Violation(
                 ViolationKind.OFFSET_BACK,
                 f"{self._where}: {fetch.client} was told {fetch.offset} although {least} had been acknowledged before",
             )
+
+    def _may_be_lower(self, fetch: OffsetFetch, origins: list[OffsetCommit]) -> bool:
+        """Return whether a fetched offset may be lower than acknowledged ones.
+
+        A commit among its `origins` that got no response may be stored late. A deletion of the group that was requested
+        during the fetch may precede its response, which is then -1 or a commit that may follow the deletion.
+        """
+        assert fetch.finished is not None
+        if any(commit.lost for commit in origins):
+            return True
+        stored = [self._acknowledged(commit) for commit in origins]
+        return any(
+            fetch.offset < 0 or any(moment is None or moment.order > deletion.invoked.order for moment in stored)
+            for deletion in self._deletions
+            if fetch.invoked.order < deletion.invoked.order < fetch.finished.order
+        )
 
     def _may_lie_beyond_the_end(self, commit: OffsetCommit) -> bool:
         """Whether the position is from before a crash that cost the topic its tail; readers begin before it then."""

@@ -102,8 +102,9 @@ class Story:
         self.history.end_commit(commit, outcome)
         return commit
 
-    def fetch_offset(self, offset, group="g", stable=True):
-        self.history.fetched("c", self.history.moment(), group, A, offset, stable=stable)
+    def fetch_offset(self, offset, group="g", stable=True, invoked=None):
+        """Fetch a committed offset; `invoked` is the moment of the request, by default that of the response."""
+        self.history.fetched("c", invoked or self.history.moment(), group, A, offset, stable=stable)
 
     def list_end(self, offset, isolation=RU):
         self.history.listed_end("c", self.history.moment(), A, isolation, offset)

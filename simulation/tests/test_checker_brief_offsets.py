@@ -130,6 +130,44 @@ def test_the_offsets_of_consumers_count_again_after_the_deletion(story):
     assert story.found() == {"OFFSET_BACK"}
 
 
+@pytest.mark.parametrize(
+    ("outcome", "found"), [(Outcome.OK, set()), (Outcome.UNKNOWN, set()), (Outcome.FAILED, {"OFFSET_BACK"})]
+)
+def test_a_deletion_during_the_fetch_may_come_before_its_response(story, outcome, found):
+    story.commit_offset(2)
+    invoked = story.history.moment()
+    story.delete_group(outcome)
+    story.fetch_offset(2, invoked=invoked)
+    assert story.found() == set()
+    story.fetch_offset(-1, invoked=invoked)
+    assert story.found() == found
+
+
+def test_a_fetch_that_ended_before_the_deletion_has_the_offset(story):
+    story.commit_offset(2)
+    story.fetch_offset(-1)
+    story.delete_group()
+    assert story.found() == {"OFFSET_BACK"}
+
+
+def test_a_fetch_across_a_deletion_may_return_a_later_commit(story):
+    story.commit_offset(2)
+    invoked = story.history.moment()
+    story.delete_group()
+    story.commit_offset(1)
+    story.fetch_offset(1, invoked=invoked)
+    assert story.found() == set()
+
+
+def test_a_fetch_across_a_deletion_returns_no_earlier_commit(story):
+    story.commit_offset(1)
+    story.commit_offset(2)
+    invoked = story.history.moment()
+    story.delete_group()
+    story.fetch_offset(1, invoked=invoked)
+    assert story.found() == {"OFFSET_BACK"}
+
+
 @pytest.mark.parametrize(("deletes", "found"), [(True, set()), (False, {"TWO_OWNERS"})])
 def test_the_generations_of_a_deleted_group_begin_again(story, deletes, found):
     story.history.assigned("c1", "g", 1, "m1", [A])
