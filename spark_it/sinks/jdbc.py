@@ -82,7 +82,6 @@ class JdbcTable:
 
     def prepare(self, schema: StructType) -> None:
         with self._explained(), self._database.connect() as connection:
-            drop_left_over(connection, self._dialect, self._name, self._sink.table_name_format)
             preparation = Preparation(self._sink, self._database, self._dialect, connection, self._name)
             self._target = preparation.target(schema)
             self._markers.prepare(connection)
@@ -98,6 +97,8 @@ class JdbcTable:
     def claim(self, claim: Claim) -> None:
         with self._explained(), self._database.connect() as connection:
             self._markers.claim(connection, claim)
+            # Only the owner drops: before the claim these may be the tables of another copy, which is at a batch.
+            drop_left_over(connection, self._dialect, self._name, self._sink.table_name_format)
 
     def write(self, rows: DataFrame, dead: DataFrame | None, batch: Batch) -> Written:
         if self._target is None:

@@ -94,7 +94,8 @@ class Staging:
 
     @contextmanager
     def created(self, connection: Connection) -> Iterator[None]:
-        """Has the table, with its first row, while the block runs. Raises SinkError for a type without a place."""
+        """Has the table, with its first row, while the block runs. Raises SinkError for a type without a place, and a
+        retriable one if the block fails because the table was dropped."""
         columns = [
             f"{self.column(connection, at)} {declared_type(self._database, self._dialect, field)}"
             f"{self._dialect.nullable}"
@@ -105,8 +106,19 @@ class Staging:
         try:
             connection.execute(f"INSERT INTO {self.name} ({row}) VALUES ({_FIRST})")
             yield
+        except DatabaseError as error:
+            if self._dialect.is_missing_table(error) and self._is_missing(connection):
+                raise SinkError(f"staging table {self.name} was dropped meanwhile", is_retriable=True) from None
+            raise
         finally:
             _drop(connection, self._dialect, self.name)
+
+    def _is_missing(self, connection: Connection) -> bool:
+        try:
+            connection.rows(f"SELECT 1 FROM {self.name} WHERE 1 = 0")
+        except DatabaseError as error:
+            return self._dialect.is_missing_table(error)
+        return False
 
     def _staged(self, field: StructField) -> StructField:
         return StructField(field.name, StringType()) if is_wall_time(self._dialect, field) else field

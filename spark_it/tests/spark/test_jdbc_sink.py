@@ -12,7 +12,7 @@ from odradek.spark_it.deadletter import CLASS_NAME, EXCEPTION_CLASS_NAME, EXCEPT
 from odradek.spark_it.dialects import Dialect, PostgreSQL
 from odradek.spark_it.jdbc import Database
 from odradek.spark_it.lock import marker
-from odradek.spark_it.sinks import SinkError, Written
+from odradek.spark_it.sinks import Claim, SinkError, Written
 from odradek.spark_it.sinks import jdbc as jdbc_sink
 from spark_it.tests.spark.batches import GENERATION, DeadLetters, batch, pipeline_of, sink_for
 
@@ -124,8 +124,9 @@ def test_killed_before_the_transaction_or_within_it(spark, postgres, sink_to, ta
     assert len(left_over(postgres)) == 1
     again = sink_to()
     again.prepare(rows.schema)
+    again.claim(Claim("one", GENERATION))
     assert left_over(postgres) == []
-    assert again.write(rows, None, batch(spark, 0)).rows == 100
+    assert again.write(rows, None, batch(spark, 0, state="one")).rows == 100
     assert postgres.value(f"SELECT count(DISTINCT id) FROM {table}") == 100
     assert postgres.value(f"SELECT count(*) FROM {table}") == 100
 
@@ -231,7 +232,7 @@ def test_a_twin_that_sleeps_while_it_writes_holds_up_nobody(spark, postgres, sin
         assert sink.write(rows, None, batch(spark, 0)).rows == 10
         assert len(left_over(postgres)) == 1
         twin.commit()
-    sink_to().prepare(rows.schema)
+    sink_to().claim(Claim("one", GENERATION))
     assert left_over(postgres) == []
     assert postgres.value(f"SELECT count(*) FROM {table}") == 10
 

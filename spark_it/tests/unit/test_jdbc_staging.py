@@ -1,0 +1,117 @@
+"""Staging tables of two copies of a pipeline, in SQLite without Java."""
+
+import sqlite3
+from contextlib import contextmanager
+from types import SimpleNamespace
+
+import pytest
+from pyspark.sql.types import LongType, StructType
+
+from odradek.spark_it.dialects import SQLite
+from odradek.spark_it.jdbc import DatabaseError
+from odradek.spark_it.sinks import Claim, SinkError
+from odradek.spark_it.sinks import jdbc as jdbc_sink
+from odradek.spark_it.sinks.jdbc_staging import Staging, prefix_of
+from spark_it.tests.unit.support import pipeline
+
+SCHEMA = StructType().add("id", LongType())
+SINK = """
+name = "orders"
+[source.orders]
+connector = "generator"
+[sink]
+connector = "jdbc"
+connection.url = "jdbc:sqlite:"
+table.name.format = "sales"
+"""
+
+
+class Database:
+    """Stands for a `Database` and for its connection."""
+
+    shown_url = "jdbc:sqlite:"
+
+    def __init__(self):
+        self._connection = sqlite3.connect(":memory:", isolation_level=None)
+
+    def execute(self, statement, *parameters):
+        try:
+            return self._connection.execute(statement, parameters).rowcount
+        except sqlite3.Error as error:
+            raise DatabaseError(str(error), "", 1, ()) from None
+
+    def rows(self, query, *parameters):
+        try:
+            return self._connection.execute(query, parameters).fetchall()
+        except sqlite3.Error as error:
+            raise DatabaseError(str(error), "", 1, ()) from None
+
+    def tables_beginning(self, prefix):
+        found = self.rows("SELECT NULL, name FROM sqlite_master WHERE type = 'table'")
+        return [(schema, name) for schema, name in found if name.startswith(prefix)]
+
+    @contextmanager
+    def connect(self):
+        yield self
+
+    transaction = connect
+
+    def quoted(self, name):
+        return f'"{name}"'
+
+    def column_type(self, _):
+        return "BIGINT"
+
+
+@pytest.fixture
+def database():
+    return Database()
+
+
+@pytest.fixture
+def copy(database, monkeypatch):
+    """Makes the sinks of copies of one pipeline."""
+    monkeypatch.setattr(jdbc_sink, "Database", lambda *_: database)
+    monkeypatch.setattr(jdbc_sink, "Preparation", lambda *_: SimpleNamespace(target=lambda _: None))
+
+    def made():
+        sink = jdbc_sink.make(pipeline(SINK), None, None, None)
+        sink.prepare(SCHEMA)
+        return sink
+
+    return made
+
+
+def staging_of(database):
+    return Staging(database, SQLite(), "orders", "sales", SCHEMA)
+
+
+def test_a_copy_that_is_refused_drops_nothing(database, copy):
+    one = copy()
+    one.claim(Claim("one", 1, is_new=True))
+    staging = staging_of(database)
+    with staging.created(database):
+        two = copy()
+        with pytest.raises(SinkError, match="by another copy"):
+            two.claim(Claim("two", 1, is_new=True))
+        assert database.tables_beginning(prefix_of("orders", "sales")) == [(None, staging.name)]
+
+
+@pytest.mark.parametrize("owner", ["one", "two"])
+def test_the_owner_drops_what_is_left_over(database, copy, owner):
+    copy().claim(Claim("one", 1, is_new=True))
+    database.execute(f"CREATE TABLE {staging_of(database).name} (id BIGINT)")
+    copy().claim(Claim(owner, 2, frozenset({"one"})))
+    assert database.tables_beginning(prefix_of("orders", "sales")) == []
+
+
+def test_a_staging_table_that_is_dropped_is_made_again(database):
+    """By a copy that takes the place of this one; the next attempt finds out which of them owns the sink."""
+    staging = staging_of(database)
+    with pytest.raises(SinkError, match=f"{staging.name} was dropped") as raised, staging.created(database):
+        database.execute(f"DROP TABLE {staging.name}")
+        database.rows(f"SELECT * FROM {staging.name}")
+    assert raised.value.is_retriable
+    # It is the target that is gone.
+    with pytest.raises(DatabaseError, match="no such table: sales"), staging.created(database):
+        database.rows("SELECT * FROM sales")
