@@ -31,7 +31,7 @@ from odradek.spark_it.lock import marker, resets_of
 from odradek.spark_it.sinks import Batch, Claim, Range, SinkError
 from odradek.spark_it.source_settings import TopicSource
 from odradek.spark_it.spec import Pipeline
-from odradek.spark_it.units import Clients, claim, is_passing, renew
+from odradek.spark_it.units import Clients, check_claim, claim, is_passing, renew
 
 NewPartitions: Any = _NewPartitions
 NewTopic: Any = _NewTopic
@@ -202,9 +202,11 @@ class Markers:
             return
         lowest = min(begins, key=lambda lane: (lane.topic, lane.partition))
         claim(lowest, Marker(begins[lowest], generation, state=state), claimed.replaced, self._clients)
-        # No other state comes so far.
+        # Another state comes so far only if it begins with another lowest lane.
         found = self._read(begins, is_strict=True)
         rest = {lane: begin for lane, begin in begins.items() if lane not in found or found[lane].state != state}
+        for lane in rest:
+            check_claim(lane, found.get(lane), claimed.replaced)
         metadata = Marker(0, generation, at_ms=int(time.time() * 1000), state=state).metadata
         try:
             places = {(lane.topic, lane.partition): begin for lane, begin in rest.items()}

@@ -188,11 +188,16 @@ def claim(lane: Lane, marker: Marker, replaced: Set[str], clients: Clients) -> N
         found = attempt.marker()
         if found is not None and found.state == marker.state:
             return
-        if found is not None and found.state and found.state not in replaced:
-            what = f"the offset of group {lane.group} for {lane.topic}-{lane.partition}"
-            raise MarkerError(f"{what} was claimed at the same time by another copy of this pipeline; run only one")
+        check_claim(lane, found, replaced)
         attempt.begin(marker._replace(at_ms=_now_ms()))
         attempt.commit(())
+
+
+def check_claim(lane: Lane, found: Marker | None, replaced: Set[str]) -> None:
+    """Raises MarkerError if a lane's marker belongs to a state that is not to be replaced."""
+    if found is not None and found.state and found.state not in replaced:
+        what = f"the offset of group {lane.group} for {lane.topic}-{lane.partition}"
+        raise MarkerError(f"{what} was claimed at the same time by another copy of this pipeline; run only one")
 
 
 def renew(lane: Lane, clients: Clients) -> None:

@@ -271,6 +271,29 @@ def test_two_copies_that_start_before_the_first_record(broker, topics, unique, k
     assert list(write_batch("two")) == [True] * 3
 
 
+@pytest.mark.parametrize(
+    ("owner", "replaced", "claimed"), [("two", set(), None), ("two", {"two"}, {1, 2}), ("", set(), {1, 2})]
+)
+def test_a_lane_that_another_copy_claimed_meanwhile(monkeypatch, owner, replaced, claimed):
+    """The other copy begins with another lowest lane, so that both come to the others."""
+    found, _ = of(declared("shop"), Units.OFFSETS)
+    lanes = [Lane(f"shop:orders-{part}", "shop", "orders", part) for part in range(3)]
+    markers = {lanes[0]: Marker(0, GENERATION, state="one"), lanes[1]: Marker(0, GENERATION, state=owner)}
+    monkeypatch.setattr(found, "lanes", lambda: lanes)
+    monkeypatch.setattr(found, "_read", lambda *_, **__: markers)
+    monkeypatch.setattr(markers_module, "claim", lambda *_: None)
+    committed = []
+    monkeypatch.setattr(Cluster, "commit", lambda _, group, places, metadata: committed.append(places))
+    claim = Claim("one", GENERATION, replaced, is_new=True, begins={("orders", part): 0 for part in range(3)})
+    if claimed is None:
+        with pytest.raises(MarkerError, match="offset of group shop for orders-1 was claimed at the same time"):
+            found.claim(claim)
+        assert committed == []
+    else:
+        found.claim(claim)
+        assert [{part for _, part in places} for places in committed] == [claimed]
+
+
 @pytest.mark.side_by_side
 @pytest.mark.parametrize("minutes", [2, 10080])
 def test_for_how_long_a_broker_keeps_offsets(start_broker, minutes):
