@@ -153,15 +153,18 @@ class Folders:
         self._files.create(f"{name}/{DONE}", "")
 
     def _rows_in(self, name: str) -> int | None:
-        """The rows of a batch that is there and whole; else None."""
+        """The rows of a batch that is there and whole; else None. A whole one is marked as done, if a crash came first:
+        readers may delete its files from then on."""
         text = self._files.read(f"{name}/{ROWS}")
         if text is None:
             return None
         whole = json.loads(text)
-        # One without names was written last of all.
-        is_whole = "files" not in whole or self._files.is_there(f"{name}/{DONE}")
-        is_whole = is_whole or whole["files"].items() <= self._files.sizes(name).items()
-        return int(whole["rows"]) if is_whole else None
+        if not self._files.is_there(f"{name}/{DONE}"):
+            # One without names was written last of all.
+            if "files" in whole and not whole["files"].items() <= self._files.sizes(name).items():
+                return None
+            self._files.create(f"{name}/{DONE}", "")
+        return int(whole["rows"])
 
     def _beside(self, number: str) -> str:
         return f".{COLUMN}={number}.{secrets.token_hex(4)}"

@@ -1,0 +1,76 @@
+"""Folders of the files sink on a file system that is a dictionary, without Java."""
+
+import json
+
+import pytest
+
+from odradek.spark_it.sinks import files as files_sink
+from odradek.spark_it.sinks.files import DONE, ROWS, Folders
+from spark_it.tests.unit.support import pipeline
+
+SINK = """
+name = "orders"
+[source.orders]
+connector = "generator"
+[sink]
+connector = "files"
+path = "out"
+format = "parquet"
+"""
+
+
+class Files(dict):
+    """Stands for a `_FileSystem`: texts of files by their names."""
+
+    def __init__(self, *_):
+        super().__init__()
+
+    def is_there(self, name):
+        return any(file == name or file.startswith(f"{name}/") for file in self)
+
+    def read(self, name):
+        return self.get(name)
+
+    def create(self, name, text):
+        self[name] = text
+
+    def delete(self, name):
+        for file in [file for file in self if file.startswith(f"{name}/")]:
+            del self[file]
+
+    def sizes(self, name):
+        files = {file.removeprefix(f"{name}/"): len(text) for file, text in self.items() if file.startswith(f"{name}/")}
+        return {file: size for file, size in files.items() if file[0] not in "._"}
+
+
+@pytest.fixture
+def folders(monkeypatch):
+    monkeypatch.setattr(files_sink, "_FileSystem", Files)
+    return files_sink.make(pipeline(SINK), None, None, None)
+
+
+def write(folders, name, whole=True):
+    folders._files.create(f"{name}/{ROWS}", json.dumps({"rows": 7, "files": {"part-0": 3, "part-1": 3}}))
+    for part in range(1 + whole):
+        folders._files.create(f"{name}/part-{part}", "abc")
+
+
+def test_a_whole_folder_is_marked_as_done_after_a_crash(folders: Folders):
+    """Readers delete what they have read, so that the names of its files no longer say that it was whole."""
+    write(folders, "batch=1-0")
+    assert folders._rows_in("batch=1-0") == 7
+    del folders._files["batch=1-0/part-0"]
+    assert folders._rows_in("batch=1-0") == 7
+
+
+def test_a_whole_folder_of_another_driver_is_marked_as_done(folders: Folders):
+    write(folders, "batch=1-0")
+    write(folders, ".batch=1-0.ab")
+    folders._put_in_place(".batch=1-0.ab", "batch=1-0")
+    assert f"batch=1-0/{DONE}" in folders._files and not folders._files.is_there(".batch=1-0.ab")
+
+
+def test_an_interrupted_copy_is_not_marked_as_done(folders: Folders):
+    write(folders, "batch=1-0", whole=False)
+    assert folders._rows_in("batch=1-0") is None
+    assert f"batch=1-0/{DONE}" not in folders._files
