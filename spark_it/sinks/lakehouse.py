@@ -6,7 +6,11 @@ the batch is added on the condition that no rows were added after those (`iceber
 same batch one finds that the other was first. A batch without rows leaves no snapshot in Iceberg, and needs none.
 Source: Delta's "Idempotent table writes in foreachBatch", Iceberg's SparkWriteOptions.
 
-A property of the table has the identity of the pipeline's state that has claimed it; no other one writes batches.
+A property of the table has the identity of the pipeline's state that has claimed it; no other one begins a commit.
+The property is checked before the commit, not by it. Iceberg's condition is on rows only, and its retries keep whatever
+properties the table has by then, so a commit that was begun before a claim may still come after it. It comes before the
+first rows of the new owner, or fails. In Delta a change of properties fails every commit that was begun before it; only
+a claim between the check and the beginning of the commit is not seen.
 """
 
 import hashlib
