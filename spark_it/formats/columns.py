@@ -3,23 +3,30 @@
 Instants travel between Spark and Python as microseconds since 1970, which loses nothing and knows no time zone.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import pandas as pd  # type: ignore[import-untyped]
+import pyarrow as pa
 from pyspark.sql import Column
 from pyspark.sql import functions as f
 from pyspark.sql import types as t
 from pyspark.sql.pandas.functions import pandas_udf
+from pyspark.sql.pandas.types import to_arrow_type
 
 Decoder = Callable[[bytes], Any]
-"""A record as Spark's arrow reader takes it: dict, list, int and so on. Raises anything but UnavailableError."""
+"""A record as Spark's arrow reader takes it: dict, list, int and so on. Raises anything but UnavailableError.
+
+A value that its column cannot hold is an error of the record, which `decode_batch` reports.
+"""
 
 Encoder = Callable[[Any], bytes]
 """Bytes of a Row or a single value. Raises anything but UnavailableError."""
 
 _pandas_udf: Any = pandas_udf  # its types want to be told the kind of function, which Spark does not
 _MESSAGE_LENGTH = 1000
+_UNFIT = (pa.ArrowException, OverflowError, TypeError, ValueError)
+"""Errors of Arrow for a value that does not fit its type."""
 
 
 class UnavailableError(Exception):
@@ -28,27 +35,62 @@ class UnavailableError(Exception):
 
 def decoded(column: Column, data_type: t.DataType, maker: Callable[[], Decoder]) -> Column:
     """STRUCT<value: data_type, error: STRING> of bytes. `maker` is called in the workers, for each batch of rows."""
+    lowered = _lowered_type(data_type)
 
     def decode(values: pd.Series) -> pd.DataFrame:
-        decoder = maker()
-        rows: list[Any] = [None] * len(values)
-        errors: list[str | None] = [None] * len(values)
-        for index, data in enumerate(values):
-            if data is not None:
-                try:
-                    rows[index] = decoder(data)
-                except UnavailableError:
-                    raise
-                except Exception as error:
-                    errors[index] = reason(error)
-        return pd.DataFrame({"value": pd.Series(rows, dtype=object), "error": pd.Series(errors, dtype=object)})
+        made, errors = decode_batch(values, maker(), to_arrow_type(lowered))
+        return pd.DataFrame({"value": pd.Series(_ArrowColumn(made)), "error": pd.Series(errors, dtype=object)})
 
-    result = t.StructType([t.StructField("value", _lowered_type(data_type)), t.StructField("error", t.StringType())])
+    result = t.StructType([t.StructField("value", lowered), t.StructField("error", t.StringType())])
     # A deterministic function may be called a second time, in a filter on what it has returned.
     made: Column = _pandas_udf(decode, result).asNondeterministic()(column)
     if not _has_time(data_type):
         return made
     return f.transform(f.array(made), lambda one: _with_restored(one, data_type)).getItem(0)
+
+
+def decode_batch(
+    values: Iterable[bytes | None], decoder: Decoder, arrow_type: pa.DataType
+) -> tuple[pa.Array, list[str | None]]:
+    """Decode records into an Arrow array, and a list with an error for each bad record. Raises UnavailableError.
+
+    A record is bad if it cannot be decoded, or if Arrow refuses a value of it.
+    """
+    rows: list[Any] = []
+    errors: list[str | None] = []
+    for data in values:
+        row = error = None
+        if data is not None:
+            try:
+                row = decoder(data)
+            except UnavailableError:
+                raise
+            except Exception as failure:
+                error = reason(failure)
+        rows.append(row)
+        errors.append(error)
+    try:
+        return pa.array(rows, arrow_type), errors
+    except _UNFIT:
+        # Arrow does not name the row.
+        for index, row in enumerate(rows):
+            try:
+                pa.array([row], arrow_type)
+            except _UNFIT as failure:
+                rows[index], errors[index] = None, f"a column cannot hold a value of the record: {reason(failure)}"
+        return pa.array(rows, arrow_type), errors
+
+
+class _ArrowColumn(pd.arrays.ArrowExtensionArray):  # type: ignore[misc]
+    """An Arrow array that PySpark sends to Spark unchanged. In an array that PySpark makes of objects NaN is null."""
+
+    def map(self, mapper: Any, na_action: Any = None) -> "_ArrowColumn":
+        """Return the array itself. PySpark maps values to objects that Arrow accepts, which are not needed here."""
+        return self
+
+    def __getitem__(self, item: Any) -> Any:
+        """Return None for a single value. pandas only checks its class, and not every date exists in Python."""
+        return None if isinstance(item, int) else super().__getitem__(item)
 
 
 def _with_restored(one: Column, data_type: t.DataType) -> Column:

@@ -1,6 +1,7 @@
 """Avro and Protobuf through Spark: the whole way of a column from bytes and to bytes."""
 
 import json
+import math
 from datetime import UTC, date, datetime
 from decimal import Decimal
 
@@ -19,6 +20,7 @@ from spark_it.tests.unit.test_formats_avro import by_fastavro, record
 AT = datetime(2026, 1, 1, 12, 30, 15, 123456, tzinfo=UTC)
 EARLY = datetime(1001, 1, 1, 0, 0, 0, 1, tzinfo=UTC)
 
+AT_MICROS = {"type": "long", "logicalType": "timestamp-micros"}
 INNER = {
     "type": "record",
     "name": "I",
@@ -116,6 +118,38 @@ def test_a_bad_record_is_an_error_of_its_row_alone(spark):
     assert found[3].error == "1 bytes are left over after the record"
     kept = frame.where("error IS NULL AND value IS NOT NULL").select("value.a")
     assert [one.a for one in kept.collect()] == [5, 5]
+
+
+def test_a_value_that_its_column_cannot_hold_is_an_error_of_its_row_alone(spark):
+    fields = [{"name": "n", "type": "int"}, {"name": "at", "type": AT_MICROS}]
+    schema = {"type": "record", "name": "R", "fields": fields}
+    fields = [{**one, "type": "long"} for one in fields]
+    too_large = by_fastavro({**schema, "fields": fields}, {"n": 2**40, "at": 0})
+    given = [by_fastavro(schema, {"n": 5, "at": AT}), too_large, None]
+    found = decoded(binary(spark, given).repartition(1), AvroFormat(json.dumps(schema), None, None, "R")).collect()
+    assert [one.value.n if one.value else None for one in found] == [5, None, None]
+    assert [one.error is None for one in found] == [True, False, True]
+
+
+def test_nan_stays_nan_however_deep_it_is(spark):
+    fields = [
+        {"name": "d", "type": ["null", "double"]},
+        {"name": "list", "type": {"type": "array", "items": ["null", "float"]}},
+        {"name": "map", "type": {"type": "map", "values": "double"}},
+        {"name": "in", "type": {"type": "record", "name": "I", "fields": [{"name": "f", "type": "float"}]}},
+        {"name": "day", "type": {"type": "int", "logicalType": "date"}},
+    ]
+    schema = {"type": "record", "name": "R", "fields": fields}
+    nan = math.nan
+    far = {"d": nan, "list": [nan, None, 1.5], "map": {"k": nan}, "in": {"f": nan}, "day": 2**30}
+    frame = decoded(binary(spark, [by_fastavro(schema, far)]), AvroFormat(json.dumps(schema), None, None, "R"))
+    shown = frame.selectExpr("cast(value.d AS STRING)", "to_json(value.list)", "value.map['k']", "value.in.f", "error")
+    assert [str(one) for one in shown.first()] == ["NaN", '["NaN",null,1.5]', "nan", "nan", "None"]
+    single = decoded(binary(spark, [by_fastavro("double", nan)]), AvroFormat('"double"', None, None, "R"))
+    assert math.isnan(single.first().value)
+    order = messages.classes()["shop.Order"](d=nan, f=nan).SerializeToString()
+    message = decoded(binary(spark, [order]), ProtobufFormat(messages.descriptors(), "shop.Order")).first().value
+    assert math.isnan(message.d) and math.isnan(message.f)
 
 
 def test_a_record_is_decoded_once_however_often_its_columns_are_used(spark):
