@@ -6,6 +6,7 @@ fastavro reads and writes without logical types; they are made here, over their 
 
 import io
 import json
+import re
 from collections.abc import Callable, Mapping
 from decimal import Decimal, localcontext
 from functools import lru_cache
@@ -23,6 +24,7 @@ _LOCAL_MICROS = 10**18
 """Times without a zone are restored by way of DECIMAL(18,6) seconds (`columns`)."""
 _MICROS_OF = {"millis": 1000, "micros": 1}
 _EPOCH_ORDINAL = 719_163
+_TIMES = re.compile(r"(time|timestamp|local-timestamp)-(millis|micros|nanos)")
 
 
 class RecordError(ValueError):
@@ -83,10 +85,13 @@ def encoder(schema: str) -> Callable[[Any], bytes]:
 def _clash(written: Schema, wanted: Schema, of_written: Named, of_wanted: Named, what: str) -> str | None:
     """What one logical type makes unreadable as another, in which the same bytes say something else."""
     written, wanted = of_written.resolved(written), of_wanted.resolved(wanted)
-    if isinstance(written, list) or isinstance(wanted, list):
-        one = widest(branches(written)[1]) if isinstance(written, list) else written
-        other = widest(branches(wanted)[1]) if isinstance(wanted, list) else wanted
-        return None if one is None or other is None else _clash(one, other, of_written, of_wanted, what)
+    if isinstance(wanted, list):
+        other = widest(branches(wanted)[1])
+        return None if other is None else _clash(written, other, of_written, of_wanted, what)
+    if isinstance(written, list):
+        ones = [of_written.resolved(one) for one in branches(written)[1]]
+        found = (_clash(one, wanted, of_written, of_wanted, what) for one in ones if _may_become(one, wanted))
+        return next((said for said in found if said is not None), None)
     before, now = _shown(written), _shown(wanted)
     if before is not None and now is not None and before != now:
         return f"{what} was written as {before}, and the schema has {now}"
@@ -103,10 +108,20 @@ def _clash(written: Schema, wanted: Schema, of_written: Named, of_wanted: Named,
     return next((said for said in found if said is not None), None)
 
 
+def _may_become(written: Schema, wanted: Schema) -> bool:
+    """Return True if a branch of a writer's union is of the kind that is read, or an int that is read as a long."""
+    before, now = kind_of(written), kind_of(wanted)
+    return before == now or (before, now) == ("int", "long")
+
+
 def _shown(schema: Schema) -> str | None:
     logical = logical_of(schema)
     if logical == "decimal" and isinstance(schema, dict):
         return f"decimal with scale {schema.get('scale', 0)}"
+    if logical is None and isinstance(schema, dict) and kind_of(schema) in ("int", "long"):
+        # Of time, timestamp-nanos and the like Spark gets the plain number, whose unit the logical type states.
+        named = str(schema.get("logicalType", ""))
+        return named if _TIMES.fullmatch(named) else None
     return logical
 
 

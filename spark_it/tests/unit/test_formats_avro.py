@@ -212,20 +212,46 @@ def test_a_record_that_cannot_become_what_the_schema_says_is_bad():
         read(by_fastavro(record("string"), {"a": "x"}))
 
 
+def of_time(logical, kind="long"):
+    return {"type": kind, "logicalType": logical}
+
+
+def of_scale(scale):
+    return {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": scale}
+
+
 @pytest.mark.parametrize(
     ("written", "wanted"),
     [
-        ({"type": "long", "logicalType": "timestamp-millis"}, {"type": "long", "logicalType": "timestamp-micros"}),
-        (
-            {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2},
-            ["null", {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 3}],
-        ),
+        (of_time("timestamp-millis"), of_time("timestamp-micros")),
+        (of_time("timestamp-nanos"), of_time("timestamp-micros")),
+        (of_time("local-timestamp-nanos"), ["null", of_time("local-timestamp-micros")]),
+        (of_time("time-millis", "int"), of_time("time-micros")),
+        (["null", of_time("timestamp-millis"), "string"], ["null", of_time("timestamp-micros")]),
+        (["null", of_time("time-millis", "int"), "string"], of_time("time-micros")),
+        (of_scale(2), ["null", of_scale(3)]),
+        (["null", of_scale(3), "string"], of_scale(2)),
     ],
 )
 def test_bytes_that_would_say_something_else_are_not_read(written, wanted):
+    number = next(one for one in written if isinstance(one, dict)) if isinstance(written, list) else written
+    branch = b"\x02" if isinstance(written, list) else b""
     read = decoder(json.dumps(record(written)), json.dumps(record(wanted)))
     with pytest.raises(ValueError, match="was written as"):
-        read(by_fastavro(record(written["type"]), {"a": 1 if written["type"] == "long" else b"\x01"}))
+        read(branch + by_fastavro(record(number["type"]), {"a": b"\x01" if number["type"] == "bytes" else 1}))
+
+
+@pytest.mark.parametrize(
+    ("written", "wanted", "data", "value"),
+    [
+        (["null", of_scale(3), of_time("timestamp-micros")], of_time("timestamp-micros"), b"\x04\x0a", 5),
+        (of_time("timestamp-nanos"), "long", b"\x0a", 5),
+        ("long", of_time("time-micros"), b"\x0a", 5),
+        ({"type": "string", "logicalType": "timestamp-millis"}, "string", b"\x02x", "x"),
+    ],
+)
+def test_logical_types_that_do_not_clash(written, wanted, data, value):
+    assert decoder(json.dumps(record(written)), json.dumps(record(wanted)))(data) == {"a": value}
 
 
 @pytest.mark.parametrize(
