@@ -36,11 +36,12 @@ def decoder(writer: str, reader: str | None = None) -> Callable[[bytes], Any]:
     """What decodes a record written with schema `writer`, as `reader` wants it: JSON texts, which `parsed` takes.
 
     It raises for a record that is not of the schema, whatever it holds; bytes that are left over are an error too.
+    An int beyond 32 bits is returned as it is: `columns.decode_batch` rejects it, without a check of each number.
     """
     written = as_parsed(json.loads(writer))
     wanted = written if reader is None or json.loads(reader) == json.loads(writer) else as_parsed(json.loads(reader))
     plain_written, plain_wanted = for_reading(written, None if wanted is written else wanted)
-    clash = None if wanted is written else _clash(written, wanted, Named(), Named(), "value")
+    clash = None if wanted is written else _clash(written, wanted, Named(written), Named(wanted), "value")
     change = _reading(wanted, Named(), has_defaults=wanted is not written)
     read: Any = fastavro.schemaless_reader
 
@@ -111,6 +112,9 @@ def _clash(written: Schema, wanted: Schema, of_written: Named, of_wanted: Named,
 def _may_become(written: Schema, wanted: Schema) -> bool:
     """Return True if a branch of a writer's union is of the kind that is read, or an int that is read as a long."""
     before, now = kind_of(written), kind_of(wanted)
+    if isinstance(written, dict) and isinstance(wanted, dict) and "fields" in written and "fields" in wanted:
+        names = {name.rpartition(".")[2] for name in (wanted["name"], *wanted.get("aliases", ()))}
+        return written["name"].rpartition(".")[2] in names
     return before == now or (before, now) == ("int", "long")
 
 

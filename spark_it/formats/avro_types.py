@@ -54,13 +54,27 @@ def as_parsed(schema: Schema) -> Schema:
 
 
 class Named:
-    """The named types of a schema, which it may use again by name alone."""
+    """The named types of a schema, which it may use again by name alone.
 
-    def __init__(self) -> None:
+    With a schema its types are known at once; without, `resolved` has to be called in the order of the schema.
+    """
+
+    def __init__(self, schema: Schema | None = None) -> None:
         self._types: dict[str, Mapping[str, Any]] = {}
+        self._register(schema)
+
+    def _register(self, schema: Schema | None) -> None:
+        if isinstance(schema, list):
+            for one in schema:
+                self._register(one)
+        elif isinstance(schema, dict):
+            self.resolved(schema)
+            fields = (one["type"] for one in schema.get("fields", ()))
+            for inner in (schema.get("items"), schema.get("values"), *fields):
+                self._register(inner)
 
     def resolved(self, schema: Schema) -> Schema:
-        """The definition, where a schema is a name; types are told of in the order of the schema."""
+        """Return the definition if a schema is a name, else the schema, whose name is registered."""
         if isinstance(schema, dict) and schema["type"] in ("record", "error", "enum", "fixed"):
             self._types[schema["name"]] = schema
         if isinstance(schema, str) and schema in self._types:

@@ -179,7 +179,10 @@ def _is_map(field: FieldDescriptor) -> bool:
 
 @lru_cache(maxsize=64)
 def decoder(descriptors: bytes, message: str) -> Callable[[bytes], Any]:
-    """What decodes messages into values as Spark's arrow reader takes them. It raises for what is no such message."""
+    """What decodes messages into values as Spark's arrow reader takes them. It raises for what is no such message.
+
+    A proto2 string that is not UTF-8 is returned as bytes, which `columns.decode_batch` rejects.
+    """
     of = descriptor(descriptors, message)
     parse = message_factory.GetMessageClass(of).FromString
     change = _reading_message(of)

@@ -254,6 +254,29 @@ def test_logical_types_that_do_not_clash(written, wanted, data, value):
     assert decoder(json.dumps(record(written)), json.dumps(record(wanted)))(data) == {"a": value}
 
 
+def stamped(name, unit):
+    return {"type": "record", "name": name, "fields": [{"name": "at", "type": of_time(f"timestamp-{unit}")}]}
+
+
+@pytest.mark.parametrize("before", [stamped("T", "millis"), {"type": "array", "items": stamped("T", "millis")}])
+def test_a_type_that_a_field_which_is_not_read_defines_is_compared_too(before):
+    written = {**record(before), "fields": [{"name": "a", "type": before}, {"name": "b", "type": "T"}]}
+    wanted = {**record("T"), "fields": [{"name": "b", "type": stamped("T", "micros")}]}
+    with pytest.raises(ValueError, match=r"value\.b\.at was written as timestamp-millis"):
+        decoder(json.dumps(written), json.dumps(wanted))(b"\x02\x04")
+
+
+def test_a_record_of_another_name_in_a_union_does_not_clash():
+    written = record([stamped("A", "micros"), stamped("B", "millis")])
+    read = decoder(json.dumps(written), json.dumps(record(stamped("A", "micros"))))
+    assert read(b"\x00\x0a") == {"a": {"at": 5}}
+    with pytest.raises(Exception, match="mismatch"):
+        read(b"\x02\x0a")
+    renamed = {**stamped("C", "micros"), "aliases": ["B"]}
+    with pytest.raises(ValueError, match="was written as timestamp-millis"):
+        decoder(json.dumps(written), json.dumps(record(renamed)))(b"\x02\x0a")
+
+
 @pytest.mark.parametrize(
     ("schema", "said"),
     [
