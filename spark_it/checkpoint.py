@@ -7,6 +7,7 @@ each source. Source: Spark 4.0, OffsetSeqLog, CommitLog, HDFSMetadataLog, KafkaS
 
 import contextlib
 import json
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,14 +34,27 @@ class Batch:
     offsets: tuple[str | None, ...]
     started_ms: int
 
-    def topic_offsets(self) -> dict[TopicPartition, int]:
-        """Up to where the batch reads, over all sources that read topics."""
-        found: dict[TopicPartition, int] = {}
+    def by_source(self) -> list[dict[TopicPartition, int]]:
+        """The end offsets of the batch in each source that reads topics. A checkpoint does not name its sources."""
+        found = []
         for text in self.offsets:
             if text is not None:
                 with contextlib.suppress(ValueError):  # of a source that is no topic
-                    found |= topic_offsets(text)
+                    found.append(topic_offsets(text))
         return found
+
+    def topic_offsets(self) -> dict[TopicPartition, int]:
+        """The end offsets of the batch; the lowest where several sources read a partition."""
+        return lowest(self.by_source())
+
+
+def lowest(each: Iterable[Mapping[TopicPartition, int]]) -> dict[TopicPartition, int]:
+    """The lowest offset of each partition."""
+    found: dict[TopicPartition, int] = {}
+    for offsets in each:
+        for at, offset in offsets.items():
+            found[at] = min(offset, found.get(at, offset))
+    return found
 
 
 def topic_offsets(text: str) -> dict[TopicPartition, int]:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any, Self
 
 from odradek.spark_it.batch import Guarded, Outcome
-from odradek.spark_it.checkpoint import TopicPartition, topic_offsets
+from odradek.spark_it.checkpoint import TopicPartition, lowest, topic_offsets
 from odradek.spark_it.events import Event
 from odradek.spark_it.group import ClusterError, Group
 from odradek.spark_it.lag import PartitionLag
@@ -135,17 +135,19 @@ class Reporter:
 
 
 def _reached(event: Event) -> dict[TopicPartition, int]:
-    """Where the batch has brought each partition of its topic sources."""
-    return {at: end for source in event["sources"] for at, end in _offsets(source.get("endOffset")).items()}
+    """The end offset of the batch in each partition; the lowest where several sources read it."""
+    return lowest(_offsets(source.get("endOffset")) for source in event["sources"])
 
 
 def _lags(event: Event) -> list[PartitionLag]:
     """How far the batch is behind. Spark does not say where a topic ends when it repeats a batch."""
-    lags = []
+    ends: list[dict[TopicPartition, int]] = []
+    latest: dict[TopicPartition, int] = {}
     for source in event["sources"]:
-        ends, latest = _offsets(source.get("endOffset")), _offsets(source.get("latestOffset"))
-        lags += [PartitionLag(*at, end, end, 0, latest.get(at, end)) for at, end in sorted(ends.items()) if latest]
-    return lags
+        if known := _offsets(source.get("latestOffset")):
+            ends.append(_offsets(source.get("endOffset")))
+            latest |= known
+    return [PartitionLag(*at, end, end, 0, latest.get(at, end)) for at, end in sorted(lowest(ends).items())]
 
 
 def _offsets(said: Any) -> dict[TopicPartition, int]:

@@ -54,6 +54,8 @@ def plan(pipeline: Pipeline, stateful: str | None, old: Lock | None, to: To, gro
     if old is not None:
         # Of a topic that has only the name of the earlier one nothing is read.
         reached = {at: offset for at, offset in reached.items() if old.topics.get(at[0]) in (None, topics.get(at[0]))}
+    if to == "committed" and found is not None:
+        _refuse_different_offsets(pipeline, found, reached, group)
     start, again, marked = _starts(pipeline, group, reached, to)
     # A state that is lost may have begun just now.
     last = new_generation(now_ms, None) if old is None else old.generation
@@ -108,6 +110,21 @@ def _starts(
     return start, again, marked
 
 
+def _refuse_different_offsets(pipeline: Pipeline, found: Checkpoint, reached: Offsets, group: Group) -> None:
+    """Raise ResetError if sources of one partition have reached different offsets. Each would have to begin at its own,
+    and the checkpoint does not name its sources."""
+    sources = [source for source in pipeline.sources.values() if isinstance(source, TopicSource)]
+    for at in sorted({at for source in sources for at in group.partitions(source)} & reached.keys()):
+        offsets = {offsets[at] for offsets in found.done.by_source() if at in offsets} if found.done else set()
+        if len(offsets) > 1:
+            raise ResetError(
+                f"sources of {at[0]}-{at[1]} have reached different offsets "
+                f"({', '.join(map(str, sorted(offsets)))}), and the checkpoint does not record which source reached "
+                "which; let run --available-now of the unchanged file bring all of them to the end, and then reset "
+                "--to committed, or reset --to earliest or to a time"
+            )
+
+
 def _begun(found: Checkpoint, reached: Offsets) -> set[TopicPartition]:
     """The partitions of which a batch that is not done has records."""
     planned = {} if found.planned is None else found.planned.topic_offsets()
@@ -137,7 +154,7 @@ def _shown(to: To) -> str:
 
 
 def reached_offsets(found: Checkpoint) -> dict[TopicPartition, int]:
-    """Up to where the newest batch that is done has read, over all topic sources."""
+    """The end offsets of the newest batch that is done; the lowest where several sources read a partition."""
     return {} if found.done is None else found.done.topic_offsets()
 
 

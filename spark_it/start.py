@@ -149,7 +149,8 @@ def _start(
     by_offsets = lock.units == Units.OFFSETS.name.lower()
     if found is not None:
         _refuse_old_checkpoint(pipeline, lock, found, {} if by_offsets else committed)
-        _refuse_lost_records(pipeline, lock, source, reset.reached_offsets(found), group)
+        for reached in found.done.by_source() if found.done else ():
+            _refuse_lost_records(pipeline, lock, source, reached, group)
         return None
     begins = lock.start.get(name)
     if begins is not None:
@@ -221,8 +222,8 @@ def _refuse_other_topics(pipeline: Pipeline, old: Lock, lock: Lock, found: Check
         if not isinstance(source, TopicSource) or not source.fail_on_data_loss:
             continue
         planned = None if found is None else found.planned
-        offsets = lock.start.get(name, {}) if planned is None else planned.topic_offsets()
-        read = {topic for (topic, _), offset in offsets.items() if offset}
+        begins = [lock.start.get(name, {})] if planned is None else planned.by_source()
+        read = {topic for offsets in begins for (topic, _), offset in offsets.items() if offset}
         for topic in sorted(read & lock.topics.keys() & old.topics.keys()):
             if lock.topics[topic] != old.topics[topic]:
                 raise RefusedError(

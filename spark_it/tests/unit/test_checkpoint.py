@@ -41,6 +41,13 @@ def test_between_batches(tmp_path):
     assert found.done.started_ms == 1011
 
 
+def test_a_partition_that_two_sources_read(tmp_path):
+    """The group's offset and a reset must not pass over what the slower one has yet to read."""
+    found = read(checkpoint(tmp_path, 3, 3, '{"orders":{"0":10,"1":7}}\n{"orders":{"0":50}}\n{"logOffset":1}'))
+    assert found.done.by_source() == [{("orders", 0): 10, ("orders", 1): 7}, {("orders", 0): 50}]
+    assert found.done.topic_offsets() == {("orders", 0): 10, ("orders", 1): 7}
+
+
 def test_in_a_batch(tmp_path):
     found = read(checkpoint(tmp_path, 10, 9))
     assert (found.planned.id, found.done.id, found.is_in_batch) == (10, 9, True)

@@ -59,3 +59,14 @@ def test_nothing_is_said_of_a_lag_that_is_not_known(reports):
     line = reports.take({"0": 5}, None, Outcome(7, 5, 0, read=5))
     assert line == "batch 7: 5 read, 5 written in 2.0 s"
     assert reports.group.committed == {"orders": {("orders", 0): 5}}
+
+
+def test_a_partition_that_two_sources_read(reports):
+    """The group's offset does not pass over what the slower one has yet to read, and its lag is counted once."""
+    fast, slow = ({"endOffset": {"orders": {"0": end}}, "latestOffset": {"orders": {"0": 60}}} for end in (50, 10))
+    for batch, sources in enumerate([[fast, slow], [slow, fast]]):
+        event = {"batchId": batch, "numInputRows": 5, "durationMs": {"addBatch": 1}, "sources": sources}
+        with reports._reporter as reporter:
+            reporter.take([event], SimpleNamespace(outcome=lambda id: Outcome(id, 5, 0, read=5)))
+        assert reports.group.committed == {"orders": {("orders", 0): 10}}
+        assert reports.said[-1].endswith("lag 50")

@@ -1,3 +1,4 @@
+import shutil
 from dataclasses import replace
 
 import pytest
@@ -139,6 +140,27 @@ def test_to_where_it_is_in_a_topic_that_has_only_the_name(tmp_path):
     assert planned(one, lock, "committed", group).lock.start == {"orders": {A: 30, B: 7}}
     reset = planned(one, replace(lock, topics={"orders": "first"}), "committed", group)
     assert reset.lock.start == {"orders": {A: 5, B: 0}} and reset.lock.topics == {"orders": "second"}
+
+
+@pytest.mark.parametrize("ends", [(10, 50), (50, 10)])
+def test_sources_that_have_reached_different_offsets_of_a_topic(tmp_path, ends):
+    """The checkpoint does not name its sources, and another one's offset would pass over records."""
+    again = SOURCE.replace('name = "orders"', "").replace("source.orders", "source.again")
+    both = transform("SELECT * FROM orders UNION ALL SELECT * FROM again")
+    one = pipeline(SOURCE + again + both + CONSOLE, folder=tmp_path)
+    lock = lock_of(one, None, 4, "first")
+    write_lock(one.state_folder, lock)
+    folder = checkpoint_folder(one.state_folder, lock)
+    checkpoint(folder, 3, 3, "\n".join(f'{{"orders":{{"0":{end},"1":7}}}}' for end in ends))
+    group = FakeGroup({A: 10, B: 7})
+    with pytest.raises(ResetError, match=r"orders-0 have reached different offsets \(10, 50\), .* --available-now"):
+        planned(one, lock, "committed", group)
+    assert planned(one, lock, "earliest", group).lock.start == dict.fromkeys(("orders", "again"), {A: 5, B: 0})
+    assert list(begin(one, None, group, 600_000).starts) == []
+
+    shutil.rmtree(folder)
+    checkpoint(folder, 3, 3, '{"orders":{"0":50,"1":7}}\n{"orders":{"0":50,"1":7}}')
+    assert planned(one, lock, "committed", group).lock.start == dict.fromkeys(("orders", "again"), {A: 50, B: 7})
 
 
 @pytest.mark.parametrize(("text", "is_doubtful"), [(SOURCE + TOPIC, False), (SOURCE + CONSOLE, True)])
