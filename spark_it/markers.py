@@ -96,13 +96,18 @@ class Markers:
             raise SinkError(f"{what}: no answer", is_retriable=True) from None
 
     def units(self, batch: Batch) -> list[Unit]:
-        """The units of a batch; index i is that of `batch.ranges`, or part i."""
+        """The units of a batch; index i is that of `batch.ranges`, or part i.
+
+        Partitions that are new in the batch and have no records in it get their first markers before.
+        """
         if self._kind is Units.OFFSETS:
             if batch.ranges is None:
                 raise SinkError(f"batch {batch.id} does not say which records it is made of")
             if len({(one.topic, one.partition) for one in batch.ranges}) < len(batch.ranges):
                 raise SinkError(f"batch {batch.id} has a partition in pieces; it has one transaction")
-            first = self._unmarked(batch)
+            known = self._known(batch)
+            self._claim_empty(batch, known)
+            first = self._unmarked(batch, known)
             return [self._offset_unit(batch, one, is_first=(one.topic, one.partition) in first) for one in batch.ranges]
         return [
             BatchUnit(
@@ -138,19 +143,14 @@ class Markers:
     def _part(self, part: int) -> Lane:
         return Lane(f"{self._pipeline.name}:p{part}", self._pipeline.batches_group, BATCHES_TOPIC, part)
 
-    def _unmarked(self, batch: Batch) -> set[At]:
+    def _unmarked(self, batch: Batch, known: Mapping[At, int] | None) -> set[At]:
         """The partitions of which no unit is written if they have no marker.
 
         Those of which the batch has the first records, as long as the marker of a unit of it cannot have expired. A
         batch that goes on in a partition follows one that is marked.
         """
         assert batch.ranges is not None
-        folder = self._pipeline.state_folder / "checkpoint" / str(batch.generation)
-        if self._begun is None:
-            self._begun = begun(folder)
-        begins = self._begun
-        before = _planned(folder, batch.id - 1)
-        known = None if before is None else before.topic_offsets()
+        begins = self._begins(batch)
         found = set()
         for one in batch.ranges:
             at = one.topic, one.partition
@@ -160,10 +160,49 @@ class Markers:
                 found.add(at)
         if not found:
             return found
-        planned = _planned(folder, batch.id)
-        now_ms = int(time.time() * 1000)
-        is_lost = planned is None or why_forgotten(planned.started_ms, now_ms, self.retention_ms()) is not None
-        return set() if is_lost else found
+        planned = _planned(self._folder(batch), batch.id)
+        return set() if planned is None or self._is_forgotten(planned) else found
+
+    def _is_forgotten(self, planned: checkpoint.Batch) -> bool:
+        return why_forgotten(planned.started_ms, int(time.time() * 1000), self.retention_ms()) is not None
+
+    def _claim_empty(self, batch: Batch, known: Mapping[At, int] | None) -> None:
+        """Commit the first marker of each partition that is new in the batch, begins above 0 and has no records in it.
+
+        Its first records come in a later batch, in which nothing shows that the partition has no unit yet. Repeating
+        the batch commits none again, nor any where such a marker may have expired.
+        """
+        assert batch.ranges is not None
+        planned = None if known is None else _planned(self._folder(batch), batch.id)
+        if known is None or planned is None:
+            return
+        # A partition that begins at 0 is told from its offset.
+        new = {at: offset for at, offset in planned.topic_offsets().items() if offset and at not in known}
+        empty = new.keys() - {(one.topic, one.partition) for one in batch.ranges}
+        if not empty or self._is_forgotten(planned):
+            return
+
+        def claim_one(at: At) -> None:
+            first = Marker(new[at], batch.generation, state=batch.state)
+            claim(self._partition(*at), first, frozenset(), self._clients)
+
+        with ThreadPoolExecutor(_THREADS) as pool:
+            list(pool.map(claim_one, sorted(empty)))
+
+    def _folder(self, batch: Batch) -> Path:
+        return self._pipeline.state_folder / "checkpoint" / str(batch.generation)
+
+    def _begins(self, batch: Batch) -> dict[At, int]:
+        if self._begun is None:
+            self._begun = begun(self._folder(batch))
+        return self._begun
+
+    def _known(self, batch: Batch) -> Mapping[At, int] | None:
+        """The offsets from which a batch was planned, of the partitions that there were; None if they are not there."""
+        if batch.id == 0:
+            return self._begins(batch) or None
+        before = _planned(self._folder(batch), batch.id - 1)
+        return None if before is None else before.topic_offsets()
 
     def retention_ms(self) -> int | None:
         """For how long the brokers keep offsets; None if they do not report it."""

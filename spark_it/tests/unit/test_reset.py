@@ -155,12 +155,12 @@ def test_sources_that_have_reached_different_offsets_of_a_topic(tmp_path, ends):
     group = FakeGroup({A: 10, B: 7})
     with pytest.raises(ResetError, match=r"orders-0 have reached different offsets \(10, 50\), .* --available-now"):
         planned(one, lock, "committed", group)
-    assert planned(one, lock, "earliest", group).lock.start == dict.fromkeys(("orders", "again"), {A: 5, B: 0})
+    assert planned(one, lock, "earliest", group).lock.start == {name: {A: 5, B: 0} for name in one.sources}
     assert list(begin(one, None, group, 600_000).starts) == []
 
     shutil.rmtree(folder)
     checkpoint(folder, 3, 3, '{"orders":{"0":50,"1":7}}\n{"orders":{"0":50,"1":7}}')
-    assert planned(one, lock, "committed", group).lock.start == dict.fromkeys(("orders", "again"), {A: 50, B: 7})
+    assert planned(one, lock, "committed", group).lock.start == {name: {A: 50, B: 7} for name in one.sources}
 
 
 @pytest.mark.parametrize(("text", "is_doubtful"), [(SOURCE + TOPIC, False), (SOURCE + CONSOLE, True)])

@@ -108,6 +108,22 @@ def test_offset_units(planned):
         found.units(batch(1, (0, 5, 9), (0, 9, 12)))
 
 
+def test_a_new_partition_without_records_has_its_marker_before_the_batch(planned, monkeypatch):
+    """Of a later batch, which has its first records, nothing shows that they are the first."""
+    claimed = []
+    monkeypatch.setattr(markers_module, "claim", lambda lane, first, *_: claimed.append((lane.partition, first)))
+    # Partition 3 is new, and planned at 2; 2 is new, and has a record; all else was there.
+    given = batch(1, (0, 5, 9), (1, 4, 9), (2, 0, 1))
+    planned(0).units(given)
+    assert claimed == [(3, Marker(2, GENERATION))]
+    planned(0, before={"0": 5, "1": 4, "3": 2}).units(given)
+    planned(WEEK_MS * 0.51).units(given)
+    assert len(claimed) == 1
+    # In the first batch a partition is new that the source did not begin with.
+    planned(0, before={"0": 5, "1": 4, "2": 0, "3": 2}).units(batch(0, (1, 0, 4)))
+    assert claimed[1:] == [(3, Marker(2, GENERATION))]
+
+
 def test_offset_units_of_a_batch_whose_markers_may_have_expired(planned):
     """What a batch has of a new partition may have been written by a run whose markers are gone."""
     given = batch(1, (0, 5, 9), (1, 4, 9), (2, 0, 1), (3, 1, 2))
