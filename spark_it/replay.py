@@ -152,8 +152,9 @@ def replay(
         key = "errors.deadletterqueue.context.headers.enable"
         raise ReplayError(f"{key} is false: no dead letter says where it is from")
     group = pipeline.replay_group
+    topic_id = cluster.topic_ids([topic]).get(topic, "")
     try:
-        stretches = _stretches(cluster, topic, group, read_replayed(pipeline.state_folder))
+        stretches = _stretches(cluster, topic, group, read_replayed(pipeline.state_folder, topic, topic_id))
     except ReplayedError as error:
         raise ReplayError(str(error)) from None
     clients = _clients(pipeline)
@@ -168,7 +169,7 @@ def replay(
             for chunk in _chunks(consumer, stretch, records_in_a_unit):
                 records = _records(chunk, sorter)
                 if writes:
-                    _write(pipeline, chunk, records, clients, group)
+                    _write(pipeline, chunk, records, clients, group, topic_id)
         return sorter.found
 
     try:
@@ -226,7 +227,7 @@ def _stretches(cluster: Group, topic: str, group: str, replayed: Offsets) -> lis
     beginnings, ends = cluster.earliest(wanted), cluster.latest(wanted)
     # Without what a replay has open that was killed: the unit ends that before it looks again.
     committed = cluster.committed(group, wanted)
-    # What was a place in an earlier topic of the name says nothing of this one.
+    # An offset of an earlier topic of the name, on a cluster without topic ids, may be beyond the end of this one.
     known = {at: offset for at, offset in replayed.items() if offset <= ends.get(at, 0)} | committed
     return [Stretch(*at, known.get(at, beginnings[at]), beginnings[at], ends[at], at not in committed) for at in wanted]
 
@@ -297,7 +298,9 @@ def _records(chunk: Chunk, sorter: Sorter) -> list[Records]:
     ]
 
 
-def _write(pipeline: Pipeline, chunk: Chunk, records: list[Records], clients: Clients, group: str) -> None:
+def _write(
+    pipeline: Pipeline, chunk: Chunk, records: list[Records], clients: Clients, group: str, topic_id: str
+) -> None:
     unit = OffsetUnit(
         lane=Lane(f"{group}:{chunk.topic}-{chunk.partition}", group, chunk.topic, chunk.partition),
         start=chunk.start,
@@ -313,7 +316,7 @@ def _write(pipeline: Pipeline, chunk: Chunk, records: list[Records], clients: Cl
         raise ReplayError(f"stopped at {chunk.topic}-{chunk.partition} offset {chunk.start}: {error}") from None
     if not outcome.is_new:
         raise ReplayError(f"another replay of {pipeline.name} is under way")
-    write_replayed(pipeline.state_folder, {(chunk.topic, chunk.partition): chunk.end})
+    write_replayed(pipeline.state_folder, (chunk.topic, chunk.partition), topic_id, chunk.end)
 
 
 def _undecided(count: int) -> str:
