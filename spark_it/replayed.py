@@ -3,8 +3,8 @@
 The group's offset goes before it, and says it in the transaction that writes the records. But nobody commits that again
 between two replays, so Kafka may have forgotten it by the next one, and all dead letters would go back once more.
 
-The file is JSON: `{"version": 2, "topics": {"dlq": {"id": "Zk3...", "offsets": {"0": 5}}}}`. The id tells the topic from
-a later topic of its name. Version 1 was `{"dlq": {"0": 5}}`.
+The file is JSON: `{"version": 2, "topics": {"dlq": {"id": "Zk3...", "offsets": {"0": 5}}}}`. The id tells the topic
+from a later one of its name. Version 1 was `{"dlq": {"0": 5}}`.
 """
 
 import json

@@ -14,6 +14,7 @@ from odradek.spark_it.lock import (
     batch_of,
     changes,
     checkpoint_folder,
+    generation_of,
     lock_of,
     marker,
     new_generation,
@@ -109,6 +110,9 @@ def take(pipeline: Pipeline, began: Begin, written: int, owners: Set[str]) -> Cl
     others = owners - {lock.state}
     # What a reset has committed are the markers of offset units; those of others have come after it.
     is_of_another = bool(others) and (by_offsets or not lock.takes_over)
+    if lock.takes_over and began.is_new and batch_of(written) >= 0 and generation_of(written) > lock.generation:
+        # The refusal that follows names a reset, which must begin a generation after the sink's.
+        write_lock(pipeline.state_folder, replace(lock, generation=generation_of(written)))
     _refuse_unknown_batches(pipeline, began, written, is_of_another=is_of_another)
     if lock != began.old:
         write_lock(pipeline.state_folder, lock)

@@ -249,7 +249,14 @@ def test_a_lost_state_of_which_the_sink_knows(tmp_path):
     lock = begin(one, None, FakeGroup(), NOW_MS, marker(4, 7)).lock
     # Of the same generation, and the checkpoint is gone; or of a copy that was reset since.
     assert "batch 0" in refusal(one, FakeGroup(), marker(lock.generation, 0))
-    assert "batch 0" in refusal(one, FakeGroup(), marker(lock.generation + 1, 0))
+    ahead = marker(lock.generation + 100, 0)
+    with pytest.raises(RefusedError, match=r"has batch 0 .*; reset --to earliest"):
+        begin(one, None, FakeGroup(), NOW_MS, ahead)
+    assert "batch 0" in refusal(one, FakeGroup(), ahead)
+    # That reset helps, however far the sink is ahead of the clock.
+    lock = read_lock(one.state_folder)
+    reset.carry_out(one, reset.plan(one, None, lock, "earliest", FakeGroup(), NOW_MS), FakeGroup())
+    assert begin(one, None, FakeGroup(), NOW_MS, ahead).lock.generation == lock.generation + 1
 
 
 @pytest.mark.parametrize("text", [SOURCE + TOPIC, BATCHES, SOURCE + FILES])
