@@ -3,8 +3,10 @@
 Spark reports data loss if a partition appears whose first records are missing, and stops. But the pipeline had no
 chance to read those records: a topic that starts to match a pattern may be years old, or a copy of another. A source
 begins with the first record that exists. So the partition is added to the offsets of the batch before, as if it had
-been assigned with no record read, and the batch is repeated. Records that are deleted after that are a loss.
-Source: Spark 4.0, KafkaOffsetReaderBase.getOffsetRangesFromResolvedOffsets, HDFSMetadataLog.
+been assigned with no record read, and the batch is repeated; to the initial offsets of its source if that is the first
+batch. Records that are deleted after that are a loss.
+Source: Spark 4.0, KafkaOffsetReaderBase.getOffsetRangesFromResolvedOffsets, HDFSMetadataLog,
+KafkaSourceInitialOffsetWriter.
 """
 
 import json
@@ -33,11 +35,12 @@ def admit(folder: Path, group: Group, committing: str | None) -> Offsets:
     `committing` is the group that has the markers of partitions. Raises CheckpointError, ClusterError, OSError.
     """
     found = checkpoint.read(folder)
-    if found is None or found.planned is None or not found.planned.id:
+    if found is None or found.planned is None:
         return {}
-    before = checkpoint.read_batch(folder, found.planned.id - 1)
+    before = found.planned.id - 1
+    old_texts = _initial(folder, found.planned) if before < 0 else checkpoint.read_batch(folder, before).offsets
     new: dict[int, Offsets] = {}
-    for source, (old_text, text) in enumerate(zip(before.offsets, found.planned.offsets, strict=True)):
+    for source, (old_text, text) in enumerate(zip(old_texts, found.planned.offsets, strict=True)):
         old, planned = _offsets(old_text), _offsets(text)
         if old is not None and planned is not None:
             new[source] = {at: end for at, end in planned.items() if at not in old}
@@ -50,8 +53,28 @@ def admit(folder: Path, group: Group, committing: str | None) -> Offsets:
         marked = group.committed(committing, begins)
         # First, since the sink refuses a partition that the checkpoint has and that is not marked.
         group.commit(committing, {at: begin for at, begin in begins.items() if marked.get(at, -1) < begin})
-    _add(folder / "offsets", before.id, {source: {at: begins[at] for at in offsets} for source, offsets in new.items()})
+    added = {source: {at: begins[at] for at in offsets} for source, offsets in new.items() if offsets}
+    if before < 0:
+        for source, offsets in added.items():
+            _add(folder / "sources" / str(source), 0, {0: offsets}, lines_before=1)
+    else:
+        _add(folder / "offsets", before, added, lines_before=2)
     return begins
+
+
+def _initial(folder: Path, first: checkpoint.Batch) -> list[str | None]:
+    """Return the initial offsets of each source, None for a source without: a line with the version, a line of JSON."""
+    logs = list((folder / "sources").glob("*"))
+    if len(logs) < len(first.offsets) and len(set(first.offsets)) < len(first.offsets):
+        # A source that a query reads twice has two lines and one log, so lines and logs do not correspond.
+        return [None] * len(first.offsets)
+    texts: list[str | None] = []
+    for source in range(len(first.offsets)):
+        try:
+            texts.append((folder / "sources" / str(source) / "0").read_text("utf-8").partition("\n")[2])
+        except (FileNotFoundError, UnicodeDecodeError):
+            texts.append(None)
+    return texts
 
 
 def _offsets(text: str | None) -> Offsets | None:
@@ -62,16 +85,17 @@ def _offsets(text: str | None) -> Offsets | None:
         return None
 
 
-def _add(log: Path, batch_id: int, added: Mapping[int, Offsets]) -> None:
-    """Add offsets to those of a batch, by the source's index in the query."""
+def _add(log: Path, batch_id: int, added: Mapping[int, Offsets], *, lines_before: int) -> None:
+    """Add offsets to those in a file of a log, by the index of their line after the first `lines_before`."""
     path = log / str(batch_id)
-    version, about, *sources = path.read_text("utf-8").split("\n")
+    lines = path.read_text("utf-8").split("\n")
     for source, offsets in added.items():
-        sources[source] = _text(topic_offsets(sources[source]) | offsets)
+        at = lines_before + source
+        lines[at] = _text(topic_offsets(lines[at]) | offsets)
     # Hadoop verifies a checksum only if its file exists.
     (log / f".{batch_id}.crc").unlink(missing_ok=True)
     sync_folder(log)
-    write_atomically(path, "\n".join([version, about, *sources]))
+    write_atomically(path, "\n".join(lines))
 
 
 def _text(offsets: Mapping[TopicPartition, int]) -> str:

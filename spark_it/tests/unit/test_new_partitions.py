@@ -63,6 +63,32 @@ def test_a_marker_goes_first(tmp_path):
     assert group.offsets == {OLD: 4, NEW: 7, OTHER: 3}
 
 
+def test_new_partitions_of_a_first_batch(tmp_path):
+    """They have come after the source looked up where it begins, and before the batch was planned."""
+    planned(tmp_path, ['{"logOffset":0}', '{"orders":{"0":4,"1":9}}'])
+    for source, text in enumerate(['{"logOffset":-1}', '{"orders":{"0":2}}']):
+        log = tmp_path / "sources" / str(source)
+        log.mkdir(parents=True)
+        (log / "0").write_bytes(b"\0v1\n" + text.encode())
+        (log / ".0.crc").write_bytes(b"crc")
+    group = Group({NEW: 7}, {OLD: 2})
+    assert admit(tmp_path, group, "orders") == {NEW: 7}
+    assert (tmp_path / "sources" / "1" / "0").read_bytes() == b'\0v1\n{"orders":{"0":2,"1":7}}'
+    assert [path.name for path in (tmp_path / "sources" / "1").iterdir()] == ["0"]
+    assert (tmp_path / "sources" / "0" / ".0.crc").exists() and group.offsets == {OLD: 2, NEW: 7}
+    assert admit(tmp_path, group, "orders") == {}
+
+
+def test_a_source_that_a_query_reads_twice_in_its_first_batch(tmp_path):
+    """Its second line is not of the next log, nor is that of the source after it."""
+    planned(tmp_path, ['{"orders":{"0":4,"1":9}}', '{"orders":{"0":4,"1":9}}', '{"visits":{"3":9}}'])
+    for source, text in enumerate(['{"orders":{"0":2,"1":7}}', '{"visits":{"3":5}}']):
+        log = tmp_path / "sources" / str(source)
+        log.mkdir(parents=True)
+        (log / "0").write_bytes(b"\0v1\n" + text.encode())
+    assert admit(tmp_path, Group({}), "orders") == {}
+
+
 def test_a_first_batch_has_none_before_it(tmp_path):
     planned(tmp_path, ['{"orders":{"0":4}}'])
     assert admit(tmp_path, Group({}), "orders") == {}
