@@ -257,6 +257,24 @@ def test_a_topic_that_appears_later(engine, topics, unique):
         engine.run(text, sink)
 
 
+def test_a_topic_that_appears_later_with_no_records_left(engine, topics, unique):
+    """Its first records come in a batch after the one that first planned it."""
+    topics.produce(topics.create(f"{unique}-in1"), [order(n) for n in range(5)])
+    out = topics.create(f"{unique}-out")
+    text = orders(unique).replace(f'topics = "{unique}"', f'topics.regex = "{unique}-in.*"\nfail.on.data.loss = false')
+    sink = f'[sink]\nconnector = "topic"\ntopic = "{out}"\n'
+    engine.run(text, sink)
+    topics.produce(topics.create(f"{unique}-in2"), [order(n) for n in range(5, 10)])
+    topics.delete_records_before(f"{unique}-in2", 0, 5)
+    topics.produce(f"{unique}-in1", [order(n) for n in range(10, 12)])
+    engine.run(text, sink)
+    topics.produce(f"{unique}-in2", [order(n) for n in range(12, 15)])
+    engine.run(text, sink)
+    engine.run(text, sink, rewinds=True)
+    numbers = [*range(5), *range(10, 15)]
+    assert sorted(json.loads(value)["id"] for value in values(engine.servers, out)) == numbers
+
+
 def test_a_schema_that_comes_and_goes_while_a_batch_is_decoded(engine, topics, unique):
     """Rows and dead letters are decoded apart, and here by workers that have asked for no schema yet."""
     topics.create(f"{unique}-dead")
