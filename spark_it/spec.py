@@ -1,5 +1,6 @@
 """A pipeline as its file declares it: plain objects, made by `spec_reader`, held against one another by `checks`."""
 
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -62,7 +63,7 @@ class Pipeline:
     @property
     def state_folder(self) -> Path:
         """Where the pipeline keeps checkpoint, lock and progress."""
-        return self.folder / self.settings.home / self.name
+        return Path(os.path.normpath(self.folder / self.settings.home / self.name))
 
     @property
     def batches_group(self) -> str:
@@ -84,8 +85,9 @@ class Pipeline:
         return next(iter(self.sources)) if len(self.sources) == 1 else None
 
     def located(self, text: str) -> str:
-        """A path of the file as an absolute one; addresses such as s3a://bucket are left."""
-        return text if "://" in text else str((self.folder / text).absolute())
+        """Return a path of the file as an absolute one without `..`, as Hadoop has it; addresses such as s3a://bucket
+        are left as they are."""
+        return text if "://" in text else os.path.normpath((self.folder / text).absolute())
 
     def taking_what_is_there(self) -> "Pipeline":
         """The pipeline with the trigger available-now, whatever its file says: some sources go by it."""

@@ -1,5 +1,6 @@
 """Reads a pipeline's file. What is wrong with it is said with its line, all at once."""
 
+import os
 import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
@@ -39,7 +40,7 @@ def load(path: FilePath, environment: Mapping[str, str]) -> Pipeline:
         text = path.read_bytes().decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise PipelineError(str(path), [Problem(1, f"not UTF-8: {error.reason}")]) from None
-    return parse(text, environment, file=str(path), folder=path.absolute().parent)
+    return parse(text, environment, file=str(path), folder=FilePath(os.path.normpath(path.absolute())).parent)
 
 
 def parse(text: str, environment: Mapping[str, str], *, file: str, folder: FilePath) -> Pipeline:

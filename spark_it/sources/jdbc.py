@@ -74,7 +74,7 @@ class JdbcStream(Stream):
             except FencedError as error:
                 raise SourceError(f"source {self._name}: {error}") from None
         # One file is one poll is one batch, in the order of their times.
-        return spark.readStream.schema(poll.schema).option("maxFilesPerTrigger", 1).parquet(str(self._spool.rows))
+        return spark.readStream.schema(poll.schema).option("maxFilesPerTrigger", 1).parquet(self._spool.address)
 
     def started(self, query: StreamingQuery) -> None:
         """Begins to poll for a run of the query."""
@@ -157,7 +157,7 @@ class _Poller(threading.Thread):
     def _tidy(self, event: Event | None) -> None:
         """Reads how far the query is, and deletes what it will not read again."""
         for source in event["sources"] if event is not None else ():
-            if str(self._spool.rows) in source["description"] and source["endOffset"]:
+            if source["description"] == f"FileStreamSource[{self._spool.address}]" and source["endOffset"]:
                 # The source counts its batches, each of which is a file.
                 taken = source["endOffset"]["logOffset"]
                 self._taken = max(self._taken, taken)

@@ -47,6 +47,8 @@ class Spool:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self.rows = folder / "rows"
+        # On this machine, whatever Hadoop's default file system is.
+        self.address = f"file:{self.rows}"
         self._writer = folder / "writer"
         self._claim = ""
         self.rows.mkdir(parents=True, exist_ok=True)

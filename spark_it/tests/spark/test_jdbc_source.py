@@ -24,8 +24,8 @@ def table(unique):
 class Streamed:
     """A pipeline's only source, run like the runner does: `batches` has the rows that each batch gave."""
 
-    def __init__(self, spark, folder, source, trigger="available-now", generation=29_000_000):
-        text = f'name = "p"\ntrigger = "{trigger}"\n[source.t]\nconnector = "jdbc"\n{source}\n'
+    def __init__(self, spark, folder, source, trigger="available-now", generation=29_000_000, home="pipelines"):
+        text = f'name = "p"\nhome = "{home}"\ntrigger = "{trigger}"\n[source.t]\nconnector = "jdbc"\n{source}\n'
         self.pipeline = parse(text + '[sink]\nconnector = "console"\n', {}, file="p.toml", folder=folder)
         self.spark = spark
         self.batches = []
@@ -240,7 +240,7 @@ def test_polls_are_put_by_no_faster_than_they_are_taken_and_deleted_when_they_ar
 ):
     monkeypatch.setattr(jdbc_source, "KEPT", 2)
     postgres.execute(f"CREATE TABLE {table} (id INT)", f"INSERT INTO {table} SELECT generate_series(1, 12)")
-    pipe = streamed(INCREMENTING + "\nbatch.max.rows = 1", trigger="100 ms")
+    pipe = streamed(INCREMENTING + "\nbatch.max.rows = 1", trigger="100 ms", home="../a b%20c")
     query = pipe.start()
     try:
         pipe.until(12)

@@ -274,6 +274,18 @@ def test_a_file(tmp_path):
         assert load(path, {"PASSWORD": "x"}).state_folder == tmp_path / "pipelines" / "orders"
 
 
+def test_paths_have_no_dots(tmp_path):
+    """Spark reports the folder of a stream without them."""
+    path = tmp_path / "orders.toml"
+    path.write_text(SAMPLE.replace('name = "orders" ', 'home = "../state/./x"\nname = "orders" '), "utf-8")
+    (tmp_path / "there").mkdir()
+    one = load(tmp_path / "there" / ".." / "orders.toml", {"PASSWORD": "x"})
+    assert one.folder == tmp_path
+    assert one.state_folder == tmp_path.parent / "state" / "x" / "orders"
+    assert one.located("../in/./a b%20") == str(tmp_path.parent / "in" / "a b%20")
+    assert one.located("s3a://bucket/a/../b") == "s3a://bucket/a/../b"
+
+
 def test_a_pipeline_that_takes_what_is_there():
     read = pipeline(f'trigger = "5 seconds"\nspark.sql.x = "y"\ntasks.max = 7\n{SOURCE}{CONSOLE}')
     taking = read.taking_what_is_there()
