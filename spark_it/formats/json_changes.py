@@ -14,9 +14,9 @@ from pyspark.sql import types as t
 
 from odradek.spark_it.formats.columns import leaves
 
-_CUT = r"[.][0-9]{6}[0-9]*[1-9]"
+CUT = r"[.][0-9]{6}[0-9]*[1-9]"
 _MOST_SECONDS = (1 << 63) // 10**6 - 1
-_TODAY = r"(?:T[0-9]|[0-9]{1,2}:)"
+TODAY = r"(?:T[0-9]|[0-9]{1,2}:)"
 """Begins a time without a date, to which Spark adds the current date."""
 _MIDNIGHT = r"""[T ]0?0:00(?::00(?:[.]0*)?)?(?:Z|[-+][0-9:]+)?"$"""
 
@@ -35,7 +35,7 @@ class Changes:
         parts = sorted({pattern for one in leaves(schema) for pattern in _patterns(one)})
         # A value follows one of these characters. This is fast because nothing is tried at other characters, and little
         # at a colon within a time.
-        self.of_interest = rf"""[:,\[](?:(?<![0-9]:)\s*(?:{"|".join(parts)})|[0-9]{{1,2}}{_CUT})""" if parts else None
+        self.of_interest = rf"""[:,\[](?:(?<![0-9]:)\s*(?:{"|".join(parts)})|[0-9]{{1,2}}{CUT})""" if parts else None
 
     def names(self, record: Column, unchanged: Column, text: Column) -> Column:
         """Return the names and types of the columns whose values differ from the text's, separated by commas.
@@ -56,7 +56,7 @@ def _patterns(of: t.DataType) -> Iterator[str]:
             yield rf"""["']?[-+]?(?:[0-9]*[.][0-9]{{{of.scale}}}[0-9]*[1-9]|[0-9.]+[eE])"""
             yield r"""["'][-+]?[0-9.]*,"""
         case t.TimestampType() | t.TimestampNTZType():
-            yield rf"""["']{_TODAY}"""
+            yield rf"""["']{TODAY}"""
             # Seconds since 1970; as microseconds larger ones overflow.
             yield r"-?(?:9[2-9][0-9]{11}|[1-9][0-9]{13})"
         case t.DateType():
@@ -102,11 +102,11 @@ def _changes(value: Column, unchanged: Column, of: t.DataType, text: Column) -> 
         case t.MapType():
             found = in_both(f.map_values(value), f.map_values(unchanged), of.valueType)
         case _:
-            found = _is_changed(value, f.to_json(unchanged), of, text)
+            found = is_changed(value, f.to_json(unchanged), of, text)
     return f.coalesce(value.isNotNull() & found, f.lit(False))
 
 
-def _is_changed(value: Column, written: Column, of: t.DataType, text: Column) -> Column:
+def is_changed(value: Column, written: Column, of: t.DataType, text: Column) -> Column:
     """Return whether a single value is changed.
 
     `written` is JSON with the value as in the text; numbers with an exponent or more than 38 digits are DOUBLE in it.
@@ -119,7 +119,7 @@ def _is_changed(value: Column, written: Column, of: t.DataType, text: Column) ->
             return ~is_plain & ~(digits.rlike("[eE]") & f.coalesce(is_same, f.lit(False)))
         case t.TimestampType() | t.TimestampNTZType():
             seconds = f.abs(written.try_cast("decimal(38,0)"))
-            return written.rlike(f'{_CUT}|^"{_TODAY}') | f.coalesce(seconds > _MOST_SECONDS, f.lit(False))
+            return written.rlike(f'{CUT}|^"{TODAY}') | f.coalesce(seconds > _MOST_SECONDS, f.lit(False))
         case t.DateType():
             return written.rlike("[T ]") & ~written.rlike(_MIDNIGHT)
         case t.ByteType():

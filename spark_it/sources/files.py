@@ -11,16 +11,17 @@ from odradek.spark_it.deadletter import Stage
 from odradek.spark_it.formats.json import JsonFormat, struct_of
 from odradek.spark_it.source_settings import FilesSource
 from odradek.spark_it.sources import DATA_EXCEPTION, ERROR_TYPE, ORIGIN_TYPE, Stream, column
+from odradek.spark_it.sources.csv_lines import CORRUPT, LINE_OPTIONS, CsvLines, line_text
 from odradek.spark_it.sources.file_lines import place
 from odradek.spark_it.spec import Pipeline
 from odradek.spark_it.times import WRITTEN
 
-_CORRUPT = "__odradek_corrupt"
 _FILE = "__odradek_file"
 _PATTERN = r"\*|%3F|%5[BCD]|%7[BD]"
 _IS_PATTERN = "a file or folder has one of {}[]*?\\ in its name, for which Spark reads others twice; rename it: "
 """In an address, and for people."""
 _LINE, _PARSED, _DECODED = "value", "__odradek_parsed", "__odradek_decoded"
+_TEXTS, _MESSAGE = "__odradek_texts", "__odradek_message"
 _BLANK = r"^[ \t\r]*$"
 _ANY_AGE = "36500d"
 """Without it Spark passes over a file that is a week older than the newest one, without a word."""
@@ -48,59 +49,87 @@ class FilesStream(Stream):
         return struct_of(self._source.schema, "schema")
 
     def raw(self, spark: SparkSession, start: Mapping[TopicPartition, int] | None) -> DataFrame:
-        source, schema = self._source, self.schema(spark)
+        source = self._source
         options = {"maxFileAge": _ANY_AGE}
         if source.file_pattern is not None:
             options["pathGlobFilter"] = source.file_pattern
         if source.max_files_per_trigger is not None:
             options["maxFilesPerTrigger"] = str(source.max_files_per_trigger)
-        if source.format == "csv":
-            schema = StructType([*schema.fields, StructField(_CORRUPT, StringType())])
-            options |= {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
-            # A quote within quotes is doubled, as by RFC 4180 and by the files sink.
-            options |= {"header": "true" if source.csv_header else "false", "sep": source.csv_delimiter, "escape": '"'}
         if source.format == "json":
-            frame = self._lines(spark, options)
+            frame = self._lines(spark, "text", options).filter(~f.col(_LINE).rlike(_BLANK))
+        elif source.format == "csv":
+            options |= {**LINE_OPTIONS, "header": "true" if source.csv_header else "false"}
+            # One that is not parsed is whole too.
+            line = line_text(f.coalesce(f.col(CORRUPT), f.col(_LINE)))
+            frame = self._lines(spark, "csv", options, CORRUPT).withColumn(_LINE, line).drop(CORRUPT)
         else:
+            schema = self.schema(spark)
             frame = spark.readStream.format(source.format).schema(schema).options(**options).load(self._path)
         return frame.select("*", f.col("_metadata.file_path").alias(_FILE)).filter(self._is_name())
 
-    def _lines(self, spark: SparkSession, options: Mapping[str, str]) -> DataFrame:
-        """Read the lines of JSON files into `value`, and columns of the schema from folders called column=value."""
+    def _lines(self, spark: SparkSession, reader: str, options: Mapping[str, str], *others: str) -> DataFrame:
+        """Read the lines of files into `value`, and columns of the schema from folders called column=value.
+
+        `others` are texts that the reader gives beside the line.
+        """
+        texts = [StructField(name, StringType()) for name in (_LINE, *others)]
 
         def lines(fields: Sequence[StructField]) -> DataFrame:
-            schema = StructType([StructField(_LINE, StringType()), *fields])
-            return spark.readStream.format("text").schema(schema).options(**options).load(self._path)
+            schema = StructType([*texts, *fields])
+            return spark.readStream.format(reader).schema(schema).options(**options).load(self._path)
 
         # Without the schema's field Spark infers the type of such a column.
-        folders = {name.casefold() for name in lines([]).columns[1:]}
-        found = lines([one for one in self.schema(spark).fields if one.name.casefold() in folders])
-        return found.filter(~f.col(_LINE).rlike(_BLANK))
+        folders = {name.casefold() for name in lines([]).columns[len(texts) :]}
+        return lines([one for one in self.schema(spark).fields if one.name.casefold() in folders])
 
     def decoded(self, raw: DataFrame) -> DataFrame:
         if self._source.format == "json":
             return self._decoded_json(raw)
+        if self._source.format == "csv":
+            return self._decoded_csv(raw)
         # Spark adds a column for folders that are called column=value, whether they are in the schema or not.
         names = self.schema(raw.sparkSession).names
         row = f.struct(*(column(name) for name in names))
-        has_bad = _CORRUPT in raw.columns
-        corrupt = f.col(_CORRUPT) if has_bad else f.lit(None).cast("string")
-        text = f.col("value") if self._source.format == "text" else f.to_json(row, WRITTEN)
-        is_line = f.lit(True) if self._source.format == "text" else corrupt.isNotNull()
-        has_header = self._source.format == "csv" and self._source.csv_header
-        error = f.struct(
+        is_text = self._source.format == "text"
+        return raw.select(
+            row.alias("row"),
+            f.lit(None).cast(ERROR_TYPE).alias("error"),
+            f.lit(None).cast(ORIGIN_TYPE).alias("origin"),
+            f.lit(None).cast("binary").alias("key"),
+            (f.col("value") if is_text else f.to_json(row, WRITTEN)).cast("binary").alias("value"),
+            place(f.col(_FILE), f.lit(is_text), has_header=False).alias("headers"),
+        )
+
+    def _decoded_csv(self, raw: DataFrame) -> DataFrame:
+        line, parsed, texts, message = f.col(_LINE), f.col(_PARSED), f.col(_TEXTS), f.col(_MESSAGE)
+        schema, in_folders = self.schema(raw.sparkSession), _in_folders(raw)
+        lines = CsvLines(
+            StructType([one for one in schema.fields if one.name.casefold() not in in_folders]),
+            self._source.csv_delimiter,
+        )
+        row = f.struct(
+            *(
+                column(name) if name.casefold() in in_folders else lines.value(name, parsed, texts).alias(name)
+                for name in schema.names
+            )
+        )
+        is_bad = message.isNotNull()
+        frame = raw.withColumn(_PARSED, lines.parsed(line)).withColumn(_TEXTS, lines.texts(line, parsed))
+        return frame.withColumn(_MESSAGE, lines.error(line, parsed, texts)).select(
+            row.alias("row"),
+            f.when(is_bad, self._error(message)).cast(ERROR_TYPE).alias("error"),
+            f.lit(None).cast(ORIGIN_TYPE).alias("origin"),
+            f.lit(None).cast("binary").alias("key"),
+            f.when(is_bad, line).otherwise(f.to_json(row, WRITTEN)).cast("binary").alias("value"),
+            place(f.col(_FILE), is_bad, has_header=self._source.csv_header).alias("headers"),
+        )
+
+    def _error(self, message: Column) -> Column:
+        return f.struct(
             f.lit(Stage.VALUE_CONVERTER.value).alias("stage"),
             f.lit(self._source.format).alias("class_name"),
             f.lit(DATA_EXCEPTION).alias("exception_class_name"),
-            f.concat(f.lit(f"a line is no row with {self._source.schema}, in "), f.col(_FILE)).alias("message"),
-        )
-        return raw.select(
-            row.alias("row"),
-            f.when(corrupt.isNotNull(), error).cast(ERROR_TYPE).alias("error"),
-            f.lit(None).cast(ORIGIN_TYPE).alias("origin"),
-            f.lit(None).cast("binary").alias("key"),
-            f.coalesce(corrupt, text).cast("binary").alias("value"),
-            place(f.col(_FILE), is_line, has_header=has_header).alias("headers"),
+            f.concat(f.lit("a line "), message, f.lit(", in "), f.col(_FILE)).alias("message"),
         )
 
     def _is_name(self) -> Column:
@@ -112,21 +141,20 @@ class FilesStream(Stream):
 
     def _decoded_json(self, raw: DataFrame) -> DataFrame:
         line, decoded = f.col(_LINE), f.col(_DECODED)
-        in_folders = {name.casefold() for name in raw.columns if name not in (_LINE, _FILE)}
+        in_folders = _in_folders(raw)
         names = self.schema(raw.sparkSession).names
         columns = (column(name) if name.casefold() in in_folders else decoded["value"][name] for name in names)
-        error = f.struct(
-            f.lit(Stage.VALUE_CONVERTER.value).alias("stage"),
-            f.lit(self._source.format).alias("class_name"),
-            f.lit(DATA_EXCEPTION).alias("exception_class_name"),
-            f.concat(f.lit("a line "), decoded["error"], f.lit(", in "), f.col(_FILE)).alias("message"),
-        )
         frame = raw.withColumn(_PARSED, self._json.parsed(line))
         return frame.withColumn(_DECODED, self._json.of_parsed(f.col(_PARSED), line)).select(
             f.struct(*(one.alias(name) for one, name in zip(columns, names, strict=True))).alias("row"),
-            f.when(decoded["error"].isNotNull(), error).cast(ERROR_TYPE).alias("error"),
+            f.when(decoded["error"].isNotNull(), self._error(decoded["error"])).cast(ERROR_TYPE).alias("error"),
             f.lit(None).cast(ORIGIN_TYPE).alias("origin"),
             f.lit(None).cast("binary").alias("key"),
             line.cast("binary").alias("value"),
             place(f.col(_FILE), f.lit(True), has_header=False).alias("headers"),
         )
+
+
+def _in_folders(raw: DataFrame) -> set[str]:
+    """Return the columns that come from folders called column=value, in lower case."""
+    return {name.casefold() for name in raw.columns if name not in (_LINE, _FILE)}
