@@ -71,6 +71,9 @@ def settings_of(pipeline: Pipeline, master: str) -> dict[str, str]:
         "spark.sql.streaming.triggerAvailableNowWrapper.enabled": "true",
         # Else Python tells Java where it is for each column it makes, by several calls more.
         "spark.python.sql.dataFrameDebugging.enabled": "false",
+        # The last field of a name counts, as in an object with a schema. By default a repeated name makes VARIANT, and
+        # with it `_rescued`, null.
+        "spark.sql.variant.allowDuplicateKeys": "true",
     }
     if any(step.python is not None for step in pipeline.transforms):
         # What `transformWithStateInPandas` asks for; for other state Spark's default begins faster.

@@ -75,7 +75,10 @@ class JsonFormat:
             unchanged = _only(_parsed(column, changes.unchanged))
             changed = f.transform(f.array(unchanged), lambda one: changes.names(record, one, text)).getItem(0)
             inexact = f.concat(f.lit("has fields that do not fit their columns exactly: "), changed)
-            message = message.when(text.rlike(changes.of_interest), f.when(changed != "", inexact))
+            is_far = changes.is_far(record)
+            of_interest = text.rlike(changes.of_interest)
+            of_interest = of_interest if is_far is None else of_interest | is_far
+            message = message.when(of_interest, f.when(changed != "", inexact))
         return f.struct(value.alias("value"), f.when(column.isNotNull(), message).alias("error"))
 
     def encode(self, column: Column, data_type: DataType) -> Column:

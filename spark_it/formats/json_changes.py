@@ -6,6 +6,8 @@ second time with the columns in question as VARIANT, which keeps each value as i
 Source: Spark 4.0, JacksonParser, SparkDateTimeUtils, VariantBuilder.
 """
 
+import functools
+import operator
 from collections.abc import Iterator
 
 from pyspark.sql import Column
@@ -14,11 +16,26 @@ from pyspark.sql import types as t
 
 from odradek.spark_it.formats.columns import leaves
 
+_CHANGING = (
+    t.DecimalType, t.TimestampType, t.TimestampNTZType, t.DateType, t.ByteType, t.FloatType, t.DoubleType,
+)  # fmt: skip
+"""The types of which `_patterns` has some."""
 CUT = r"[.][0-9]{6}[0-9]*[1-9]"
+_BLANKS = r"(?:[\s\x7f]|\\[tnrfb]|\\u00[0-7][0-9a-fA-F])*+"
+"""What Spark trims from a text, as JSON."""
+TODAY = r"[-+]?(?:T[0-9G]|[0-9]{1,2}:|[0-9]{0,2}GMT)"
+"""Begins a time without a date, to which Spark adds the current date. Spark removes GMT from a time."""
+_DATE = (
+    rf'^"{_BLANKS}[-+]?[0-9]{{4,7}}(?:-[0-9]{{1,2}}(?:-[0-9]{{1,2}}'
+    rf'(?:[T ]0?0:00(?::00(?:[.]0*)?)?(?:Z|[-+][0-9:]+)?)?)?)?{_BLANKS}"$'
+)
+_OTHER_DIGIT = r"[\p{Nd}&&[^0-9]]"
+"""A digit outside ASCII, which Java takes as a digit."""
+_ESCAPE = r"u(?:00(?:[01]|2[0b-eB-E]|3[0-9aA]|[46]5|54|5[aA]|7[fF])|0[6-9a-fA-F]|1|[aA][6-9aAbB]|[fF]{2}1)"
+"""Follows a backslash: an escape of a character that numbers, times or the blanks around them may have."""
 _MOST_SECONDS = (1 << 63) // 10**6 - 1
-TODAY = r"(?:T[0-9]|[0-9]{1,2}:)"
-"""Begins a time without a date, to which Spark adds the current date."""
-_MIDNIGHT = r"""[T ]0?0:00(?::00(?:[.]0*)?)?(?:Z|[-+][0-9:]+)?"$"""
+_TIMES = (t.DateType, t.TimestampType, t.TimestampNTZType)
+_INFINITY = r"[:,\[]\s*[-+]?(?:INF|Infinity)\s*[,}\]]"
 
 
 class Changes:
@@ -29,13 +46,19 @@ class Changes:
     """
 
     def __init__(self, schema: t.StructType) -> None:
+        self._schema = schema
         self._fields = [one for one in schema.fields if _unchanged(one.dataType) is not None]
         found = _unchanged(schema)
         self.unchanged = found if isinstance(found, t.StructType) else t.StructType()
         parts = sorted({pattern for one in leaves(schema) for pattern in _patterns(one)})
         # A value follows one of these characters. This is fast because nothing is tried at other characters, and little
         # at a colon within a time.
-        self.of_interest = rf"""[:,\[](?:(?<![0-9]:)\s*(?:{"|".join(parts)})|[0-9]{{1,2}}{CUT})""" if parts else None
+        values = rf"""(?<![0-9]:)\s*(?:{"|".join(parts)})|[0-9]{{1,2}}{CUT}"""
+        self.of_interest = rf"[:,\[\\](?:{values}|(?<=\\){_ESCAPE})" if parts else None
+
+    def is_far(self, record: Column) -> Column | None:
+        """Return whether a date or time of a record is outside of the years 1 to 9999; None if the schema has none."""
+        return _any_far(record, self._schema)
 
     def names(self, record: Column, unchanged: Column, text: Column) -> Column:
         """Return the names and types of the columns whose values differ from the text's, separated by commas.
@@ -54,34 +77,40 @@ def _patterns(of: t.DataType) -> Iterator[str]:
     match of:
         case t.DecimalType():
             yield rf"""["']?[-+]?(?:[0-9]*[.][0-9]{{{of.scale}}}[0-9]*[1-9]|[0-9.]+[eE])"""
-            yield r"""["'][-+]?[0-9.]*,"""
+            yield rf"""["'][-+]?[0-9.]*(?:,|{_OTHER_DIGIT})"""
         case t.TimestampType() | t.TimestampNTZType():
-            yield rf"""["']{TODAY}"""
+            yield rf"""["']{_BLANKS}{TODAY}"""
             # Seconds since 1970; as microseconds larger ones overflow.
             yield r"-?(?:9[2-9][0-9]{11}|[1-9][0-9]{13})"
         case t.DateType():
-            yield r"""["'][0-9]{4,}-[0-9]{1,2}-[0-9]{1,2}[T ]"""
+            yield rf"""["']{_BLANKS}[-+]?[0-9]{{4,}}-[0-9]{{1,2}}-[0-9]{{1,2}}[T ]"""
+            # Spark reads a number as days since 1970, unless it has the digits of a year.
+            yield rf"""["'][-+]?(?:[0-9]+{_BLANKS}["']|[0-9]*{_OTHER_DIGIT})"""
         case t.ByteType():
             yield r"-?[0-9]{3}"
         case t.FloatType() | t.DoubleType():
-            yield r"-?(?:[0-9.]+[eE][+]?[0-9]{2}|[0-9]{39})"
+            yield r"-?(?:[0-9.]+[eE][+]?[0-9]{2}|[0-9]{30})"
 
 
 def _unchanged(of: t.DataType) -> t.DataType | None:
-    """Return the type with VARIANT in place of types that change values, without all others; None if there are none."""
+    return with_variants(of, _CHANGING)
+
+
+def with_variants(of: t.DataType, kinds: tuple[type[t.DataType], ...]) -> t.DataType | None:
+    """Return the type with VARIANT in place of types of these kinds, without all others; None if there are none."""
     match of:
         case t.StructType():
-            fields = [(one.name, _unchanged(one.dataType)) for one in of.fields]
+            fields = [(one.name, with_variants(one.dataType, kinds)) for one in of.fields]
             kept = [t.StructField(name, kind) for name, kind in fields if kind is not None]
             return t.StructType(kept) if kept else None
         case t.ArrayType():
-            kind = _unchanged(of.elementType)
+            kind = with_variants(of.elementType, kinds)
             return None if kind is None else t.ArrayType(kind)
         case t.MapType():
-            kind = _unchanged(of.valueType)
+            kind = with_variants(of.valueType, kinds)
             return None if kind is None else t.MapType(of.keyType, kind)
         case _:
-            return t.VariantType() if next(_patterns(of), None) is not None else None
+            return t.VariantType() if isinstance(of, kinds) else None
 
 
 def _changes(value: Column, unchanged: Column, of: t.DataType, text: Column) -> Column:
@@ -119,11 +148,44 @@ def is_changed(value: Column, written: Column, of: t.DataType, text: Column) -> 
             return ~is_plain & ~(digits.rlike("[eE]") & f.coalesce(is_same, f.lit(False)))
         case t.TimestampType() | t.TimestampNTZType():
             seconds = f.abs(written.try_cast("decimal(38,0)"))
-            return written.rlike(f'{CUT}|^"{TODAY}') | f.coalesce(seconds > _MOST_SECONDS, f.lit(False))
+            overflows = f.coalesce(seconds > _MOST_SECONDS, f.lit(False))
+            return written.rlike(f'{CUT}|^"{_BLANKS}{TODAY}') | overflows | _is_far(value, of)
         case t.DateType():
-            return written.rlike("[T ]") & ~written.rlike(_MIDNIGHT)
+            return ~written.rlike(_DATE) | _is_far(value, of)
         case t.ByteType():
             return ~f.coalesce(written.try_cast("int").between(-128, 127), f.lit(False))
         case _:
-            # Too large for the type, unless the writer has written an infinity, which JSON does not have.
-            return (f.abs(value) == float("inf")) & ~text.rlike("(?i)inf")
+            # Too large for the type, unless the writer has written an infinity, which JSON does not have. A bare one
+            # is the same VARIANT as a number that is too large.
+            return (f.abs(value) == float("inf")) & ~written.startswith('"') & ~text.rlike(_INFINITY)
+
+
+def _any_far(value: Column, of: t.DataType) -> Column | None:
+    """Return whether a value has a date or time outside of the years 1 to 9999; None if its type has neither."""
+
+    def in_any(values: Column, kind: t.DataType) -> Column | None:
+        if with_variants(kind, _TIMES) is None:
+            return None
+        return f.exists(values, lambda one: f.coalesce(_any_far(one, kind), f.lit(False)))
+
+    match of:
+        case t.StructType():
+            found = [_any_far(value.getField(one.name), one.dataType) for one in of.fields]
+            times = [one for one in found if one is not None]
+            return functools.reduce(operator.or_, times) if times else None
+        case t.ArrayType():
+            return in_any(value, of.elementType)
+        case t.MapType():
+            return in_any(f.map_values(value), of.valueType)
+        case t.DateType() | t.TimestampType() | t.TimestampNTZType():
+            return f.coalesce(_is_far(value, of), f.lit(False))
+        case _:
+            return None
+
+
+def _is_far(value: Column, of: t.DataType) -> Column:
+    """Return whether a date or time is outside of the years 1 to 9999."""
+    kind, time = {"date": ("DATE", ""), "timestamp_ntz": ("TIMESTAMP_NTZ", " 00:00:00")}.get(
+        of.typeName(), ("TIMESTAMP", " 00:00:00Z")
+    )
+    return (value < f.expr(f"{kind}'0001-01-01{time}'")) | (value >= f.expr(f"{kind}'+10000-01-01{time}'"))

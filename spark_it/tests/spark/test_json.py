@@ -7,10 +7,12 @@ from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
 from odradek.spark_it.formats.json import JsonFormat, rescued
+from odradek.spark_it.session import settings_of
+from spark_it.tests.unit.support import CONSOLE, SOURCE, pipeline
 
 SCHEMA = (
     "i INT, d DECIMAL(12,2), wide DECIMAL(38,10), at TIMESTAMP, local TIMESTAMP_NTZ, day DATE, small TINYINT,"
-    " x DOUBLE, s STRING, prices ARRAY<DECIMAL(4,1)>, times MAP<STRING, TIMESTAMP>,"
+    " x DOUBLE, f FLOAT, s STRING, prices ARRAY<DECIMAL(4,1)>, times MAP<STRING, TIMESTAMP>,"
     " o STRUCT<d: DECIMAL(4,0), s: STRING>"
 )
 NO_OBJECT = "is no JSON object with"
@@ -83,6 +85,36 @@ SAME_VALUES = {
     '{"x":1e300}': {"x": 1e300},
     '{"x":1e400}': "x DOUBLE",
     '{"x":-1e400}': "x DOUBLE",
+    '{"info":"x","x":1e400}': "x DOUBLE",
+    '{"s":"information","x":1e400}': "x DOUBLE",
+    '{"s":",INF","x":1e400}': "x DOUBLE",
+    '{"f":12345678901234567890123456789012345e5}': "f FLOAT",
+    '{"f":12345678901234567890123456789012e5}': {"f": 1.23456785e36},
+    '{"d":"1\\u002e555"}': "d DECIMAL(12,2)",
+    '{"d":"1\\u002c50"}': "d DECIMAL(12,2)",
+    '{"d":"\\u00311.50"}': {"d": "11.50"},
+    '{"d":"\u0661.239"}': "d DECIMAL(12,2)",
+    '{"at":"2026-01-01T00:00:00\\u002e1234567Z"}': "at TIMESTAMP",
+    '{"at":" 12:00:00"}': "at TIMESTAMP",
+    '{"at":"\\t12:00"}': "at TIMESTAMP",
+    '{"at":"\\u0031\\u0032:00:00"}': "at TIMESTAMP",
+    '{"at":"\x7f12:00"}': "at TIMESTAMP",
+    '{"at":"1GMT2:00"}': "at TIMESTAMP",
+    '{"at":"202601"}': "at TIMESTAMP",
+    '{"at":1767225600000}': "at TIMESTAMP",
+    '{"times":{"a":"202601"}}': "times MAP<STRING,TIMESTAMP>",
+    '{"local":"202601"}': "local TIMESTAMP_NTZ",
+    '{"at":253402300799}': {"at": "9999-12-31T23:59:59.000000Z"},
+    '{"day":"20260101"}': "day DATE",
+    '{"day":"42"}': "day DATE",
+    '{"day":"\\u0034\\u0032"}': "day DATE",
+    '{"day":"\u0664\u0662"}': "day DATE",
+    '{"day":"-42"}': "day DATE",
+    '{"day":"202601"}': "day DATE",
+    '{"day":"2026","s":"42"}': {"day": "2026-01-01", "s": "42"},
+    '{"day":" 2026-01-01 "}': {"day": "2026-01-01"},
+    '{"day":" 2026-01-01T12:00:00"}': "day DATE",
+    '{"day":"+2026-01-01T12:00:00"}': "day DATE",
 }  # fmt: skip
 
 
@@ -125,6 +157,15 @@ def test_a_value_is_the_one_of_the_text(decoded):
         for one in SAME_VALUES.values()
     ]
     assert dict(zip(SAME_VALUES, found, strict=True)) == dict(zip(SAME_VALUES, wanted, strict=True))
+
+
+def test_names_that_occur_twice_in_an_unknown_field(spark, request):
+    name = "spark.sql.variant.allowDuplicateKeys"
+    spark.conf.set(name, settings_of(pipeline(SOURCE + CONSOLE), "local[1]")[name])
+    request.addfinalizer(lambda: spark.conf.unset(name))
+    frame = spark.createDataFrame([('{"i":1,"u":5,"w":{"a":1,"a":2}}',)], "data STRING")
+    row = frame.select(rescued(f.col("data"), t.StructType.fromDDL("i INT"))).first()
+    assert row[0] == '{"u":5,"w":{"a":2}}'
 
 
 def test_several_values_that_change(decoded):
