@@ -166,7 +166,12 @@ def _any_far(value: Column, of: t.DataType) -> Column | None:
     def in_any(values: Column, kind: t.DataType) -> Column | None:
         if with_variants(kind, _TIMES) is None:
             return None
-        return f.exists(values, lambda one: f.coalesce(_any_far(one, kind), f.lit(False)))
+
+        def is_far(one: Column) -> Column:
+            found = _any_far(one, kind)
+            return f.lit(False) if found is None else f.coalesce(found, f.lit(False))
+
+        return f.exists(values, is_far)
 
     match of:
         case t.StructType():

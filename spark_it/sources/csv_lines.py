@@ -84,8 +84,7 @@ class CsvLines:
             if isinstance(one.dataType, _AT_RISK):
                 # Spark ignores spaces around times.
                 text = f.regexp_replace(texts[one.name], r"^[\x00-\x20]+|[\x00-\x20]+$", "")
-                quoted = f.concat(f.lit('"'), text, f.lit('"'))
-                changed = parsed[one.name].isNotNull() & is_changed(parsed[one.name], quoted, one.dataType, text)
+                changed = parsed[one.name].isNotNull() & _is_changed(parsed[one.name], text, one.dataType)
                 said.append(f.when(changed, f.lit(f"{one.name} {one.dataType.simpleString().upper()}")))
         names = f.concat_ws(", ", *said) if said else f.lit("")
         shape = ", ".join(f"{one.name} {one.dataType.simpleString().upper()}" for one in self._schema.fields)
@@ -118,6 +117,13 @@ class CsvLines:
                 case t.DateType():
                     parts.add(r"-[0-9]{1,2}[T ]")
         return "|".join(sorted(parts))
+
+
+def _is_changed(value: Column, text: Column, of: t.DataType) -> Column:
+    """Return whether a value differs from its text, without the spaces around it."""
+    if isinstance(of, t.FloatType | t.DoubleType):
+        return (f.abs(value) == float("inf")) & ~text.rlike("(?i)^[-+]?inf")
+    return is_changed(value, f.concat(f.lit('"'), text, f.lit('"')), of, text)
 
 
 def _ddl(schema: t.StructType) -> str:
