@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from compat_tests.clients.common import wait_until
 from odradek.protocol import codec
 from odradek.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from odradek.server.tests.wire import Wire, request_frame
@@ -57,7 +58,7 @@ def test_twenty_megabytes_of_nothing(broker: Any, make_frame: Any, reason: str) 
         connection.sendall(frame)
         assert other.metadata().topics == []
         assert connection.recv(1) == b""
-    assert reason in broker.log_text()
+    wait_until(lambda: reason in broker.log_text(), what="a log line")
     assert peak_bytes(broker) - before < 4 * len(frame)
 
 

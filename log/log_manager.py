@@ -249,7 +249,8 @@ class LogManager(LogUpkeep):
         started_s = self._monotonic()
         self._run_all(loads, threads)
         report = RecoveryReport()
-        for result in loaded:
+        # Threads finish in any order.
+        for result in sorted(loaded, key=lambda one: one.path):
             self._take_in(result)
             report.add(result.report)
         for path in {result.path.rpartition("/")[0] for result in loaded if result.has_new_point}:
