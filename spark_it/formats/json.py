@@ -7,7 +7,7 @@ from pyspark.sql import functions as f
 from pyspark.sql.types import ArrayType, DataType, LongType, StringType, StructField, StructType
 
 from odradek.spark_it.formats import FormatError, Side
-from odradek.spark_it.formats.json_changes import Changes
+from odradek.spark_it.formats.json_changes import Changes, inexact
 from odradek.spark_it.settings import PartFormat
 from odradek.spark_it.spec import Pipeline
 from odradek.spark_it.times import WRITTEN
@@ -74,11 +74,10 @@ class JsonFormat:
         if changes.of_interest is not None:
             unchanged = _only(_parsed(column, changes.unchanged))
             changed = f.transform(f.array(unchanged), lambda one: changes.names(record, one, text)).getItem(0)
-            inexact = f.concat(f.lit("has fields that do not fit their columns exactly: "), changed)
             is_far = changes.is_far(record)
             of_interest = text.rlike(changes.of_interest)
             of_interest = of_interest if is_far is None else of_interest | is_far
-            message = message.when(of_interest, f.when(changed != "", inexact))
+            message = message.when(of_interest, f.when(changed != "", inexact(changed)))
         return f.struct(value.alias("value"), f.when(column.isNotNull(), message).alias("error"))
 
     def encode(self, column: Column, data_type: DataType) -> Column:

@@ -68,8 +68,18 @@ class Changes:
         said = []
         for field in self._fields:
             changes = _changes(record[field.name], unchanged[field.name], field.dataType, text)
-            said.append(f.when(changes, f.lit(f"{field.name} {field.dataType.simpleString().upper()}")))
+            said.append(f.when(changes, f.lit(in_ddl(field))))
         return f.concat_ws(", ", *said)
+
+
+def in_ddl(field: t.StructField) -> str:
+    """Return a column's name and type for messages."""
+    return f"{field.name} {field.dataType.simpleString().upper()}"
+
+
+def inexact(names: Column) -> Column:
+    """Return the message for a record whose columns of these names, separated by commas, have changed values."""
+    return f.concat(f.lit("has fields that do not fit their columns exactly: "), names)
 
 
 def _patterns(of: t.DataType) -> Iterator[str]:

@@ -12,7 +12,7 @@ from pyspark.sql import Column
 from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
-from odradek.spark_it.formats.json_changes import CUT, TODAY, is_changed
+from odradek.spark_it.formats.json_changes import CUT, TODAY, in_ddl, inexact, is_changed
 
 CORRUPT = "__odradek_corrupt"
 _MOST_FIELDS = 20_480
@@ -85,13 +85,12 @@ class CsvLines:
                 # Spark ignores spaces around times.
                 text = f.regexp_replace(texts[one.name], r"^[\x00-\x20]+|[\x00-\x20]+$", "")
                 changed = parsed[one.name].isNotNull() & _is_changed(parsed[one.name], text, one.dataType)
-                said.append(f.when(changed, f.lit(f"{one.name} {one.dataType.simpleString().upper()}")))
+                said.append(f.when(changed, f.lit(in_ddl(one))))
         names = f.concat_ws(", ", *said) if said else f.lit("")
-        shape = ", ".join(f"{one.name} {one.dataType.simpleString().upper()}" for one in self._schema.fields)
+        shape = ", ".join(map(in_ddl, self._schema.fields))
         message = f.when(~f.is_valid_utf8(line), f.lit("is not UTF-8"))
         message = message.when(~is_row, f.lit(f"is no row with {shape}"))
-        inexact = f.concat(f.lit("has fields that do not fit their columns exactly: "), names)
-        return message.when(texts.isNotNull() & (names != ""), inexact)
+        return message.when(texts.isNotNull() & (names != ""), inexact(names))
 
     def _has_too_many(self, line: Column) -> Column:
         between = re.escape(self._delimiter)
