@@ -59,8 +59,8 @@ class ProcessReactor:
         return self._world.network.listen(self, (interface, port), factory)
 
     def stop(self) -> None:
-        """The broker gives up."""
-        self._process.gave_up()
+        """The broker gives up. As in Twisted, the shutdown begins after the function that is being run."""
+        self.callLater(0, self._process.gave_up)
 
     def run(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
         """Everything the process does begins here, and ends here if it dies of it."""

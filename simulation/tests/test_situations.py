@@ -83,6 +83,18 @@ def test_a_socket_takes_a_part_and_has_room_again(world):
     assert pipe.room_bytes > 0
 
 
+def test_a_broker_that_gives_up_stops_after_the_function_that_runs(world):
+    reactor, found = world.broker._reactor, []
+
+    def give_up():
+        reactor.stop()
+        found.append(world.broker.is_stopping)
+
+    reactor.run(give_up)
+    assert found == [False]
+    assert world.run(lambda: not world.broker.is_up, 60)
+
+
 def directories_of(world):
     return Directories(world, History(world.now_ms), Random(1))
 
