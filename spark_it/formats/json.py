@@ -71,13 +71,10 @@ class JsonFormat:
         # Spark replaces invalid bytes by U+FFFD.
         message = message.when(~f.is_valid_utf8(text), f.lit("is not UTF-8"))
         changes = Changes(schema)
-        if changes.of_interest is not None:
+        if changes.unchanged.fields:
             unchanged = _only(_parsed(column, changes.unchanged))
             changed = f.transform(f.array(unchanged), lambda one: changes.names(record, one, text)).getItem(0)
-            is_far = changes.is_far(record)
-            of_interest = text.rlike(changes.of_interest)
-            of_interest = of_interest if is_far is None else of_interest | is_far
-            message = message.when(of_interest, f.when(changed != "", inexact(changed)))
+            message = message.when(changes.may_be(record, text), f.when(changed != "", inexact(changed)))
         return f.struct(value.alias("value"), f.when(column.isNotNull(), message).alias("error"))
 
     def encode(self, column: Column, data_type: DataType) -> Column:

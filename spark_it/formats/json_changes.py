@@ -1,38 +1,24 @@
 """Values that Spark's JSON parser changes silently: it rounds a number to the scale of its DECIMAL, cuts a time to
 microseconds and drops the time of day of a date.
 
-A regular expression selects the texts that may have such a value; most of them have none. Those texts are parsed a
-second time with the columns in question as VARIANT, which keeps each value as it was written.
+Texts that may have such a value are found by `json_patterns`; most have none. They are parsed a second time with the
+columns in question as VARIANT, which keeps each value as it was written.
 Source: Spark 4.0, JacksonParser, SparkDateTimeUtils, VariantBuilder.
 """
 
 import functools
 import operator
-from collections.abc import Iterator
 
 from pyspark.sql import Column
 from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
-from odradek.spark_it.formats.columns import leaves
+from odradek.spark_it.formats.json_patterns import BLANKS, CHANGING, CUT, TODAY, may_change
 
-_CHANGING = (
-    t.DecimalType, t.TimestampType, t.TimestampNTZType, t.DateType, t.ByteType, t.FloatType, t.DoubleType,
-)  # fmt: skip
-"""The types of which `_patterns` has some."""
-CUT = r"[.][0-9]{6}[0-9]*[1-9]"
-_BLANKS = r"(?:[\s\x7f]|\\[tnrfb]|\\u00[0-7][0-9a-fA-F])*+"
-"""What Spark trims from a text, as JSON."""
-TODAY = r"[-+]?(?:T[0-9G]|[0-9]{1,2}:|[0-9]{0,2}GMT)"
-"""Begins a time without a date, to which Spark adds the current date. Spark removes GMT from a time."""
 _DATE = (
-    rf'^"{_BLANKS}[-+]?[0-9]{{4,7}}(?:-[0-9]{{1,2}}(?:-[0-9]{{1,2}}'
-    rf'(?:[T ]0?0:00(?::00(?:[.]0*)?)?(?:Z|[-+][0-9:]+)?)?)?)?{_BLANKS}"$'
+    rf'^"{BLANKS}[-+]?[0-9]{{4,7}}(?:-[0-9]{{1,2}}(?:-[0-9]{{1,2}}'
+    rf'(?:[T ]0?0:00(?::00(?:[.]0*)?)?(?:Z|[-+][0-9:]+)?)?)?)?{BLANKS}"$'
 )
-_OTHER_DIGIT = r"[\p{Nd}&&[^0-9]]"
-"""A digit outside ASCII, which Java takes as a digit."""
-_ESCAPE = r"u(?:00(?:[01]|2[0b-eB-E]|3[0-9aA]|[46]5|54|5[aA]|7[fF])|0[6-9a-fA-F]|1|[aA][6-9aAbB]|[fF]{2}1)"
-"""Follows a backslash: an escape of a character that numbers, times or the blanks around them may have."""
 _MOST_SECONDS = (1 << 63) // 10**6 - 1
 _TIMES = (t.DateType, t.TimestampType, t.TimestampNTZType)
 _INFINITY = r"[:,\[]\s*[-+]?(?:INF|Infinity)\s*[,}\]]"
@@ -41,8 +27,7 @@ _INFINITY = r"[:,\[]\s*[-+]?(?:INF|Infinity)\s*[,}\]]"
 class Changes:
     """Detection of changed values for one schema.
 
-    `of_interest` is a regular expression that matches every text with a changed value; None if no type of the schema
-    changes values. `unchanged` is the schema for the second parse.
+    `unchanged` is the schema for the second parse; without fields if no type of the schema changes values.
     """
 
     def __init__(self, schema: t.StructType) -> None:
@@ -50,15 +35,12 @@ class Changes:
         self._fields = [one for one in schema.fields if _unchanged(one.dataType) is not None]
         found = _unchanged(schema)
         self.unchanged = found if isinstance(found, t.StructType) else t.StructType()
-        parts = sorted({pattern for one in leaves(schema) for pattern in _patterns(one)})
-        # A value follows one of these characters. This is fast because nothing is tried at other characters, and little
-        # at a colon within a time.
-        values = rf"""(?<![0-9]:)\s*(?:{"|".join(parts)})|[0-9]{{1,2}}{CUT}"""
-        self.of_interest = rf"[:,\[\\](?:{values}|(?<=\\){_ESCAPE})" if parts else None
 
-    def is_far(self, record: Column) -> Column | None:
-        """Return whether a date or time of a record is outside of the years 1 to 9999; None if the schema has none."""
-        return _any_far(record, self._schema)
+    def may_be(self, record: Column, text: Column) -> Column:
+        """Return whether a second parse has to decide if values of the record were changed."""
+        is_far = _any_far(record, self._schema)
+        found = may_change(text, self._schema)
+        return found if is_far is None else found | is_far
 
     def names(self, record: Column, unchanged: Column, text: Column) -> Column:
         """Return the names and types of the columns whose values differ from the text's, separated by commas.
@@ -82,28 +64,8 @@ def inexact(names: Column) -> Column:
     return f.concat(f.lit("has fields that do not fit their columns exactly: "), names)
 
 
-def _patterns(of: t.DataType) -> Iterator[str]:
-    """Regular expressions of which one matches a value that the type changes. Cut times are found without."""
-    match of:
-        case t.DecimalType():
-            yield rf"""["']?[-+]?(?:[0-9]*[.][0-9]{{{of.scale}}}[0-9]*[1-9]|[0-9.]+[eE])"""
-            yield rf"""["'][-+]?[0-9.]*(?:,|{_OTHER_DIGIT})"""
-        case t.TimestampType() | t.TimestampNTZType():
-            yield rf"""["']{_BLANKS}{TODAY}"""
-            # Seconds since 1970; as microseconds larger ones overflow.
-            yield r"-?(?:9[2-9][0-9]{11}|[1-9][0-9]{13})"
-        case t.DateType():
-            yield rf"""["']{_BLANKS}[-+]?[0-9]{{4,}}-[0-9]{{1,2}}-[0-9]{{1,2}}[T ]"""
-            # Spark reads a number as days since 1970, unless it has the digits of a year.
-            yield rf"""["'][-+]?(?:[0-9]+{_BLANKS}["']|[0-9]*{_OTHER_DIGIT})"""
-        case t.ByteType():
-            yield r"-?[0-9]{3}"
-        case t.FloatType() | t.DoubleType():
-            yield r"-?(?:[0-9.]+[eE][+]?[0-9]{2}|[0-9]{30})"
-
-
 def _unchanged(of: t.DataType) -> t.DataType | None:
-    return with_variants(of, _CHANGING)
+    return with_variants(of, CHANGING)
 
 
 def with_variants(of: t.DataType, kinds: tuple[type[t.DataType], ...]) -> t.DataType | None:
@@ -159,7 +121,7 @@ def is_changed(value: Column, written: Column, of: t.DataType, text: Column) -> 
         case t.TimestampType() | t.TimestampNTZType():
             seconds = f.abs(written.try_cast("decimal(38,0)"))
             overflows = f.coalesce(seconds > _MOST_SECONDS, f.lit(False))
-            return written.rlike(f'{CUT}|^"{_BLANKS}{TODAY}') | overflows | _is_far(value, of)
+            return written.rlike(f'{CUT}|^"{BLANKS}{TODAY}') | overflows | _is_far(value, of)
         case t.DateType():
             return ~written.rlike(_DATE) | _is_far(value, of)
         case t.ByteType():

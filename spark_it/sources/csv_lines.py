@@ -12,7 +12,8 @@ from pyspark.sql import Column
 from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
-from odradek.spark_it.formats.json_changes import CUT, TODAY, in_ddl, inexact, is_changed
+from odradek.spark_it.formats.json_changes import in_ddl, inexact, is_changed
+from odradek.spark_it.formats.json_patterns import CUT, TODAY
 
 CORRUPT = "__odradek_corrupt"
 _MOST_FIELDS = 20_480

@@ -1,6 +1,7 @@
 """JSON by Spark: a decoded value is the text's value, or the text is bad."""
 
 import json
+import re
 
 import pytest
 from pyspark.sql import functions as f
@@ -10,11 +11,12 @@ from odradek.spark_it.formats.json import JsonFormat, rescued
 from odradek.spark_it.session import settings_of
 from spark_it.tests.unit.support import CONSOLE, SOURCE, pipeline
 
-SCHEMA = (
+NAMED = (
     "i INT, d DECIMAL(12,2), wide DECIMAL(38,10), at TIMESTAMP, local TIMESTAMP_NTZ, day DATE, small TINYINT,"
-    " x DOUBLE, f FLOAT, s STRING, prices ARRAY<DECIMAL(4,1)>, times MAP<STRING, TIMESTAMP>,"
-    " o STRUCT<d: DECIMAL(4,0), s: STRING>"
+    " x DOUBLE, f FLOAT, s STRING, o STRUCT<d: DECIMAL(4,0), s: STRING>"
 )
+"""Columns of which each value has a name: they are searched by name."""
+SCHEMA = f"{NAMED}, prices ARRAY<DECIMAL(4,1)>, times MAP<STRING, TIMESTAMP>"
 NO_OBJECT = "is no JSON object with"
 INEXACT = "has fields that do not fit their columns exactly: "
 
@@ -112,6 +114,11 @@ SAME_VALUES = {
     '{"day":"-42"}': "day DATE",
     '{"day":"202601"}': "day DATE",
     '{"day":"2026","s":"42"}': {"day": "2026-01-01", "s": "42"},
+    "{'d':1.239}": "d DECIMAL(12,2)",
+    '{"\\u0064":1.239}': "d DECIMAL(12,2)",
+    '{"d"\n\t:\r 1.239}': "d DECIMAL(12,2)",
+    '{"d":1.23,"d":1.239}': "d DECIMAL(12,2)",
+    '{"D":1.239,"s":"\\"d\\":1.239"}': {"s": '"d":1.239'},
     '{"day":" 2026-01-01 "}': {"day": "2026-01-01"},
     '{"day":" 2026-01-01T12:00:00"}': "day DATE",
     '{"day":"+2026-01-01T12:00:00"}': "day DATE",
@@ -120,11 +127,11 @@ SAME_VALUES = {
 
 @pytest.fixture(scope="module")
 def decoded(spark):
-    """decoded(texts): for each the value, times as text, or the error."""
-    made = JsonFormat(SCHEMA, "value.schema")
+    """decoded(texts, schema): for each the value, times as text, or the error."""
     times = {"timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX", "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS"}
 
-    def decode(texts):
+    def decode(texts, schema=SCHEMA):
+        made = JsonFormat(schema, "value.schema")
         rows = [(n, one if isinstance(one, bytes) else one.encode()) for n, one in enumerate(texts)]
         frame = spark.createDataFrame(rows, "n INT, data BINARY").withColumn("parsed", made.parsed(f.col("data")))
         frame = frame.select("n", made.of_parsed(f.col("parsed"), f.col("data")).alias("d"))
@@ -150,13 +157,15 @@ def test_a_text_is_one_object(decoded):
     assert dict(zip(ONE_OBJECT, found, strict=True)) == ONE_OBJECT
 
 
-def test_a_value_is_the_one_of_the_text(decoded):
-    found = decoded(SAME_VALUES)
+@pytest.mark.parametrize("schema", [SCHEMA, NAMED])
+def test_a_value_is_the_one_of_the_text(decoded, schema):
+    texts = {text: one for text, one in SAME_VALUES.items() if schema == SCHEMA or not re.search("prices|times", text)}
+    found = decoded(texts, schema)
     wanted = [
-        one if isinstance(one, dict) else f"{NO_OBJECT} {SCHEMA}" if one == NO_OBJECT else f"{INEXACT}{one}"
-        for one in SAME_VALUES.values()
+        one if isinstance(one, dict) else f"{NO_OBJECT} {schema}" if one == NO_OBJECT else f"{INEXACT}{one}"
+        for one in texts.values()
     ]
-    assert dict(zip(SAME_VALUES, found, strict=True)) == dict(zip(SAME_VALUES, wanted, strict=True))
+    assert dict(zip(texts, found, strict=True)) == dict(zip(texts, wanted, strict=True))
 
 
 def test_names_that_occur_twice_in_an_unknown_field(spark, request):
