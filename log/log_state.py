@@ -88,7 +88,7 @@ class LogState:
         # The end of the log and the size of its last segment, as they are on the disk; None if they may not be.
         self._untouched_end: tuple[int, int] | None = None
         self.doubtful_segment: Segment | None = None
-        self._unwritten_epoch_at: int | None = None
+        self._unsynced_epoch_at: int | None = None
         self.update_config(config)
 
     def update_config(self, config: LogConfig) -> None:
@@ -129,13 +129,13 @@ class LogState:
         """What to write into the recovery point checkpoint: after a crash the segment that holds it is read again.
 
         So it lies in the first segment whose indexes are not on the disk in full, even if all of its batches are, and
-        not behind the start of a leader epoch that is in the batches only.
+        not behind the start of a leader epoch that the disk has in batches only.
         """
         if self._is_closed:
             return self.flushed_offset
         first = self._unsynced_segments[0] if self._unsynced_segments else self._active
         point = min(self.flushed_offset, first.base_offset)
-        return point if self._unwritten_epoch_at is None else min(point, self._unwritten_epoch_at)
+        return point if self._unsynced_epoch_at is None else min(point, self._unsynced_epoch_at)
 
     @property
     def last_stable_offset(self) -> int:
@@ -213,8 +213,8 @@ class LogState:
 
     def elect(self, epoch: int) -> None:
         """Note that a leader epoch begins at the log's end. The next flush writes it; no batch has it before."""
-        if self.leader_epochs.assign(epoch, self.log_end_offset) and self._unwritten_epoch_at is None:
-            self._unwritten_epoch_at = self.log_end_offset
+        if self.leader_epochs.assign(epoch, self.log_end_offset) and self._unsynced_epoch_at is None:
+            self._unsynced_epoch_at = self.log_end_offset
 
     def assign_epoch(self, epoch: int, start_offset: int) -> None:
         """Note that a leader epoch begins, when its first batch arrives. Raises OSError, and then has noted nothing."""
@@ -233,15 +233,23 @@ class LogState:
         """Have the next flush, or the close of the log, sync the directory's name and the topic id in it."""
         self._is_new = True
 
+    @property
+    def _epochs_path(self) -> str:
+        return f"{self.directory}/{checkpoints.LEADER_EPOCHS_FILE}"
+
     def _write_epochs(self) -> None:
-        """Unsynced: recovery finds epochs in the batches again, and a flush sees to this before it moves on."""
+        """Write the epochs, unsynced. Raises OSError.
+
+        Until a flush has synced the file the recovery point stays where it is: recovery finds epochs in batches again.
+        """
         if not self.leader_epochs.dirty:
             return
-        path = f"{self.directory}/{checkpoints.LEADER_EPOCHS_FILE}"
+        path = self._epochs_path
         checkpoints.write_leader_epochs(self.fs, path, self.leader_epochs.entries, sync=False)
         self.leader_epochs.dirty = False
-        self._unwritten_epoch_at = None
         self._unsynced_paths.add(path)
+        if self._unsynced_epoch_at is None:
+            self._unsynced_epoch_at = self.flushed_offset
 
     def _unless_full(self, write: Callable[[], T]) -> T | None:
         """Do what can be done without: None, and nothing changed, if a resource is short. Raises OSError."""

@@ -470,6 +470,9 @@ class PartitionLog(LogAppend):
         if self.failure is not None:
             return
         self._add_snapshots(task.snapshots)
+        unsynced = [self._unsynced_paths, *(left.paths for left in self._flush_tasks)]
+        if not self.leader_epochs.dirty and not any(self._epochs_path in paths for paths in unsynced):
+            self._unsynced_epoch_at = None
         self.flushed_offset = max(self.flushed_offset, task.target_offset)
         self._is_new = False
         self._unsynced_segments = [s for s in self._unsynced_segments if s not in task.sealed_segments]

@@ -81,6 +81,41 @@ def test_the_log_goes_on_between_the_steps():
     assert log.flush_due_offset(NOW_MS) == 2
 
 
+def log_with_an_unwritten_epoch():
+    """A flushed log whose last batch, at 1, has a leader epoch that the disk had no room for."""
+    log = open_log()
+    append(log, [b"a"])
+    log.flush(NOW_MS)
+    log.elect(1)
+    append(log, [b"b"], leader_epoch=1)
+    log.fs.fail("create", error=errno.ENOSPC, path_contains="leader-epoch-checkpoint")
+    log.roll(NOW_MS)
+    log.flush(NOW_MS)
+    assert (log.flushed_offset, log.recovery_point) == (2, 1)
+    return log
+
+
+def test_the_recovery_point_waits_for_the_sync_of_a_leader_epoch():
+    log = log_with_an_unwritten_epoch()
+    task = log.prepare_flush()
+    assert log.recovery_point == 1, "the epoch is written but not synced"
+    log = crashed(log)
+    assert log.leader_epochs.entries == [(0, 0), (1, 1)]
+    assert task.target_offset == 2
+
+
+def test_the_recovery_point_moves_with_the_sync_of_a_leader_epoch():
+    log = log_with_an_unwritten_epoch()
+    first = log.prepare_flush()
+    append(log, [b"c"], leader_epoch=1)
+    second = log.prepare_flush()
+    for task, point in ((second, 1), (first, 2)):
+        task.run()
+        log.finish_flush(task, NOW_MS)
+        assert log.recovery_point == point
+    assert crashed(log).leader_epochs.entries == [(0, 0), (1, 1)]
+
+
 def test_truncation_between_the_steps():
     log = open_log()
     append(log, [b"a"])
