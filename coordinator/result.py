@@ -1,8 +1,8 @@
-"""What a coordinator's decision is made of: records to be written, and answers to be sent once they are.
+"""Results of a coordinator: records to write, and responses to send once the records are replicated.
 
-A decision never performs I/O. It fills an `Effects`, which becomes a `Result`; the server appends the result's records
-and hands them to the shard, which applies them, waits until they are replicated and gets the answers from the shard.
-Idea: Apache Kafka's CoordinatorResult.
+A coordinator performs no I/O. It collects a result in an `Effects`, which becomes a `CoordinatorResult`. The server
+appends the result's records, has the shard apply them, waits until they are replicated, and gets the responses from the
+shard. Idea: Apache Kafka's CoordinatorResult.
 """
 
 from collections.abc import Callable, Sequence
@@ -115,7 +115,7 @@ class TransactionOutcome(NamedTuple):
     partitions: tuple[tuple[str, int], ...]
 
 
-class Result(NamedTuple):
+class CoordinatorResult(NamedTuple):
     """One decision.
 
     `records` empty: send `replies` and have `outcomes` written to their partitions. Otherwise write the records (as one
@@ -147,7 +147,7 @@ class Effects:
     def reply(self, token: Token, response: Response) -> None:
         self.replies.append(Reply(token, response))
 
-    def result(self) -> Result:
-        return Result(
+    def result(self) -> CoordinatorResult:
+        return CoordinatorResult(
             self.records, self.replies, self.completions, self.is_atomic, self.producer, self.outcomes
         )

@@ -7,11 +7,11 @@ there may be thousands; so one call syncs the whole file system, where the syste
 import logging
 from collections.abc import Callable, Iterable, Sequence
 
-from odradek.log.background import RunAll
-from odradek.log.filesystem import LogDirFailure, ShortageError
+from odradek.log.background.tasks import RunAll
 from odradek.log.flush import FlushTask
-from odradek.log.log_directory import LogDirectory
 from odradek.log.partition_log import PartitionLog
+from odradek.log.storage.filesystem import LogDirFailure, ShortageError
+from odradek.log.storage.log_directory import LogDirectory
 
 logger = logging.getLogger(__name__)
 

@@ -4,9 +4,9 @@ import errno
 from collections.abc import Sequence
 from threading import Lock
 
-from odradek.log.filesystem import ExhaustedError, File, FileSystem, LogDirFailure
-from odradek.log.producer_snapshots import SnapshotWrite
-from odradek.log.segment import Segment
+from odradek.log.producers.snapshots import SnapshotWrite
+from odradek.log.segments.segment import Segment
+from odradek.log.storage.filesystem import ExhaustedError, File, FileSystem, LogDirFailure
 
 
 class SyncGate:

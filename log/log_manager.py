@@ -10,20 +10,25 @@ from contextlib import suppress
 from functools import partial
 from typing import Final, NamedTuple
 
-from odradek.log import checkpoints, parallel
-from odradek.log.background import RunAll, RunInThread, run_inline
-from odradek.log.checkpoint_file import Offsets
-from odradek.log.checkpoints import (
+from odradek.log.background import parallel
+from odradek.log.background.tasks import RunAll, RunInThread, run_inline
+from odradek.log.closing import close_logs
+from odradek.log.compaction.run import Worker
+from odradek.log.config import LogConfig
+from odradek.log.maintenance import DirectoryDescription, Key, LogManagerSettings, LogSize, LogUpkeep
+from odradek.log.partition_log import PartitionLog
+from odradek.log.recovery import DamagedLogError, RecoveryReport, open_partition_log
+from odradek.log.segments.segment import DeletedSegment
+from odradek.log.storage import checkpoints
+from odradek.log.storage.checkpoint_file import Offsets
+from odradek.log.storage.checkpoints import (
     CLEANER_OFFSETS_FILE,
     HIGH_WATERMARKS_FILE,
     LOG_START_OFFSETS_FILE,
     RECOVERY_POINTS_FILE,
     MalformedFileError,
 )
-from odradek.log.closing import close_logs
-from odradek.log.compaction_run import Worker
-from odradek.log.config import LogConfig
-from odradek.log.filesystem import (
+from odradek.log.storage.filesystem import (
     DiskFullError,
     ExhaustedError,
     FileSystem,
@@ -32,8 +37,8 @@ from odradek.log.filesystem import (
     is_exhausted,
     storage_error,
 )
-from odradek.log.found_directories import FoundLog, KnownPartitions, Verdict, judge, shown
-from odradek.log.log_directory import (
+from odradek.log.storage.found_directories import FoundLog, KnownPartitions, Verdict, judge, shown
+from odradek.log.storage.log_directory import (
     ALL_CHECKPOINTS,
     DELETE_SUFFIX,
     STRAY_SUFFIX,
@@ -46,11 +51,7 @@ from odradek.log.log_directory import (
     read_topic_id,
     rename_or_remove,
 )
-from odradek.log.log_upkeep import DirectoryDescription, Key, LogManagerSettings, LogSize, LogUpkeep
-from odradek.log.name_sync import NameSync
-from odradek.log.partition_log import PartitionLog
-from odradek.log.recovery import DamagedLogError, RecoveryReport, open_partition_log
-from odradek.log.segment import DeletedSegment
+from odradek.log.storage.name_sync import NameSync
 from odradek.protocol.errors import ErrorCode, KafkaError
 
 __all__ = [

@@ -7,21 +7,13 @@ import logging
 from bisect import bisect_right
 from collections.abc import Generator, Iterable
 
-from odradek.log import checkpoints, producer_replay, retention, timestamps
-from odradek.log.filesystem import (
-    ExhaustedError,
-    FileRegion,
-    LogDirFailure,
-    is_exhausted,
-    is_shortage,
-    remove_if_exists,
-    storage_error,
-)
+from odradek.log import retention
+from odradek.log.append import AppendInfo, LogAppend, UnexpectedOffsetError
 from odradek.log.flush import FlushTask
-from odradek.log.log_append import AppendInfo, LogAppend, UnexpectedOffsetError
-from odradek.log.log_state import LoadedState
-from odradek.log.producer_snapshots import SnapshotWrite
-from odradek.log.segment import (
+from odradek.log.producers import replay as producer_replay
+from odradek.log.producers.snapshots import SnapshotWrite
+from odradek.log.segments import timestamps
+from odradek.log.segments.segment import (
     DELETED_SUFFIX,
     LOG_SUFFIX,
     SEGMENT_SUFFIXES,
@@ -31,9 +23,20 @@ from odradek.log.segment import (
     Segment,
     remove_segment_files,
 )
-from odradek.log.timestamps import TimestampOffset
-from odradek.log.transaction_index import AbortedTransaction
-from odradek.log.validation import Origin
+from odradek.log.segments.timestamps import TimestampOffset
+from odradek.log.segments.transaction_index import AbortedTransaction
+from odradek.log.state import LoadedState
+from odradek.log.storage import checkpoints
+from odradek.log.storage.filesystem import (
+    ExhaustedError,
+    FileRegion,
+    LogDirFailure,
+    is_exhausted,
+    is_shortage,
+    remove_if_exists,
+    storage_error,
+)
+from odradek.log.validation.batch import Origin
 from odradek.protocol.compression import CompressionError
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.record_batch import InvalidRecordError

@@ -4,7 +4,7 @@ import logging
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from odradek.log.background import drain
+from odradek.log.background.tasks import drain
 from odradek.log.partition_log import PartitionLog
 
 logger = logging.getLogger(__name__)

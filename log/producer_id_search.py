@@ -4,7 +4,7 @@ import logging
 from collections.abc import Iterable
 
 from odradek.log.partition_log import PartitionLog
-from odradek.log.transaction_index import CorruptTransactionIndexError
+from odradek.log.segments.transaction_index import CorruptTransactionIndexError
 
 logger = logging.getLogger(__name__)
 

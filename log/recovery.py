@@ -8,19 +8,13 @@ import logging
 from bisect import bisect_right
 from collections.abc import Callable
 
-from odradek.log import checkpoints, producer_replay
 from odradek.log.config import LogConfig
-from odradek.log.filesystem import (
-    TEMPORARY_SUFFIX,
-    FileSystem,
-    remove_if_exists,
-    storage_error,
-)
 from odradek.log.leader_epochs import LeaderEpochs
 from odradek.log.partition_log import LoadedState, PartitionLog
-from odradek.log.producer_recall import recall_batches
-from odradek.log.producer_state import ProducerState
-from odradek.log.segment import (
+from odradek.log.producers import replay as producer_replay
+from odradek.log.producers.in_flight_batches import recall_batches
+from odradek.log.producers.state import ProducerState
+from odradek.log.segments.segment import (
     CLEANED_SUFFIX,
     DELETED_SUFFIX,
     INDEX_SUFFIX,
@@ -33,8 +27,10 @@ from odradek.log.segment import (
     Segment,
     file_name,
 )
-from odradek.log.transaction_index import CorruptTransactionIndexError
-from odradek.log.transaction_index_check import check_transaction_index
+from odradek.log.segments.transaction_index import CorruptTransactionIndexError
+from odradek.log.segments.transaction_index_check import check_transaction_index
+from odradek.log.storage import checkpoints
+from odradek.log.storage.filesystem import TEMPORARY_SUFFIX, FileSystem, remove_if_exists, storage_error
 from odradek.protocol.record_batch import CONTROL_FLAG, TRANSACTIONAL_FLAG, BatchHeader
 
 logger = logging.getLogger(__name__)

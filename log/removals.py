@@ -7,7 +7,7 @@ acknowledgements wait for, in the same threads, do not stand behind all of them.
 from collections.abc import Callable
 from typing import Final
 
-from odradek.log.background import RunInThread
+from odradek.log.background.tasks import RunInThread
 
 _AT_ONCE: Final = 32
 

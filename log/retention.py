@@ -8,7 +8,7 @@ from odradek.log.segment_age import is_doubtful, is_older
 
 if TYPE_CHECKING:
     from odradek.log.partition_log import PartitionLog
-    from odradek.log.segment import Segment
+    from odradek.log.segments.segment import Segment
 
 MOST_AT_ONCE: Final = 8
 """A segment takes four or five renames, and the thread that serves requests waits for each."""

@@ -12,10 +12,10 @@ from collections.abc import Callable, Generator
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from odradek.log.background import RunInThread
-from odradek.log.pacing import Pause
-from odradek.log.segment import Segment
-from odradek.log.timestamps import BatchSearch
+from odradek.log.background.pacing import Pause
+from odradek.log.background.tasks import RunInThread
+from odradek.log.segments.segment import Segment
+from odradek.log.segments.timestamps import BatchSearch
 from odradek.protocol.compression import CompressionError
 from odradek.protocol.record_batch import NO_TIMESTAMP, InvalidRecordError
 from odradek.protocol.streaming import Step, run_steps

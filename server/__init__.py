@@ -1,0 +1,22 @@
+"""The broker process: network, request handlers, configuration and wiring.
+
+- `cli`: the command line
+- `broker`: start and stop
+- `environment`: clock, randomness, files, threads and metadata store of a broker
+- `services`: the parts that handlers work with
+- `apis`: the table of APIs
+- `config`: broker properties
+- `request`: a request as handlers get it
+- `network`: connections and requests
+- `handlers`: one module for each group of APIs
+- `fetching`: fetch sessions, delayed fetches, and the read of a fetch
+- `coordinators`: coordinators on the reactor
+- `work`: long work in slices, and on threads
+- `stores`: the embedded metadata store
+- `store_location`: the directory of the metadata store
+- `image_cache`: values derived from the metadata image
+- `authorized_operations`: operations that a client may perform
+- `preloading`: early imports of what clients need first
+- `log_format`: the format of log lines
+- `compatibility`: docs/compatibility.md
+"""

@@ -21,49 +21,49 @@ from twisted.internet.task import SchedulerStopped
 from twisted.python.failure import Failure
 
 from odradek import __version__
-from odradek.coordinator.producer_ids import ProducerIdManager
-from odradek.log import descriptors
-from odradek.log.checkpoints import read_meta_properties
-from odradek.log.file_lock import LockedError
-from odradek.log.filesystem import ExhaustedError
-from odradek.log.found_directories import KnownPartitions
-from odradek.log.log_directory import InconsistentMetaError
+from odradek.coordinator.transactions.producer_ids import ProducerIdManager
 from odradek.log.log_manager import AllLogDirsFailed, DuplicateLogError, LogManager, LogManagerSettings
+from odradek.log.storage import descriptors
+from odradek.log.storage.checkpoints import read_meta_properties
+from odradek.log.storage.file_lock import LockedError
+from odradek.log.storage.filesystem import ExhaustedError
+from odradek.log.storage.found_directories import KnownPartitions
+from odradek.log.storage.log_directory import InconsistentMetaError
 from odradek.properties import PropertySet
 from odradek.protocol.errors import KafkaError
-from odradek.replication import znodes
-from odradek.replication.adoption import Adoption
-from odradek.replication.broker_configs import BrokerConfigs
-from odradek.replication.cluster_metadata import BrokerMetadata, ClusterMetadata, Endpoint, MetadataDelta
-from odradek.replication.controller import Controller, StartError, stored_cluster_id
-from odradek.replication.features import Features
-from odradek.replication.kraft_metadata import mark_adopted
-from odradek.replication.metadata_loader import load_image
-from odradek.replication.metadata_store import MetadataStore, MetadataStoreError, SessionEvent
-from odradek.replication.producer_id_blocks import allocate_block
-from odradek.replication.replica_manager import ReplicaManager
-from odradek.replication.topic_ids import random_topic_id
-from odradek.replication.topic_names import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC, is_topic_name
+from odradek.replication.controller.controller import Controller, StartError, stored_cluster_id
+from odradek.replication.controller.features import Features
+from odradek.replication.controller.topic_ids import random_topic_id
+from odradek.replication.metadata import znodes
+from odradek.replication.metadata.broker_configs import BrokerConfigs
+from odradek.replication.metadata.image import BrokerMetadata, ClusterMetadata, Endpoint, MetadataDelta
+from odradek.replication.metadata.kraft_metadata import mark_adopted
+from odradek.replication.metadata.loader import load_image
+from odradek.replication.metadata.producer_id_blocks import allocate_block
+from odradek.replication.metadata.store import MetadataStore, MetadataStoreError, SessionEvent
+from odradek.replication.metadata.topic_names import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC, is_topic_name
+from odradek.replication.replicas.adoption import Adoption
+from odradek.replication.replicas.replica_manager import ReplicaManager
 from odradek.server.apis import Dispatch
 from odradek.server.config import BrokerConfig, Listener
-from odradek.server.connection import Connection
-from odradek.server.connection_quotas import Acceptor, ConnectionQuotas
-from odradek.server.connections import ConnectionRegistry
-from odradek.server.delayed_tasks import DelayedTasks
-from odradek.server.fetch_sessions import FetchSessionCache
-from odradek.server.flusher import Flusher
-from odradek.server.pacing import ReactorPacing
+from odradek.server.coordinators.producer_id_floor import settle_producer_ids
+from odradek.server.environment import Environment
+from odradek.server.fetching.fetch_sessions import FetchSessionCache
+from odradek.server.network.connection import Connection
+from odradek.server.network.connection_quotas import Acceptor, ConnectionQuotas
+from odradek.server.network.connections import ConnectionRegistry
+from odradek.server.network.reactor import install as install_reactor
+from odradek.server.network.transport import KafkaTransport, KafkaTransportFactory
+from odradek.server.network.watchdog import Watchdog
 from odradek.server.preloading import preload, preload_at_once
-from odradek.server.producer_id_floor import settle_producer_ids
-from odradek.server.reactor import install as install_reactor
-from odradek.server.record_work import RecordWork
 from odradek.server.request import RequestContext
 from odradek.server.services import Services
-from odradek.server.slices import Slices
 from odradek.server.store_location import FoundMetadata, find_kraft_metadata, open_store
-from odradek.server.surroundings import Surroundings
-from odradek.server.transport import KafkaTransport, KafkaTransportFactory
-from odradek.server.watchdog import Watchdog
+from odradek.server.work.delayed_tasks import DelayedTasks
+from odradek.server.work.flusher import Flusher
+from odradek.server.work.metadata_pacing import ReactorPacing
+from odradek.server.work.record_work import RecordWork
+from odradek.server.work.slices import Slices
 
 logger = logging.getLogger(__name__)
 
@@ -84,25 +84,25 @@ class Broker:
 
     has_failed: whether it stopped the reactor by itself, because nothing was left to work with
 
-    `surroundings` is all that it has to do with: reactor, clock, chance, files.
+    `environment` is all that it has to do with: reactor, clock, chance, files.
     """
 
-    def __init__(self, config: BrokerConfig, surroundings: Surroundings) -> None:
+    def __init__(self, config: BrokerConfig, environment: Environment) -> None:
         self.config = config
         self.ports: list[Any] = []
         self.has_failed = False
-        self._surroundings = surroundings
-        self._reactor = surroundings.reactor
-        self._now_ms = surroundings.now_ms
-        self._random = surroundings.random_source
-        slices = Slices(self._reactor, surroundings.monotonic, surroundings.slice_s)
+        self._environment = environment
+        self._reactor = environment.reactor
+        self._now_ms = environment.now_ms
+        self._random = environment.random_source
+        slices = Slices(self._reactor, environment.monotonic, environment.slice_s)
         self.services = Services(
-            config, self._reactor, self._now_ms, surroundings.monotonic_ms, self._random, slices,
-            surroundings.run_in_thread,
+            config, self._reactor, self._now_ms, environment.monotonic_ms, self._random, slices,
+            environment.run_in_thread,
         )
-        self.services.record_work = RecordWork(slices, surroundings.run_in_thread)
+        self.services.record_work = RecordWork(slices, environment.run_in_thread)
         self._store: MetadataStore | None = None
-        self._fs = surroundings.fs
+        self._fs = environment.fs
         self._dispatch = Dispatch(self.services)
         self._connections = ConnectionRegistry(self.services, config.connections_max_idle_ms)
         self._acceptors: list[Acceptor] = []
@@ -129,7 +129,7 @@ class Broker:
     @property
     def directories(self) -> list[str]:
         """The log directories, absolute."""
-        return [self._surroundings.absolute_path(directory) for directory in self.config.data_dirs]
+        return [self._environment.absolute_path(directory) for directory in self.config.data_dirs]
 
     async def start(self) -> tuple[Listener, ...]:
         """Start everything; the advertised listeners. Raises `BrokerStartError`, with nothing left open."""
@@ -192,7 +192,7 @@ class Broker:
                 self._connection_maker(listener.name),
                 self.config.socket_request_max_bytes,
                 self._connections,
-                self._surroundings.send_file,
+                self._environment.send_file,
             )
             port = self._listen(listener, factory)
             port.stopReading()
@@ -201,7 +201,7 @@ class Broker:
             acceptor = factory.acceptor = self._quotas.listen(listener.name, port)
             self._acceptors.append(acceptor)
             bound_ports[listener.name] = port.getHost().port
-        self._advertised = self.config.advertise(bound_ports, self._surroundings.host_name())
+        self._advertised = self.config.advertise(bound_ports, self._environment.host_name())
 
     def _set_buffer_sizes(self, port: Any) -> None:
         """Set them for the listening socket: the connections that it accepts inherit them."""
@@ -244,7 +244,7 @@ class Broker:
         services = self.services
         image = services.metadata = ClusterMetadata()
         store, is_adopting = await open_store(
-            self._surroundings, self.directories, adopts=self.config.log_dirs_adopt
+            self._environment, self.directories, adopts=self.config.log_dirs_adopt
         )
         self._store = store
         store.add_session_listener(self._on_store_session)
@@ -283,7 +283,7 @@ class Broker:
             await adoption.finish()
         await controller.finish_deletions()
         await controller.take_offline(services.replicas.offline)
-        around = self._surroundings
+        around = self._environment
         pacing = ReactorPacing(
             self._reactor, services.slices, around.monotonic, around.run_in_thread, around.slice_s
         )
@@ -299,7 +299,7 @@ class Broker:
                 self.config.node_id,
                 self._epoch(),
                 self._now_ms(),
-                self._surroundings.run_all,
+                self._environment.run_all,
                 imported_next_id=imported_next_id,
             )
         )
@@ -307,7 +307,7 @@ class Broker:
     def _find_kraft_metadata(self) -> FoundMetadata | None:
         directories = self.directories
         if self.config.metadata_log_dir is not None:
-            directories.append(self._surroundings.absolute_path(self.config.metadata_log_dir))
+            directories.append(self._environment.absolute_path(self.config.metadata_log_dir))
         return find_kraft_metadata(self._fs, list(dict.fromkeys(directories)))
 
     async def _cluster_id(self, store: MetadataStore) -> str:
@@ -339,14 +339,14 @@ class Broker:
             random_bytes=self._random.randbytes,
             cluster_id=cluster_id,
             settings=LogManagerSettings.of(self.config),
-            run_in_thread=self._surroundings.run_in_thread,
-            run_all=self._surroundings.run_all,
+            run_in_thread=self._environment.run_in_thread,
+            run_all=self._environment.run_all,
             choose_jitter_ms=lambda most_ms: self._random.randrange(most_ms + 1),
             on_directory_failure=self._on_directory_failure,
-            monotonic=self._surroundings.monotonic,
-            sleep=self._surroundings.sleep,
-            start_compaction_worker=self._surroundings.start_compaction_worker,
-            run_compaction=self._surroundings.run_compaction,
+            monotonic=self._environment.monotonic,
+            sleep=self._environment.sleep,
+            start_compaction_worker=self._environment.start_compaction_worker,
+            run_compaction=self._environment.run_compaction,
         )
 
         def topic_id(topic: str, partition: int) -> bytes | None:
@@ -472,8 +472,8 @@ def run(config: BrokerConfig, started_s: float) -> int:
     """Run a broker until SIGTERM or SIGINT; the exit code. `started_s` is when the process began (monotonic)."""
     reactor = install_reactor()
     _log_through_stdlib()
-    surroundings = Surroundings(reactor)
-    broker = Broker(config, surroundings)
+    environment = Environment(reactor)
+    broker = Broker(config, environment)
 
     def started(advertised: tuple[Listener, ...]) -> None:
         # What was made up to here stays: the collector need not look at it again, nor hold up requests for it.
@@ -482,7 +482,7 @@ def run(config: BrokerConfig, started_s: float) -> int:
         # The middle generation is collected after 10,000 new objects, which takes some 3 ms; after 50,000 it would be
         # 25 ms. The oldest is collected after 20 million.
         gc.set_threshold(5_000, 1, 2_000)
-        reactor.callLater(_PRELOAD_AFTER_S, surroundings.run_in_thread, preload_at_once, _note_preloaded)
+        reactor.callLater(_PRELOAD_AFTER_S, environment.run_in_thread, preload_at_once, _note_preloaded)
         logger.info(
             "odradek started address=%s data=%s version=%s start_ms=%d",
             ",".join(listener.address for listener in advertised),

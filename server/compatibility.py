@@ -5,7 +5,7 @@ from typing import Final
 from odradek.protocol.codec import MAX_TAGGED_FIELDS
 from odradek.protocol.messages import request_class
 from odradek.server.apis import APIS, advertised_first_version
-from odradek.server.large_messages import MAX_RESPONSE_BYTES
+from odradek.server.network.large_messages import MAX_RESPONSE_BYTES
 
 CLIENTS: Final = (
     ("kafka-python", "3.0.12", "every codec, groups, idempotence, transactions, admin"),

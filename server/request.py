@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from odradek.coordinator import shard_state
+from odradek.coordinator.groups import shard_state
 
 
 class NoResponse:

@@ -8,37 +8,37 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from odradek.protocol.types import ZERO_UUID
-from odradek.replication.topic_names import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
-from odradek.server.waits import carry_through
+from odradek.replication.metadata.topic_names import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
+from odradek.server.work.waits import carry_through
 
 if TYPE_CHECKING:
     import random
 
     from twisted.internet.defer import Deferred
 
-    from odradek.coordinator.producer_ids import ProducerIdManager
-    from odradek.log.background import RunInThread
+    from odradek.coordinator.transactions.producer_ids import ProducerIdManager
+    from odradek.log.background.tasks import RunInThread
     from odradek.log.log_manager import LogManager
-    from odradek.replication.broker_configs import BrokerConfigs
-    from odradek.replication.cluster_metadata import ClusterMetadata
-    from odradek.replication.config_admin import ConfigAdmin
-    from odradek.replication.config_description import ConfigDescriber
-    from odradek.replication.controller import Controller
-    from odradek.replication.features import Features
-    from odradek.replication.replica_manager import ReplicaManager
-    from odradek.replication.topic_admin import TopicAdmin
+    from odradek.replication.controller.config_admin import ConfigAdmin
+    from odradek.replication.controller.config_description import ConfigDescriber
+    from odradek.replication.controller.controller import Controller
+    from odradek.replication.controller.features import Features
+    from odradek.replication.controller.topic_admin import TopicAdmin
+    from odradek.replication.metadata.broker_configs import BrokerConfigs
+    from odradek.replication.metadata.image import ClusterMetadata
+    from odradek.replication.replicas.replica_manager import ReplicaManager
     from odradek.server.config import BrokerConfig
-    from odradek.server.fetch_sessions import FetchSessionCache
-    from odradek.server.flusher import Flusher
-    from odradek.server.group_coordinators import GroupCoordinatorRuntime
+    from odradek.server.coordinators.groups import GroupCoordinatorRuntime
+    from odradek.server.coordinators.marker_sender import MarkerSender
+    from odradek.server.coordinators.transaction_verification import TransactionVerifier
+    from odradek.server.coordinators.transactions import TransactionCoordinatorRuntime
+    from odradek.server.fetching.fetch_sessions import FetchSessionCache
+    from odradek.server.fetching.purgatory import CompletionQueue
     from odradek.server.image_cache import ImageCache
-    from odradek.server.marker_sender import MarkerSender
-    from odradek.server.purgatory import CompletionQueue
-    from odradek.server.record_work import RecordWork
     from odradek.server.request import EncodedBody
-    from odradek.server.slices import Slices
-    from odradek.server.transaction_coordinators import TransactionCoordinatorRuntime
-    from odradek.server.transaction_verification import TransactionVerifier
+    from odradek.server.work.flusher import Flusher
+    from odradek.server.work.record_work import RecordWork
+    from odradek.server.work.slices import Slices
 
 
 class LeaderNode(NamedTuple):
@@ -55,7 +55,7 @@ class Services:
     """Plain references; a handler takes what it needs. `config` is the configuration now in force.
 
     `now_ms` is the wall clock: timestamps of records and retention. `monotonic_ms` is for whatever measures how long
-    something takes or waits. See `surroundings`.
+    something takes or waits. See `environment`.
     """
 
     def __init__(
@@ -89,14 +89,14 @@ class Services:
     @cached_property
     def completions(self) -> "CompletionQueue":
         """Retries requests that wait in the purgatory."""
-        from odradek.server.purgatory import CompletionQueue
+        from odradek.server.fetching.purgatory import CompletionQueue
 
         return CompletionQueue(self.slices)
 
     @cached_property
     def topics(self) -> "TopicAdmin":
         """Creates, grows and deletes topics."""
-        from odradek.replication.topic_admin import TopicAdmin
+        from odradek.replication.controller.topic_admin import TopicAdmin
 
         return TopicAdmin(
             self.controller,
@@ -109,14 +109,14 @@ class Services:
     @cached_property
     def config_admin(self) -> "ConfigAdmin":
         """Changes configurations."""
-        from odradek.replication.config_admin import ConfigAdmin
+        from odradek.replication.controller.config_admin import ConfigAdmin
 
         return ConfigAdmin(self.controller, self.configs)
 
     @cached_property
     def config_describer(self) -> "ConfigDescriber":
         """Describes configurations."""
-        from odradek.replication.config_description import ConfigDescriber
+        from odradek.replication.controller.config_description import ConfigDescriber
 
         return ConfigDescriber(self.config.node_id, self.metadata, self.configs)
 
@@ -125,9 +125,9 @@ class Services:
         """The group coordinators."""
         import uuid
 
-        from odradek.coordinator.settings import GroupSettings
+        from odradek.coordinator.groups.settings import GroupSettings
         from odradek.protocol.records import Codec
-        from odradek.server.group_coordinators import GroupCoordinatorRuntime
+        from odradek.server.coordinators.groups import GroupCoordinatorRuntime
 
         config = self.config
         settings = GroupSettings(
@@ -168,16 +168,16 @@ class Services:
     @cached_property
     def markers(self) -> "MarkerSender":
         """Writes the outcome of transactions to partitions."""
-        from odradek.server.marker_sender import MarkerSender
+        from odradek.server.coordinators.marker_sender import MarkerSender
 
         return MarkerSender(self)
 
     @cached_property
     def transactions(self) -> "TransactionCoordinatorRuntime":
         """The transaction coordinators."""
-        from odradek.coordinator.transaction_settings import TransactionSettings
-        from odradek.replication.features import TRANSACTION_VERSION
-        from odradek.server.transaction_coordinators import TransactionCoordinatorRuntime
+        from odradek.coordinator.transactions.settings import TransactionSettings
+        from odradek.replication.controller.features import TRANSACTION_VERSION
+        from odradek.server.coordinators.transactions import TransactionCoordinatorRuntime
 
         config, features = self.config, self.features
         settings = TransactionSettings(
@@ -211,7 +211,7 @@ class Services:
     @cached_property
     def verifier(self) -> "TransactionVerifier":
         """Asks whether transactions know what is written in them."""
-        from odradek.server.transaction_verification import TransactionVerifier
+        from odradek.server.coordinators.transaction_verification import TransactionVerifier
 
         return TransactionVerifier(self)
 

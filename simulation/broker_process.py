@@ -1,6 +1,6 @@
 """One broker of the simulated world, as a process that starts, stops, is killed and starts again.
 
-Each life of it has a reactor and surroundings of its own. When a life ends, nothing of it acts any more: its calls are
+Each life of it has a reactor and environment of its own. When a life ends, nothing of it acts any more: its calls are
 not made, its sockets and files are dead, and what its threads had not done is never done.
 """
 
@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 from twisted.internet.defer import Deferred
 
-from odradek.log.background import Done
-from odradek.log.filesystem import File, SimulatedCrash
-from odradek.replication.metadata_store import MetadataStore
+from odradek.log.background.tasks import Done
+from odradek.log.storage.filesystem import File, SimulatedCrash
+from odradek.replication.metadata.store import MetadataStore
 from odradek.server.broker import Broker, BrokerStartError
 from odradek.server.config import BrokerConfig
-from odradek.server.scheduler import RequestScheduler
-from odradek.server.surroundings import Surroundings
-from odradek.server.turn import Turn
+from odradek.server.environment import Environment
+from odradek.server.network.scheduler import RequestScheduler
+from odradek.server.network.write_coalescer import WriteCoalescer
 from odradek.simulation.clock import Call
 from odradek.simulation.network import Port
 
@@ -38,10 +38,10 @@ class ProcessReactor:
         self._process = process
         self._random = random
         self.is_alive = True
-        self.turn = Turn()
+        self.write_coalescer = WriteCoalescer()
         # Every request has an iteration of its own, between which others act.
         self.scheduler = RequestScheduler(
-            self.seconds, self.turn, wake=lambda: self.callLater(0, self.scheduler.serve), iteration_s=0.0
+            self.seconds, self.write_coalescer, wake=lambda: self.callLater(0, self.scheduler.serve), iteration_s=0.0
         )
 
     def seconds(self) -> float:
@@ -73,7 +73,7 @@ class ProcessReactor:
                 self.scheduler.begin_iteration(self.seconds())
             function(*args, **kwargs)
             if world.depth == 1 and self.is_alive:
-                self.turn.flush()
+                self.write_coalescer.flush()
         except SimulatedCrash:
             pass
         except Exception as error:
@@ -83,7 +83,7 @@ class ProcessReactor:
             self._process.check()
 
 
-class SimulatedSurroundings(Surroundings):
+class SimulatedEnvironment(Environment):
     """What one life of a broker has around it."""
 
     slice_s = 0.0
@@ -178,10 +178,10 @@ class BrokerProcess:
         world.trace(f"broker starts, life {self.lives}")
         world.disk.come_up()
         reactor = self._reactor = ProcessReactor(world, self, world.new_random())
-        surroundings = SimulatedSurroundings(world, reactor, world.new_random())
+        environment = SimulatedEnvironment(world, reactor, world.new_random())
         host, port = self.address
         properties = {"listeners": f"PLAINTEXT://{host}:{port}", **self.properties}
-        self.broker = broker = Broker(BrokerConfig(properties), surroundings)
+        self.broker = broker = Broker(BrokerConfig(properties), environment)
 
         def started(_: object) -> None:
             if reactor.is_alive:

@@ -7,7 +7,7 @@ or the metadata store is lost. After the loss the operator asks for the adoption
 from random import Random
 from typing import TYPE_CHECKING, Final
 
-from odradek.log.filesystem import write_whole
+from odradek.log.storage.filesystem import write_whole
 from odradek.server.config import BrokerConfig
 from odradek.simulation.history import History
 

@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Sequence
 from random import Random
 
-from odradek.log.filesystem import File, MemoryFile, MemoryFileSystem, Piece, SimulatedCrash, _Node
+from odradek.log.storage.filesystem import File, MemoryFile, MemoryFileSystem, Piece, SimulatedCrash, _Node
 
 EPOCH_MS = 1_800_000_000_000
 """The time when the world begins."""

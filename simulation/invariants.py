@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from odradek.server.purgatory import PartitionWatch
+from odradek.server.fetching.purgatory import PartitionWatch
 
 if TYPE_CHECKING:
     from odradek.server.broker import Broker

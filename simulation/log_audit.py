@@ -7,7 +7,7 @@ indexes, leader epochs, open and aborted transactions must be what the records s
 from collections.abc import Iterator
 
 from odradek.log.partition_log import PartitionLog
-from odradek.log.segment import Segment
+from odradek.log.segments.segment import Segment
 from odradek.protocol.record_batch import BatchHeader
 from odradek.protocol.records import ControlType, crc_is_valid, iter_records, parse_control_record
 

@@ -8,16 +8,16 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import TYPE_CHECKING, TypeVar
 
-from odradek.log.filesystem import SimulatedCrash
-from odradek.replication.memory_store import MemoryMetadataServer, MemoryMetadataStore
-from odradek.replication.metadata_store import (
+from odradek.log.storage.filesystem import SimulatedCrash
+from odradek.replication.metadata.memory_store import MemoryMetadataServer, MemoryMetadataStore
+from odradek.replication.metadata.store import (
     MetadataStore,
     Operation,
     OperationResult,
     SessionEvent,
     StoreUnavailableError,
 )
-from odradek.replication.znode_store import delete_ephemerals
+from odradek.replication.metadata.znode_store import delete_ephemerals
 
 if TYPE_CHECKING:
     from odradek.simulation.broker_process import ProcessReactor

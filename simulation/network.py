@@ -14,7 +14,7 @@ from twisted.internet.error import CannotListenError, ConnectionDone
 from twisted.internet.error import ConnectionLost as TcpConnectionLost
 from twisted.python.failure import Failure
 
-from odradek.log.filesystem import File
+from odradek.log.storage.filesystem import File
 from odradek.simulation.api import ConnectionLost
 
 if TYPE_CHECKING:

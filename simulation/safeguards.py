@@ -8,24 +8,29 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any, Final, NamedTuple
 
-from odradek.coordinator import offset_commands, transaction_markers, transactional_offsets
-from odradek.coordinator.offsets import CommittedOffset, OffsetStore
-from odradek.log import found_directories, producer_replay, validation, verification
-from odradek.log.filesystem import is_disk_full
+from odradek.coordinator.groups import offset_commands, transactional_offsets
+from odradek.coordinator.groups.offsets import CommittedOffset, OffsetStore
+from odradek.coordinator.transactions import markers as transaction_markers
 from odradek.log.flush import FlushTask
-from odradek.log.log_state import LogState
 from odradek.log.partition_log import PartitionLog
-from odradek.log.producer_entry import ProducerEntry
-from odradek.log.producer_state import ProducerState
+from odradek.log.producers import replay as producer_replay
+from odradek.log.producers.entry import ProducerEntry
+from odradek.log.producers.state import ProducerState
 from odradek.log.recovery import _Loader
-from odradek.log.segment import Segment
+from odradek.log.segments import segment_scan as verification
+from odradek.log.segments.segment import Segment
+from odradek.log.state import LogState
+from odradek.log.storage import found_directories
+from odradek.log.storage.filesystem import is_disk_full
+from odradek.log.validation import batch as validation
 from odradek.protocol.errors import ErrorCode, KafkaError
-from odradek.replication import adoption, topic_admin
-from odradek.replication.partition import Partition
+from odradek.replication.controller import topic_admin
+from odradek.replication.replicas import adoption
+from odradek.replication.replicas.partition import Partition
 from odradek.server.broker import Broker
+from odradek.server.coordinators.marker_sender import MarkerSender
 from odradek.server.handlers.delete_records import _PendingRequest
-from odradek.server.marker_sender import MarkerSender
-from odradek.simulation.broker_process import SimulatedSurroundings
+from odradek.simulation.broker_process import SimulatedEnvironment
 from odradek.simulation.checker import ViolationKind
 from odradek.simulation.clients.workload import make_clients
 from odradek.simulation.run import Report, run_seed
@@ -393,7 +398,7 @@ SAFEGUARDS: Final = (
     Safeguard(
         "monotonic-clock",
         "Sessions and rebalances end by the monotonic clock.",
-        ((SimulatedSurroundings, "monotonic_ms", _replaced_by(lambda self: self.now_ms())),),
+        ((SimulatedEnvironment, "monotonic_ms", _replaced_by(lambda self: self.now_ms())),),
         ("expelled from", "no answer in", "gave up on", "still has members"),
         22,
     ),

@@ -4,8 +4,8 @@ from collections.abc import Callable
 from random import Random
 from typing import TYPE_CHECKING
 
-from odradek.log.background import Done
-from odradek.log.filesystem import SimulatedCrash
+from odradek.log.background.tasks import Done
+from odradek.log.storage.filesystem import SimulatedCrash
 
 if TYPE_CHECKING:
     from odradek.simulation.broker_process import ProcessReactor

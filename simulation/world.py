@@ -10,7 +10,7 @@ from typing import Any
 from twisted.internet.defer import Deferred
 
 from odradek.protocol.schema import Message
-from odradek.replication.metadata_store import StoreUnavailableError
+from odradek.replication.metadata.store import StoreUnavailableError
 from odradek.server.broker import Broker
 from odradek.simulation import invariants, log_audit
 from odradek.simulation.broker_process import BrokerProcess

@@ -16,15 +16,15 @@ import logging
 from pathlib import Path
 from typing import Any
 
-from odradek.coordinator.record_types import (
+from odradek.coordinator.groups.records import (
     OffsetCommitKey,
     read_group_metadata_value,
     read_key,
     read_offset_commit_value,
 )
+from odradek.coordinator.groups.settings import GroupSettings
+from odradek.coordinator.groups.shard_state import DeletedTopic, RequestContext
 from odradek.coordinator.result import CoordinatorRecord
-from odradek.coordinator.settings import GroupSettings
-from odradek.coordinator.shard_state import DeletedTopic, RequestContext
 from odradek.coordinator.tests.driver import START_MS, Driver, run_at_once, subscription
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages.heartbeat import HeartbeatRequest
@@ -162,7 +162,7 @@ class Player(logging.Handler):
 class GroupPlayer(Player):
     """Commands of the group coordinator."""
 
-    logger_name = "odradek.coordinator.group"
+    logger_name = "odradek.coordinator.groups.classic.group"
 
     def __init__(self) -> None:
         super().__init__(Driver())

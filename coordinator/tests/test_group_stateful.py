@@ -14,13 +14,13 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from odradek.coordinator.group import COMPLETING_REBALANCE, EMPTY, PREPARING_REBALANCE, STABLE
-from odradek.coordinator.group_shard import GroupShard
-from odradek.coordinator.record_types import OffsetCommitKey, read_key
-from odradek.coordinator.settings import GroupSettings
-from odradek.coordinator.shard_state import TOPIC_DELETION_KIND, DeletedTopic, RequestContext
+from odradek.coordinator.groups.classic.group import COMPLETING_REBALANCE, EMPTY, PREPARING_REBALANCE, STABLE
+from odradek.coordinator.groups.records import OffsetCommitKey, read_key
+from odradek.coordinator.groups.settings import GroupSettings
+from odradek.coordinator.groups.shard import GroupShard
+from odradek.coordinator.groups.shard_state import TOPIC_DELETION_KIND, DeletedTopic, RequestContext
+from odradek.coordinator.groups.topic_deletion import RETRY_PAUSE_MS
 from odradek.coordinator.tests.driver import Driver, Marker, run_at_once, subscription
-from odradek.coordinator.topic_deletion import RETRY_PAUSE_MS
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.messages.heartbeat import HeartbeatRequest
 from odradek.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse

@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from odradek.coordinator import group as group_module
-from odradek.coordinator.consumer_protocol import subscribed_topics
-from odradek.coordinator.group import Group
-from odradek.coordinator.member import Member
+from odradek.coordinator.groups.classic import group as group_module
+from odradek.coordinator.groups.classic.consumer_protocol import subscribed_topics
+from odradek.coordinator.groups.classic.group import Group
+from odradek.coordinator.groups.classic.member import Member
 from odradek.coordinator.partitioning import java_string_hash, partition_for, utf16_length
 from odradek.coordinator.tests.driver import subscription
 from odradek.coordinator.timers import DeadlineHeap

@@ -2,8 +2,8 @@
 
 import pytest
 
-from odradek.coordinator.group import Group
-from odradek.coordinator.record_types import (
+from odradek.coordinator.groups.classic.group import Group
+from odradek.coordinator.groups.records import (
     GroupMetadataKey,
     GroupMetadataValue,
     GroupMetadataValueMemberMetadata,

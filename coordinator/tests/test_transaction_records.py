@@ -2,19 +2,13 @@
 
 import pytest
 
-from odradek.coordinator.transaction import (
-    COMPLETE_COMMIT,
-    EMPTY,
-    ONGOING,
-    PREPARE_COMMIT,
-    Transaction,
-)
-from odradek.coordinator.transaction_records import (
+from odradek.coordinator.transactions.records import (
     read_transaction_key,
     read_transaction_value,
     transaction_record,
     transaction_tombstone,
 )
+from odradek.coordinator.transactions.transaction import COMPLETE_COMMIT, EMPTY, ONGOING, PREPARE_COMMIT, Transaction
 from odradek.protocol.types import DecodeError
 
 NOW_MS = 1_700_000_000_000

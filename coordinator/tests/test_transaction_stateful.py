@@ -18,7 +18,14 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from odradek.coordinator.tests.transaction_driver import TransactionDriver
-from odradek.coordinator.transaction import (
+from odradek.coordinator.transactions.records import (
+    TransactionLogValue,
+    read_transaction_key,
+    read_transaction_value,
+    transaction_record,
+)
+from odradek.coordinator.transactions.settings import TransactionSettings
+from odradek.coordinator.transactions.transaction import (
     COMPLETE_ABORT,
     COMPLETE_COMMIT,
     MAX_EPOCH,
@@ -29,13 +36,6 @@ from odradek.coordinator.transaction import (
     TRANSITIONS,
     TransactionState,
 )
-from odradek.coordinator.transaction_records import (
-    TransactionLogValue,
-    read_transaction_key,
-    read_transaction_value,
-    transaction_record,
-)
-from odradek.coordinator.transaction_settings import TransactionSettings
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.messages.add_partitions_to_txn import (
     AddPartitionsToTxnRequest,

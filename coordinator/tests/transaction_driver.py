@@ -4,10 +4,10 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from odradek.coordinator.result import Result, TransactionOutcome
+from odradek.coordinator.result import CoordinatorResult, TransactionOutcome
 from odradek.coordinator.tests.driver import Driver
-from odradek.coordinator.transaction_settings import TransactionSettings
-from odradek.coordinator.transaction_shard import TransactionShard
+from odradek.coordinator.transactions.settings import TransactionSettings
+from odradek.coordinator.transactions.shard import TransactionShard
 from odradek.protocol.errors import ErrorCode, KafkaError
 
 FIRST_PRODUCER_ID = 1000
@@ -46,7 +46,7 @@ class TransactionDriver(Driver):
         self.next_producer_id += 1
         return self.next_producer_id - 1
 
-    def take(self, result: Result) -> None:
+    def take(self, result: CoordinatorResult) -> None:
         if result.records and (self.is_holding or self.held):
             self.held.append(result)
         elif result.records:
@@ -64,13 +64,13 @@ class TransactionDriver(Driver):
     def resign(self) -> None:
         self.take(self.shard.resign(self.now_ms))
 
-    def _write(self, result: Result) -> None:
+    def _write(self, result: CoordinatorResult) -> None:
         base_offset = len(self.log)
         self._append(result)
         self.shard.on_appended(result, base_offset)
         self.take(self.shard.on_written(result, base_offset, self.now_ms))
 
-    def _send(self, result: Result) -> None:
+    def _send(self, result: CoordinatorResult) -> None:
         super()._send(result)
         for outcome in result.outcomes:
             self.on_outcome(outcome)

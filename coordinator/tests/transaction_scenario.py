@@ -13,15 +13,15 @@ from odradek.coordinator.result import CoordinatorRecord, TransactionOutcome
 from odradek.coordinator.tests.driver import START_MS, Driver, run_at_once
 from odradek.coordinator.tests.scenario import Player
 from odradek.coordinator.tests.transaction_driver import TransactionDriver
-from odradek.coordinator.transaction import STATE_NAMES, TransactionState
-from odradek.coordinator.transaction_records import (
+from odradek.coordinator.transactions.records import (
     TransactionLogValue,
     TransactionLogValuePartitionsSchema,
     read_transaction_key,
     read_transaction_value,
     transaction_record,
 )
-from odradek.coordinator.transaction_settings import TransactionSettings
+from odradek.coordinator.transactions.settings import TransactionSettings
+from odradek.coordinator.transactions.transaction import STATE_NAMES, TransactionState
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
 from odradek.protocol.messages.add_partitions_to_txn import (
@@ -62,7 +62,7 @@ def topics_of(text: str) -> list[AddPartitionsToTxnRequestAddPartitionsToTxnTopi
 class TransactionPlayer(Player):
     """Commands of the transaction coordinator."""
 
-    logger_name = "odradek.coordinator.transaction"
+    logger_name = "odradek.coordinator.transactions.transaction"
     driver: TransactionDriver
 
     def __init__(self) -> None:

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from odradek.log.filesystem import FileSystem
 from odradek.log.log_manager import LogManager
 from odradek.log.partition_log import Origin, PartitionLog
+from odradek.log.storage.filesystem import FileSystem
 from odradek.log.tests.managers import opened
 from odradek.protocol.records import (
     BatchHeader,

@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from odradek.log import checkpoints
-from odradek.log.cleanable import find_target, group_segments
+from odradek.log.background.pacing import Pacer
+from odradek.log.compaction.cleanable import find_target, group_segments
+from odradek.log.compaction.offset_map import OffsetMap
 from odradek.log.config import LogConfig
-from odradek.log.filesystem import MemoryFileSystem, OsFileSystem, SimulatedCrash
 from odradek.log.log_manager import LogManager
-from odradek.log.offset_map import OffsetMap
-from odradek.log.pacing import Pacer
 from odradek.log.partition_log import PartitionLog
+from odradek.log.storage import checkpoints
+from odradek.log.storage.filesystem import MemoryFileSystem, OsFileSystem, SimulatedCrash
 from odradek.log.tests.cleaning import (
     COMPACT,
     T0,

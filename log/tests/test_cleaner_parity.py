@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from odradek.log.config import LogConfig
-from odradek.log.filesystem import OsFileSystem
 from odradek.log.log_manager import LogManager
 from odradek.log.partition_log import Origin
+from odradek.log.storage.filesystem import OsFileSystem
 from odradek.log.tests.managers import ONE_THREAD
 from odradek.protocol.records import (
     Codec,

@@ -4,8 +4,8 @@ import errno
 
 import pytest
 
-from odradek.log.checkpoints import CLEAN_SHUTDOWN_FILE, read_leader_epochs
-from odradek.log.filesystem import DiskFullError, MemoryFileSystem, _MemoryLock
+from odradek.log.storage.checkpoints import CLEAN_SHUTDOWN_FILE, read_leader_epochs
+from odradek.log.storage.filesystem import DiskFullError, MemoryFileSystem, _MemoryLock
 from odradek.log.tests.cleaning import mark, put
 from odradek.log.tests.managers import ONE_THREAD, append, opened
 from odradek.log.tests.threads import Threads
@@ -178,7 +178,7 @@ def test_a_full_disk_makes_the_stop_unclean(way):
 
 
 def test_a_crash_at_any_moment_of_the_stop_loses_nothing(way):
-    from odradek.log.filesystem import SimulatedCrash
+    from odradek.log.storage.filesystem import SimulatedCrash
 
     operations = 0
     while True:

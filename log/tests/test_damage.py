@@ -9,12 +9,12 @@ from typing import NamedTuple
 
 import pytest
 
-from odradek.log import checkpoints
 from odradek.log.config import LogConfig
-from odradek.log.filesystem import MemoryFileSystem
 from odradek.log.log_manager import LogManager, LogManagerSettings
 from odradek.log.partition_log import Origin
 from odradek.log.recovery import DamagedLogError
+from odradek.log.storage import checkpoints
+from odradek.log.storage.filesystem import MemoryFileSystem
 from odradek.log.tests.support import DIRECTORY, NOW_MS, append, config, idempotent, open_log, read_all
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.record_batch import crc_is_valid

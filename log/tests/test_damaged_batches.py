@@ -5,9 +5,9 @@ import re
 import pytest
 
 from odradek.log import retention
-from odradek.log.filesystem import MemoryFileSystem
 from odradek.log.partition_log import PartitionLog
-from odradek.log.segment import CorruptSegmentError, Segment
+from odradek.log.segments.segment import CorruptSegmentError, Segment
+from odradek.log.storage.filesystem import MemoryFileSystem
 from odradek.log.tests import managers
 from odradek.log.tests.managers import opened, run_until
 from odradek.log.tests.support import NOW_MS, append, config, idempotent, open_log, read_all
@@ -92,7 +92,7 @@ def test_damage_that_is_found_anywhere_is_of_this_log_alone(what, monkeypatch, c
     if what == "retention":
         monkeypatch.setattr(retention, "count_deletable", fail)
     elif what == "cleaner":
-        monkeypatch.setattr("odradek.log.cleaner.find_target", fail)
+        monkeypatch.setattr("odradek.log.compaction.cleaner.find_target", fail)
     else:
         monkeypatch.setattr(Segment, "append", fail)
         monkeypatch.setattr(Segment, "append_batches", fail)

@@ -4,8 +4,8 @@ import struct
 
 import pytest
 
-from odradek.log.compaction import Filter, Transactions
-from odradek.log.offset_map import OffsetMap
+from odradek.log.compaction.offset_map import OffsetMap
+from odradek.log.compaction.rules import Filter, Transactions
 from odradek.log.tests.support import NOW_MS, append, batch, config, open_log
 from odradek.protocol.compression import Codec, compress
 from odradek.protocol.crc import crc32c

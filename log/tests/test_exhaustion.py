@@ -6,8 +6,10 @@ from random import Random
 
 import pytest
 
-from odradek.log import checkpoints, descriptors
-from odradek.log.filesystem import (
+from odradek.log.log_manager import LogManager
+from odradek.log.partition_log import PartitionLog
+from odradek.log.storage import checkpoints, descriptors
+from odradek.log.storage.filesystem import (
     DiskFullError,
     ExhaustedError,
     LogDirFailure,
@@ -16,8 +18,6 @@ from odradek.log.filesystem import (
     ShortageError,
     storage_error,
 )
-from odradek.log.log_manager import LogManager
-from odradek.log.partition_log import PartitionLog
 from odradek.log.tests.managers import TOPIC_ID, append, folders, opened, run_until
 from odradek.log.tests.threads import Threads
 from odradek.protocol.errors import ErrorCode

@@ -8,9 +8,9 @@ from threading import Thread
 
 import pytest
 
-from odradek.log import file_lock, filesystem, syncfs
-from odradek.log.file_lock import LockedError
-from odradek.log.filesystem import (
+from odradek.log.storage import file_lock, filesystem, syncfs
+from odradek.log.storage.file_lock import LockedError
+from odradek.log.storage.filesystem import (
     MemoryFileSystem,
     OsFileSystem,
     SimulatedCrash,

@@ -4,10 +4,10 @@ import logging
 
 import pytest
 
-from odradek.log import checkpoints
-from odradek.log.filesystem import LogDirFailure, MemoryFileSystem
-from odradek.log.found_directories import KnownPartitions, find_partitions, shown
 from odradek.log.log_manager import LogManager
+from odradek.log.storage import checkpoints
+from odradek.log.storage.filesystem import LogDirFailure, MemoryFileSystem
+from odradek.log.storage.found_directories import KnownPartitions, find_partitions, shown
 from odradek.log.tests.managers import NEW_ID, TOPIC_ID, append, folders, known, make_manager, opened
 
 SEGMENT = "00000000000000000000.log"

@@ -9,11 +9,12 @@ from random import Random
 
 import pytest
 
-from odradek.log import checkpoints
-from odradek.log.checkpoints import MetaProperties
 from odradek.log.config import LogConfig
-from odradek.log.file_lock import LockedError
-from odradek.log.filesystem import (
+from odradek.log.log_manager import AllLogDirsFailed, DuplicateLogError, LogManager
+from odradek.log.storage import checkpoints
+from odradek.log.storage.checkpoints import MetaProperties
+from odradek.log.storage.file_lock import LockedError
+from odradek.log.storage.filesystem import (
     DiskFullError,
     LogDirFailure,
     MemoryFileSystem,
@@ -21,8 +22,7 @@ from odradek.log.filesystem import (
     SimulatedCrash,
     write_atomically,
 )
-from odradek.log.log_directory import InconsistentMetaError, marked_name, parse_directory_name
-from odradek.log.log_manager import AllLogDirsFailed, DuplicateLogError, LogManager
+from odradek.log.storage.log_directory import InconsistentMetaError, marked_name, parse_directory_name
 from odradek.log.tests.managers import (
     DIRECTORIES,
     NEW_ID,

@@ -3,13 +3,10 @@
 
 import pytest
 
-from odradek.log import checkpoints
-from odradek.log.filesystem import (
-    LogDirFailure,
-    MemoryFileSystem,
-)
 from odradek.log.log_manager import LogManager
 from odradek.log.partition_log import PartitionLog
+from odradek.log.storage import checkpoints
+from odradek.log.storage.filesystem import LogDirFailure, MemoryFileSystem
 from odradek.log.tests.managers import (
     DIRECTORIES,
     NEW_ID,

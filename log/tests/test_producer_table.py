@@ -5,12 +5,12 @@ from random import Random
 
 import pytest
 
-from odradek.log import producer_table
-from odradek.log.filesystem import MemoryFileSystem
 from odradek.log.log_manager import LogManager
-from odradek.log.producer_entry import BatchMark, ProducerEntry
 from odradek.log.producer_expiry import ProducerExpiry
-from odradek.log.producer_table import RECORD, ProducerTable
+from odradek.log.producers import table as producer_table
+from odradek.log.producers.entry import BatchMark, ProducerEntry
+from odradek.log.producers.table import RECORD, ProducerTable
+from odradek.log.storage.filesystem import MemoryFileSystem
 from odradek.log.tests.managers import TOPIC_ID, opened
 
 

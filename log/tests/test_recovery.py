@@ -5,12 +5,18 @@ from random import Random
 
 import pytest
 
-from odradek.log import checkpoints
-from odradek.log.filesystem import LogDirFailure, MemoryFileSystem, OsFileSystem, SimulatedCrash, remove_if_exists
 from odradek.log.partition_log import Origin
-from odradek.log.producer_snapshots import encode_snapshot
-from odradek.log.producer_state import ProducerState
-from odradek.log.segment import INDEX_SUFFIX, TIME_INDEX_SUFFIX
+from odradek.log.producers.snapshots import encode_snapshot
+from odradek.log.producers.state import ProducerState
+from odradek.log.segments.segment import INDEX_SUFFIX, TIME_INDEX_SUFFIX
+from odradek.log.storage import checkpoints
+from odradek.log.storage.filesystem import (
+    LogDirFailure,
+    MemoryFileSystem,
+    OsFileSystem,
+    SimulatedCrash,
+    remove_if_exists,
+)
 from odradek.log.tests.support import (
     DIRECTORY,
     LOG_DIRECTORY,

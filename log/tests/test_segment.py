@@ -5,8 +5,8 @@ from itertools import pairwise
 
 import pytest
 
-from odradek.log.filesystem import MemoryFileSystem
-from odradek.log.segment import CorruptSegmentError, Segment
+from odradek.log.segments.segment import CorruptSegmentError, Segment
+from odradek.log.storage.filesystem import MemoryFileSystem
 from odradek.log.tests.support import config
 from odradek.protocol.records import build_batch
 

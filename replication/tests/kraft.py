@@ -2,12 +2,7 @@
 
 from odradek.protocol.codec import encode, write_varint
 from odradek.protocol.records import build_batch
-from odradek.replication.kraft_metadata import (
-    DIRECTORY,
-    ConfigRecord,
-    PartitionRecord,
-    TopicRecord,
-)
+from odradek.replication.metadata.kraft_metadata import DIRECTORY, ConfigRecord, PartitionRecord, TopicRecord
 
 TOPIC, BROKER = 2, 4
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from odradek.replication.metadata_store import (
+from odradek.replication.metadata.store import (
     BadVersionError,
     Check,
     Create,

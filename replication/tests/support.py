@@ -2,18 +2,18 @@
 
 import random
 
-from odradek.log.filesystem import MemoryFileSystem
 from odradek.log.log_manager import LogManager
+from odradek.log.storage.filesystem import MemoryFileSystem
 from odradek.properties import PropertySet, UpdateMode, boolean, integer, long, password, string, string_list
-from odradek.replication.broker_configs import BrokerConfigs
-from odradek.replication.cluster_metadata import BrokerMetadata, ClusterMetadata, Endpoint
-from odradek.replication.config_admin import ConfigAdmin
-from odradek.replication.config_description import ConfigDescriber
-from odradek.replication.controller import Controller
-from odradek.replication.memory_store import MemoryMetadataServer
-from odradek.replication.metadata_store import run_now
-from odradek.replication.replica_manager import ReplicaManager
-from odradek.replication.topic_admin import TopicAdmin
+from odradek.replication.controller.config_admin import ConfigAdmin
+from odradek.replication.controller.config_description import ConfigDescriber
+from odradek.replication.controller.controller import Controller
+from odradek.replication.controller.topic_admin import TopicAdmin
+from odradek.replication.metadata.broker_configs import BrokerConfigs
+from odradek.replication.metadata.image import BrokerMetadata, ClusterMetadata, Endpoint
+from odradek.replication.metadata.memory_store import MemoryMetadataServer
+from odradek.replication.metadata.store import run_now
+from odradek.replication.replicas.replica_manager import ReplicaManager
 
 CLUSTER_WIDE = UpdateMode.CLUSTER_WIDE
 

@@ -4,13 +4,13 @@ import logging
 
 import pytest
 
-from odradek.log.found_directories import FoundLog
-from odradek.replication.adoption import SUSPENDED, Adoption, is_in_progress
-from odradek.replication.cluster_metadata import ClusterMetadata
-from odradek.replication.controller import Controller, StartError
-from odradek.replication.kraft_metadata import KraftMetadata
-from odradek.replication.memory_store import MemoryMetadataServer
-from odradek.replication.metadata_store import run_now
+from odradek.log.storage.found_directories import FoundLog
+from odradek.replication.controller.controller import Controller, StartError
+from odradek.replication.metadata.image import ClusterMetadata
+from odradek.replication.metadata.kraft_metadata import KraftMetadata
+from odradek.replication.metadata.memory_store import MemoryMetadataServer
+from odradek.replication.metadata.store import run_now
+from odradek.replication.replicas.adoption import SUSPENDED, Adoption, is_in_progress
 from odradek.replication.tests.kraft import BROKER, TOPIC, config, framed, topic
 from odradek.replication.tests.support import broker
 

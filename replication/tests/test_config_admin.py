@@ -18,7 +18,7 @@ from odradek.protocol.messages.incremental_alter_configs import (
     IncrementalAlterConfigsRequestAlterConfigsResource,
 )
 from odradek.protocol.messages.list_config_resources import ListConfigResourcesRequest
-from odradek.replication.metadata_store import run_now
+from odradek.replication.metadata.store import run_now
 from odradek.replication.tests.support import Cluster
 from odradek.replication.tests.test_topic_admin import create, new
 

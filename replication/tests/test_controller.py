@@ -4,12 +4,12 @@ import pytest
 
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages.create_topics import CreateTopicsRequest
-from odradek.replication import znodes
-from odradek.replication.cluster_metadata import BrokerMetadata, ClusterMetadata, Endpoint
-from odradek.replication.controller import Controller, StartError
-from odradek.replication.memory_store import MemoryMetadataServer
-from odradek.replication.metadata_loader import load_image
-from odradek.replication.metadata_store import StoreUnavailableError, run_now
+from odradek.replication.controller.controller import Controller, StartError
+from odradek.replication.metadata import znodes
+from odradek.replication.metadata.image import BrokerMetadata, ClusterMetadata, Endpoint
+from odradek.replication.metadata.loader import load_image
+from odradek.replication.metadata.memory_store import MemoryMetadataServer
+from odradek.replication.metadata.store import StoreUnavailableError, run_now
 from odradek.replication.tests.support import Cluster, broker, log_keys
 from odradek.replication.tests.test_topic_admin import create, new
 
@@ -208,7 +208,7 @@ def test_clients_are_told_of_a_failed_log_even_if_the_store_failed_with_it():
 
 
 def test_topics_of_which_the_store_took_a_part_are_published_as_it_has_them(monkeypatch):
-    monkeypatch.setattr("odradek.replication.controller.MAX_OPERATIONS", 1)
+    monkeypatch.setattr("odradek.replication.controller.controller.MAX_OPERATIONS", 1)
     cluster = Cluster()
     create(cluster, new("first"), new("second"))
     transaction, calls = cluster.store.transaction, []
@@ -232,7 +232,7 @@ def test_topics_of_which_the_store_took_a_part_are_published_as_it_has_them(monk
 
 
 def test_a_failed_change_of_several_leaves_listeners_with_what_was_written(monkeypatch):
-    monkeypatch.setattr("odradek.replication.controller.MAX_OPERATIONS", 1)
+    monkeypatch.setattr("odradek.replication.controller.controller.MAX_OPERATIONS", 1)
     cluster = Cluster()
     create(cluster, new("first"), new("second"))
     transaction, calls = cluster.store.transaction, []
@@ -380,7 +380,7 @@ def test_partitions_that_go_offline_one_after_the_other_are_all_in_the_store(mon
 
 @pytest.mark.parametrize("transactions", range(1, 6))
 def test_a_controller_starts_and_finishes_a_removal_that_stopped_after_any_transaction(monkeypatch, transactions):
-    monkeypatch.setattr("odradek.replication.topic_deletion.MAX_OPERATIONS", 3)
+    monkeypatch.setattr("odradek.replication.controller.topic_deletion.MAX_OPERATIONS", 3)
     cluster = Cluster()
     create(cluster, new("t", 5), new("kept"))
     transaction, left = cluster.store.transaction, [transactions]

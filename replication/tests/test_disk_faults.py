@@ -9,15 +9,15 @@ from random import Random
 
 import pytest
 
-from odradek.log.filesystem import DiskFullError, LogDirFailure, MemoryFileSystem
 from odradek.log.partition_log import Origin
 from odradek.log.recovery import open_partition_log
+from odradek.log.storage.filesystem import DiskFullError, LogDirFailure, MemoryFileSystem
 from odradek.log.tests.support import config, read_all
 from odradek.protocol.batch_builder import build_batch
 from odradek.protocol.errors import KafkaError
 from odradek.protocol.records import ControlType, build_control_batch
-from odradek.replication.cluster_metadata import PartitionMetadata
-from odradek.replication.partition import Partition
+from odradek.replication.metadata.image import PartitionMetadata
+from odradek.replication.replicas.partition import Partition
 
 NOW_MS = 100_000
 DIRECTORY = "/d/t-0"

@@ -5,12 +5,12 @@ import weakref
 
 import pytest
 
-from odradek.log.filesystem import MemoryFileSystem
 from odradek.log.log_manager import LogManager
+from odradek.log.storage.filesystem import MemoryFileSystem
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.records import build_batch
-from odradek.replication.cluster_metadata import PartitionMetadata, TopicMetadata
-from odradek.replication.partition import Partition
+from odradek.replication.metadata.image import PartitionMetadata, TopicMetadata
+from odradek.replication.replicas.partition import Partition
 from odradek.replication.tests.support import Cluster, log_keys, memory_logs
 
 ID, OTHER_ID = bytes([1]) * 16, bytes([2]) * 16

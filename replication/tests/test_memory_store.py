@@ -1,7 +1,7 @@
 import pytest
 
-from odradek.replication.memory_store import MemoryMetadataServer, MemoryMetadataStore
-from odradek.replication.metadata_store import SessionEvent, WatchEvent, WatchKind, run_now
+from odradek.replication.metadata.memory_store import MemoryMetadataServer, MemoryMetadataStore
+from odradek.replication.metadata.store import SessionEvent, WatchEvent, WatchKind, run_now
 from odradek.replication.tests.store_contract import StoreContract
 
 

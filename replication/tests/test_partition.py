@@ -3,14 +3,14 @@ import errno
 import pytest
 
 from odradek.log.config import LogConfig
-from odradek.log.filesystem import MemoryFileSystem
 from odradek.log.recovery import open_partition_log
+from odradek.log.storage.filesystem import MemoryFileSystem
 from odradek.protocol.batch_builder import build_batch
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.streaming import run_steps
-from odradek.replication.cluster_metadata import PartitionMetadata
-from odradek.replication.metadata_store import run_now
-from odradek.replication.offset_lookup import (
+from odradek.replication.metadata.image import PartitionMetadata
+from odradek.replication.metadata.store import run_now
+from odradek.replication.replicas.offset_lookup import (
     EARLIEST_LOCAL_TIMESTAMP,
     EARLIEST_PENDING_UPLOAD_TIMESTAMP,
     EARLIEST_TIMESTAMP,
@@ -19,7 +19,7 @@ from odradek.replication.offset_lookup import (
     MAX_TIMESTAMP,
     check_timestamp_supported,
 )
-from odradek.replication.partition import READ_COMMITTED, Partition
+from odradek.replication.replicas.partition import READ_COMMITTED, Partition
 from odradek.replication.tests.support import Cluster, memory_logs
 from odradek.replication.tests.test_config_admin import TOPIC, increment
 from odradek.replication.tests.test_topic_admin import create, new

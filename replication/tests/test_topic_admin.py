@@ -15,11 +15,11 @@ from odradek.protocol.messages.create_topics import (
     CreateTopicsRequestCreatableTopicConfig,
 )
 from odradek.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsRequestDeleteTopicState
-from odradek.replication.cluster_metadata import ClusterMetadata
-from odradek.replication.metadata_loader import load_image
-from odradek.replication.metadata_store import StoreUnavailableError, run_now
+from odradek.replication.controller.topic_ids import random_topic_id
+from odradek.replication.metadata.image import ClusterMetadata
+from odradek.replication.metadata.loader import load_image
+from odradek.replication.metadata.store import StoreUnavailableError, run_now
 from odradek.replication.tests.support import Cluster, log_keys
-from odradek.replication.topic_ids import random_topic_id
 
 E = ErrorCode
 
@@ -189,7 +189,7 @@ def test_a_given_replication_factor_of_internal_topics_holds():
 
 
 def test_a_large_request_is_written_in_several_transactions(monkeypatch):
-    monkeypatch.setattr("odradek.replication.controller.MAX_OPERATIONS", 20)
+    monkeypatch.setattr("odradek.replication.controller.controller.MAX_OPERATIONS", 20)
     cluster = Cluster()
     before = run_now(cluster.store.exists("/brokers/ids/1")).created_id
     results = create(cluster, *(new(f"t{number}", 3) for number in range(5)), new("large", 12))
@@ -200,7 +200,7 @@ def test_a_large_request_is_written_in_several_transactions(monkeypatch):
 
 
 def test_a_store_without_room_is_told_and_what_was_written_before_is_there(monkeypatch):
-    monkeypatch.setattr("odradek.replication.controller.MAX_OPERATIONS", 20)
+    monkeypatch.setattr("odradek.replication.controller.controller.MAX_OPERATIONS", 20)
     cluster = Cluster()
     write, calls = cluster.store.transaction, []
 

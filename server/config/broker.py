@@ -5,7 +5,7 @@ from typing import Self
 
 from odradek.log.config import LogConfig
 from odradek.properties import PropertyError
-from odradek.replication.broker_configs import LISTENER_PREFIX, listener_base
+from odradek.replication.metadata.broker_configs import LISTENER_PREFIX, listener_base
 from odradek.server.config.accepted import AcceptedProperties
 from odradek.server.config.cluster import ClusterProperties
 from odradek.server.config.groups import GroupProperties

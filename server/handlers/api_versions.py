@@ -18,7 +18,7 @@ from odradek.protocol.messages.api_versions import (
     ApiVersionsResponseFinalizedFeatureKey,
     ApiVersionsResponseSupportedFeatureKey,
 )
-from odradek.replication.features import SUPPORTED
+from odradek.replication.controller.features import SUPPORTED
 from odradek.server.apis import APIS, Api, advertised_first_version
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ from odradek.protocol.messages.list_config_resources import (
     ListConfigResourcesResponse,
 )
 from odradek.protocol.schema import rows
-from odradek.server.waits import carry_through
+from odradek.server.work.waits import carry_through
 
 if TYPE_CHECKING:
     from odradek.server.request import RequestContext

@@ -19,12 +19,12 @@ from odradek.protocol.messages.delete_records import (
     DeleteRecordsResponseDeleteRecordsTopicResult,
 )
 from odradek.protocol.schema import rows
-from odradek.server.purgatory import DelayedOperation
-from odradek.server.slices import ROWS_PER_STEP, SMALL_REQUEST_STEPS
-from odradek.server.waits import shield
+from odradek.server.fetching.purgatory import DelayedOperation
+from odradek.server.work.slices import ROWS_PER_STEP, SMALL_REQUEST_STEPS
+from odradek.server.work.waits import shield
 
 if TYPE_CHECKING:
-    from odradek.replication.partition import Partition
+    from odradek.replication.replicas.partition import Partition
     from odradek.server.request import RequestContext
     from odradek.server.services import Services
 

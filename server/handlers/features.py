@@ -14,8 +14,8 @@ from odradek.protocol.messages.update_features import (
     UpdateFeaturesResponse,
     UpdateFeaturesResponseUpdatableFeatureResult,
 )
-from odradek.replication.features import FeatureUpdate
-from odradek.server.waits import carry_through
+from odradek.replication.controller.features import FeatureUpdate
+from odradek.server.work.waits import carry_through
 
 if TYPE_CHECKING:
     from odradek.server.request import RequestContext

@@ -26,7 +26,7 @@ from odradek.protocol.messages.fetch import (
     FetchResponseNodeEndpoint,
 )
 from odradek.protocol.schema import rows
-from odradek.server.fetch_sessions import (
+from odradek.server.fetching.fetch_sessions import (
     FINAL_EPOCH,
     INITIAL_EPOCH,
     INVALID_SESSION_ID,
@@ -36,15 +36,8 @@ from odradek.server.fetch_sessions import (
     FetchSession,
     PartitionKey,
 )
-from odradek.server.limited_read import (
-    NO_RECORDS,
-    FetchTarget,
-    LimitedRead,
-    Row,
-    available_bytes,
-    failed_row,
-)
-from odradek.server.purgatory import DelayedOperation
+from odradek.server.fetching.limited_read import NO_RECORDS, FetchTarget, LimitedRead, Row, available_bytes, failed_row
+from odradek.server.fetching.purgatory import DelayedOperation
 
 if TYPE_CHECKING:
     from odradek.server.request import RequestContext

@@ -15,11 +15,11 @@ from odradek.protocol.messages.find_coordinator import (
     FindCoordinatorResponseCoordinator,
 )
 from odradek.protocol.schema import rows
-from odradek.replication.topic_names import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
-from odradek.server.slices import SMALL_REQUEST_STEPS
+from odradek.replication.metadata.topic_names import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
+from odradek.server.work.slices import SMALL_REQUEST_STEPS
 
 if TYPE_CHECKING:
-    from odradek.server.coordinator_runtime import CoordinatorRuntime
+    from odradek.server.coordinators.runtime import CoordinatorRuntime
     from odradek.server.request import RequestContext
     from odradek.server.services import Services
 

@@ -7,9 +7,9 @@ OffsetDelete (KIP-496) is refused for topics a live group subscribes to.
 from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from odradek.coordinator import responses
-from odradek.coordinator.offset_commands import PreparedCommit
-from odradek.coordinator.offset_requests import (
+from odradek.coordinator.groups import responses
+from odradek.coordinator.groups.offset_commands import PreparedCommit
+from odradek.coordinator.groups.offset_wire import (
     GROUPS_LISTED_SINCE,
     fetch_groups,
     fetch_response,
@@ -33,10 +33,10 @@ from odradek.protocol.messages.offset_fetch import (
 )
 from odradek.protocol.schema import rows
 from odradek.protocol.types import ZERO_UUID
-from odradek.server.slices import ROWS_PER_STEP, SMALL_REQUEST_STEPS
+from odradek.server.work.slices import ROWS_PER_STEP, SMALL_REQUEST_STEPS
 
 if TYPE_CHECKING:
-    from odradek.replication.cluster_metadata import ClusterMetadata
+    from odradek.replication.metadata.image import ClusterMetadata
     from odradek.server.request import RequestContext
     from odradek.server.services import Services
 

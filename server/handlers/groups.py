@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from twisted.internet.defer import Deferred, succeed
 
-from odradek.coordinator import responses
-from odradek.coordinator.group_shard import GroupShard
-from odradek.coordinator.result import Result
+from odradek.coordinator.groups import responses
+from odradek.coordinator.groups.shard import GroupShard
+from odradek.coordinator.result import CoordinatorResult
 from odradek.coordinator.steps import Steps, pieces
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages.delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
@@ -25,7 +25,7 @@ from odradek.protocol.messages.leave_group import LeaveGroupRequest, LeaveGroupR
 from odradek.protocol.messages.list_groups import ListGroupsRequest, ListGroupsResponse
 from odradek.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 from odradek.server.authorized_operations import GROUP_OPERATIONS
-from odradek.server.waits import carry_through, wait_for_all
+from odradek.server.work.waits import carry_through, wait_for_all
 
 if TYPE_CHECKING:
     from odradek.server.request import RequestContext
@@ -173,7 +173,7 @@ def _take_some(shard: GroupShard, group_ids: deque[str]) -> list[str]:
 
 def _delete_in_shard(
     group_ids: list[str], context: "RequestContext", shard: GroupShard, token: Any, now_ms: int
-) -> Result:
+) -> CoordinatorResult:
     return shard.delete_groups(group_ids, context, token, now_ms)
 
 

@@ -25,8 +25,8 @@ from odradek.protocol.messages.offset_for_leader_epoch import (
 )
 from odradek.protocol.schema import rows
 from odradek.protocol.streaming import Step
-from odradek.replication.offset_lookup import MAX_TIMESTAMP, check_timestamp_supported
-from odradek.server.slices import ROWS_PER_STEP, SMALL_REQUEST_STEPS, Work
+from odradek.replication.replicas.offset_lookup import MAX_TIMESTAMP, check_timestamp_supported
+from odradek.server.work.slices import ROWS_PER_STEP, SMALL_REQUEST_STEPS, Work
 
 if TYPE_CHECKING:
     from twisted.internet.defer import Deferred

@@ -16,7 +16,7 @@ from odradek.protocol.messages.describe_log_dirs import (
     DescribeLogDirsResponseDescribeLogDirsResult,
     DescribeLogDirsResponseDescribeLogDirsTopic,
 )
-from odradek.server.slices import ROWS_PER_STEP
+from odradek.server.work.slices import ROWS_PER_STEP
 
 if TYPE_CHECKING:
     from odradek.server.request import RequestContext

@@ -24,17 +24,17 @@ from odradek.protocol.messages.metadata import (
 )
 from odradek.protocol.schema import rows
 from odradek.protocol.types import ZERO_UUID
-from odradek.replication.cluster_metadata import NO_CONTROLLER, PartitionMetadata, TopicMetadata, offline_replicas
-from odradek.replication.topic_names import check_topic_name, is_internal
+from odradek.replication.metadata.image import NO_CONTROLLER, PartitionMetadata, TopicMetadata, offline_replicas
+from odradek.replication.metadata.topic_names import check_topic_name, is_internal
 from odradek.server.authorized_operations import CLUSTER_OPERATIONS, NOT_REQUESTED, TOPIC_OPERATIONS
 from odradek.server.request import EncodedBody
-from odradek.server.slices import ROWS_PER_STEP, SMALL_REQUEST_STEPS
-from odradek.server.waits import carry_through
+from odradek.server.work.slices import ROWS_PER_STEP, SMALL_REQUEST_STEPS
+from odradek.server.work.waits import carry_through
 
 if TYPE_CHECKING:
     from twisted.internet.defer import Deferred
 
-    from odradek.replication.cluster_metadata import BrokerMetadata, ClusterMetadata, Endpoint
+    from odradek.replication.metadata.image import BrokerMetadata, ClusterMetadata, Endpoint
     from odradek.server.request import RequestContext
     from odradek.server.services import Services
 

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from twisted.internet.defer import Deferred
 
-from odradek.log.log_append import AppendInfo
-from odradek.log.record_check import RejectedRecordsError
-from odradek.log.validation import CheckedRecords, LongValidation, NotOneBatchError
+from odradek.log.append import AppendInfo
+from odradek.log.validation.batch import CheckedRecords, LongValidation, NotOneBatchError
+from odradek.log.validation.record import RejectedRecordsError
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages.produce import (
     ProduceRequest,
@@ -33,15 +33,15 @@ from odradek.protocol.messages.produce import (
 )
 from odradek.protocol.schema import rows
 from odradek.protocol.streaming import Step
-from odradek.server.purgatory import DelayedOperation
+from odradek.server.fetching.purgatory import DelayedOperation
 from odradek.server.request import NO_RESPONSE, CloseConnection
-from odradek.server.waits import shield, wait_for_all
+from odradek.server.work.waits import shield, wait_for_all
 
 if TYPE_CHECKING:
-    from odradek.replication.partition import Partition
+    from odradek.replication.replicas.partition import Partition
+    from odradek.server.coordinators.transaction_verification import Verified
     from odradek.server.request import RequestContext
     from odradek.server.services import Services
-    from odradek.server.transaction_verification import Verified
 
 TOPIC_IDS_SINCE: Final = 13
 MOST_AT_ONCE: Final = 8
@@ -204,7 +204,7 @@ class _Appends:
         validation: LongValidation,
     ) -> Generator[Step, None, None]:
         """Check a large batch in steps, then append it if that may still be done."""
-        from odradek.log.long_validation import check_in_steps
+        from odradek.log.validation.long_batch import check_in_steps
 
         now_ms = self._services.now_ms
         while True:

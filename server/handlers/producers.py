@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from odradek.coordinator.steps import Steps
-from odradek.log.producer_table import RECORD
+from odradek.log.producers.table import RECORD
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages.describe_producers import (
     DescribeProducersRequest,
@@ -18,8 +18,8 @@ from odradek.protocol.messages.describe_producers import (
 )
 from odradek.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from odradek.protocol.schema import rows
-from odradek.replication.topic_names import check_topic_name
-from odradek.server.waits import carry_through
+from odradek.replication.metadata.topic_names import check_topic_name
+from odradek.server.work.waits import carry_through
 
 if TYPE_CHECKING:
     from odradek.server.request import RequestContext

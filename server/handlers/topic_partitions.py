@@ -20,11 +20,11 @@ from odradek.protocol.messages.describe_topic_partitions import (
     DescribeTopicPartitionsResponseTopic,
 )
 from odradek.protocol.schema import rows
-from odradek.replication.cluster_metadata import PartitionMetadata, offline_replicas
-from odradek.replication.topic_names import is_internal
+from odradek.replication.metadata.image import PartitionMetadata, offline_replicas
+from odradek.replication.metadata.topic_names import is_internal
 from odradek.server.authorized_operations import TOPIC_OPERATIONS
 from odradek.server.handlers.metadata import missing_topic_error
-from odradek.server.slices import ROWS_PER_STEP, SMALL_REQUEST_STEPS
+from odradek.server.work.slices import ROWS_PER_STEP, SMALL_REQUEST_STEPS
 
 if TYPE_CHECKING:
     from odradek.server.request import RequestContext

@@ -22,7 +22,7 @@ from odradek.protocol.messages.delete_topics import (
     DeleteTopicsResponse,
     DeleteTopicsResponseDeletableTopicResult,
 )
-from odradek.server.waits import carry_through
+from odradek.server.work.waits import carry_through
 
 if TYPE_CHECKING:
     from odradek.server.request import RequestContext

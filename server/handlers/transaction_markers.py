@@ -16,8 +16,8 @@ from odradek.protocol.messages.write_txn_markers import (
     WriteTxnMarkersResponseWritableTxnMarkerResult,
     WriteTxnMarkersResponseWritableTxnMarkerTopicResult,
 )
-from odradek.server.marker_sender import Marker, TopicPartition
-from odradek.server.waits import Wait, carry_through
+from odradek.server.coordinators.marker_sender import Marker, TopicPartition
+from odradek.server.work.waits import Wait, carry_through
 
 if TYPE_CHECKING:
     from odradek.server.request import RequestContext

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
-from odradek.coordinator.result import Result, client_error
+from odradek.coordinator.result import CoordinatorResult, client_error
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitRequest,
@@ -22,12 +22,12 @@ from odradek.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitResponsePartition,
     TxnOffsetCommitResponseTopic,
 )
-from odradek.replication.partition import Partition
-from odradek.replication.topic_names import GROUP_METADATA_TOPIC
-from odradek.server.transaction_verification import NO_SEQUENCE, Support, Verified, Writer
+from odradek.replication.metadata.topic_names import GROUP_METADATA_TOPIC
+from odradek.replication.replicas.partition import Partition
+from odradek.server.coordinators.transaction_verification import NO_SEQUENCE, Support, Verified, Writer
 
 if TYPE_CHECKING:
-    from odradek.coordinator.group_shard import GroupShard
+    from odradek.coordinator.groups.shard import GroupShard
     from odradek.server.request import RequestContext
     from odradek.server.services import Services
 
@@ -105,7 +105,7 @@ def _decide(
     verified: Verified,
     partition: Partition,
     topic_ids: TopicIds,
-) -> Result:
+) -> CoordinatorResult:
     """Let the shard decide, but write only while the verification holds or the transaction is open here."""
     result = shard.commit_offsets_in_transaction(request, context, token, now_ms, topic_ids)
     if not result.records or verified.may_append(partition):

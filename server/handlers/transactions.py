@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 from twisted.internet.defer import Deferred, succeed
 
 from odradek.coordinator.steps import Steps
-from odradek.coordinator.transaction_admin import describe_error, unknown_states
-from odradek.coordinator.transaction_responses import (
+from odradek.coordinator.transactions.admin import describe_error, unknown_states
+from odradek.coordinator.transactions.responses import (
     add_offsets_response,
     add_partitions_response,
     add_partitions_result,
@@ -34,8 +34,8 @@ from odradek.protocol.messages.describe_transactions import (
 )
 from odradek.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
 from odradek.protocol.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
-from odradek.replication.topic_names import GROUP_METADATA_TOPIC, is_internal
-from odradek.server.waits import carry_through, wait_for_all
+from odradek.replication.metadata.topic_names import GROUP_METADATA_TOPIC, is_internal
+from odradek.server.work.waits import carry_through, wait_for_all
 
 if TYPE_CHECKING:
     from odradek.server.request import RequestContext

@@ -27,16 +27,16 @@ from odradek.protocol.messages.fetch import (
     FetchResponsePartitionData,
 )
 from odradek.server.apis import Api, Dispatch
-from odradek.server.connection import Connection
-from odradek.server.connections import ConnectionRegistry
 from odradek.server.handlers import api_versions as any_handler_module
-from odradek.server.produce_memo import PendingProduce
-from odradek.server.reactor import PlainEPollReactor
+from odradek.server.network.connection import Connection
+from odradek.server.network.connections import ConnectionRegistry
+from odradek.server.network.produce_fast_path import PendingProduce
+from odradek.server.network.reactor import PlainEPollReactor
+from odradek.server.network.scheduler import RequestScheduler
+from odradek.server.network.transport import KafkaTransport
 from odradek.server.request import NO_RESPONSE, CloseConnection, RequestContext
-from odradek.server.scheduler import RequestScheduler
 from odradek.server.tests.wire import request_frame
-from odradek.server.transport import KafkaTransport
-from odradek.server.waits import Wait
+from odradek.server.work.waits import Wait
 
 VERSION = 11
 FETCH_KEY = 1
@@ -259,7 +259,7 @@ def make_reactor(wait, seconds):
     reactor._poller.close()
     reactor._poller = ScriptedPoller(wait)
     reactor.seconds = seconds
-    reactor.scheduler = RequestScheduler(seconds, reactor.turn, reactor.watchdog)
+    reactor.scheduler = RequestScheduler(seconds, reactor.write_coalescer, reactor.watchdog)
     reactor.running = True
     return reactor
 

@@ -8,20 +8,20 @@ from types import SimpleNamespace
 from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 
-from odradek.log.background import run_inline
-from odradek.log.filesystem import MemoryFileSystem
-from odradek.replication.metadata_store import StoreUnavailableError, run_now
+from odradek.log.background.tasks import run_inline
+from odradek.log.storage.filesystem import MemoryFileSystem
+from odradek.replication.metadata.store import StoreUnavailableError, run_now
 from odradek.replication.tests.test_topic_admin import create, delete, new
 from odradek.server.broker import Broker, BrokerStartError
 from odradek.server.config import BrokerConfig
-from odradek.server.surroundings import Surroundings
+from odradek.server.environment import Environment
 from odradek.server.tests.test_failing_store import FailingServer
 
 
 def test_without_any_log_directory_it_stops_once_and_has_failed():
     stops = []
     reactor = SimpleNamespace(stop=lambda: stops.append(1), callLater=lambda delay_s, action: None)
-    broker = Broker(BrokerConfig({}), Surroundings(reactor))
+    broker = Broker(BrokerConfig({}), Environment(reactor))
     broker.services.logs = SimpleNamespace(online_directories=["/other"])
     broker._is_running = True
     broker._on_directory_failure("/data", [])
@@ -37,7 +37,7 @@ def test_a_store_whose_disk_died_does_not_keep_it_from_stopping(caplog):
         raise StoreUnavailableError("disk I/O error")
 
     reactor = SimpleNamespace(stop=lambda: None, callLater=lambda delay_s, action: None)
-    broker = Broker(BrokerConfig({}), Surroundings(reactor))
+    broker = Broker(BrokerConfig({}), Environment(reactor))
     broker._store = SimpleNamespace(close=close)
     with caplog.at_level(logging.WARNING):
         run_now(broker.stop())
@@ -65,8 +65,8 @@ class Reactor(Clock):
         return Port()
 
 
-class Unreal(Surroundings):
-    """A broker's surroundings in memory."""
+class Unreal(Environment):
+    """A broker's environment in memory."""
 
     def __init__(self, server):
         super().__init__(Reactor(), Random(1))
@@ -96,8 +96,8 @@ def started(server):
     return started_on(Unreal(server))
 
 
-def started_on(surroundings):
-    broker = Broker(CONFIG, surroundings)
+def started_on(environment):
+    broker = Broker(CONFIG, environment)
     failures = []
     Deferred.fromCoroutine(broker.start()).addErrback(failures.append)
     assert failures == []
@@ -137,11 +137,11 @@ def test_it_stops_while_a_deletion_is_to_be_finished():
 
 def test_a_start_that_loses_every_log_directory_fails():
     """Nothing would be served, and nobody would hear of it."""
-    surroundings = Unreal(FailingServer())
-    broker = started_on(surroundings)
+    environment = Unreal(FailingServer())
+    broker = started_on(environment)
     create(broker.services, new("t"))
     run_now(broker.stop())
-    again, fs = Unreal(surroundings.server), surroundings.fs
+    again, fs = Unreal(environment.server), environment.fs
     again.fs = fs
     fs.remove_tree("/data/t-0")
     fs.fail("create", error=errno.EIO, path_contains="/data/t-0/")

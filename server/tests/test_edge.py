@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from twisted.internet.error import ConnectionLost
 from twisted.python.failure import Failure
 
-from odradek.server import connection as connection_module
-from odradek.server import transport as transport_module
+from odradek.server.network import connection as connection_module
+from odradek.server.network import transport as transport_module
 from odradek.server.tests.edge import EDGE_FD, NOTHING, Edge, Kind, Script, run_all_scripts
 
 DEPTH = 7

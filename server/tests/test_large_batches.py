@@ -26,9 +26,9 @@ from odradek.replication.tests.support import Cluster
 from odradek.replication.tests.test_topic_admin import create, delete, new
 from odradek.server.handlers.list_offsets import list_offsets
 from odradek.server.handlers.produce import produce
-from odradek.server.record_work import FREE_STEPS, MOST_IN_PROGRESS, RecordWork
 from odradek.server.request import NO_RESPONSE, CloseConnection, RequestContext
-from odradek.server.slices import Slices
+from odradek.server.work.record_work import FREE_STEPS, MOST_IN_PROGRESS, RecordWork
+from odradek.server.work.slices import Slices
 
 VERSION = 9
 NOW_MS = 1_700_000_000_000

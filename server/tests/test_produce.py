@@ -15,14 +15,14 @@ from odradek.protocol.messages.produce import (
     ProduceResponse,
 )
 from odradek.protocol.records import build_batch
-from odradek.replication.cluster_metadata import PartitionMetadata
-from odradek.replication.partition import Partition
+from odradek.replication.metadata.image import PartitionMetadata
+from odradek.replication.replicas.partition import Partition
 from odradek.replication.tests.support import Cluster
 from odradek.replication.tests.test_topic_admin import create, new
 from odradek.server.apis import Dispatch
-from odradek.server.connection import Connection
 from odradek.server.handlers.produce import produce
-from odradek.server.produce_memo import ProduceMemo
+from odradek.server.network.connection import Connection
+from odradek.server.network.produce_fast_path import ProduceMemo
 from odradek.server.request import RequestContext
 from odradek.server.tests.test_connection import Transport
 

@@ -7,9 +7,9 @@ import pytest
 from twisted.internet.defer import CancelledError
 from twisted.internet.task import Clock, SchedulerStopped
 
-from odradek.server.purgatory import CompletionQueue, DelayedOperation
-from odradek.server.slices import SLICE_S, Slices
+from odradek.server.fetching.purgatory import CompletionQueue, DelayedOperation
 from odradek.server.tests.background import run_iteration
+from odradek.server.work.slices import SLICE_S, Slices
 
 
 class Partition:

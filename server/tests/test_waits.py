@@ -6,9 +6,9 @@ import pytest
 from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 
-from odradek.coordinator.group_shard import GroupShard
-from odradek.coordinator.settings import GroupSettings
-from odradek.coordinator.shard_state import RequestContext
+from odradek.coordinator.groups.settings import GroupSettings
+from odradek.coordinator.groups.shard import GroupShard
+from odradek.coordinator.groups.shard_state import RequestContext
 from odradek.coordinator.tests.driver import run_at_once
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages.delete_topics import DeleteTopicsRequest
@@ -17,9 +17,9 @@ from odradek.protocol.messages.heartbeat import HeartbeatRequest
 from odradek.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
 from odradek.protocol.messages.produce import ProduceRequest
 from odradek.protocol.messages.sync_group import SyncGroupRequest
-from odradek.server.purgatory import DelayedOperation
-from odradek.server.stalls import own_timeout_ms
-from odradek.server.waits import UNNAMED, Wait, describe_wait, wait_for_all
+from odradek.server.fetching.purgatory import DelayedOperation
+from odradek.server.network.stalls import own_timeout_ms
+from odradek.server.work.waits import UNNAMED, Wait, describe_wait, wait_for_all
 
 
 def test_a_deferred_without_a_name():

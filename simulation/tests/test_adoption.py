@@ -11,7 +11,7 @@ from odradek.protocol.messages.produce import (
     ProduceRequestTopicProduceData,
 )
 from odradek.protocol.records import build_batch
-from odradek.replication.kraft_metadata import DIRECTORY
+from odradek.replication.metadata.kraft_metadata import DIRECTORY
 from odradek.replication.tests import kraft
 from odradek.simulation.tests.test_world import finish
 from odradek.simulation.world import World

@@ -13,7 +13,7 @@ from odradek.protocol.messages.produce import (
 )
 from odradek.protocol.record_batch import read_header
 from odradek.protocol.records import iter_records
-from odradek.replication.metadata_store import NoNodeError, StoreUnavailableError
+from odradek.replication.metadata.store import NoNodeError, StoreUnavailableError
 from odradek.simulation.clients.batches import _LARGEST, Packing, batch_of
 from odradek.simulation.clients.hostile import KINDS, LIES
 from odradek.simulation.clients.values import YEARS_MS, Values

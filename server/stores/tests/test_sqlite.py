@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from odradek.replication.metadata_store import StoreUnavailableError, run_now
+from odradek.replication.metadata.store import StoreUnavailableError, run_now
 from odradek.replication.tests.store_contract import StoreContract
 from odradek.server.stores.sqlite import FILE_NAME, SqliteMetadataStore, StoreFormatError, StoreLockedError
 

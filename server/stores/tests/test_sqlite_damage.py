@@ -5,9 +5,9 @@ import sqlite3
 
 import pytest
 
-from odradek.replication.cluster_metadata import ClusterMetadata
-from odradek.replication.controller import Controller
-from odradek.replication.metadata_store import MetadataStoreError, StoreDamagedError, run_now
+from odradek.replication.controller.controller import Controller
+from odradek.replication.metadata.image import ClusterMetadata
+from odradek.replication.metadata.store import MetadataStoreError, StoreDamagedError, run_now
 from odradek.replication.tests.support import broker as registration
 from odradek.server.stores.sqlite import FILE_NAME, SqliteMetadataStore, StoreFormatError
 from odradek.server.tests.wire import Wire

@@ -1,0 +1,9 @@
+"""The classic group protocol.
+
+- `group`: a group's state and members
+- `member`: a member
+- `consumer_protocol`: the subscription in a member's metadata
+- `joining`: JoinGroup
+- `rebalance`: start and end of a rebalance, and session deadlines
+- `membership`: SyncGroup, Heartbeat, LeaveGroup
+"""

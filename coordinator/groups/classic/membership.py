@@ -1,0 +1,214 @@
+"""SyncGroup, Heartbeat and LeaveGroup of the classic protocol (KIP-345, KIP-559, KIP-800)."""
+
+import logging
+
+from odradek.coordinator.groups.classic import rebalance
+from odradek.coordinator.groups.classic.group import (
+    COMPLETING_REBALANCE,
+    DEAD,
+    EMPTY,
+    PREPARING_REBALANCE,
+    STABLE,
+    Group,
+)
+from odradek.coordinator.groups.classic.member import EMPTY_ASSIGNMENT, Parked
+from odradek.coordinator.groups.responses import (
+    answer,
+    heartbeat_response,
+    leave_error,
+    leave_response,
+    sync_error,
+    sync_success,
+)
+from odradek.coordinator.groups.shard_state import RequestContext, ShardState, session_key
+from odradek.coordinator.result import Completion, Effects, ReplyWhenWritten, Token
+from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.protocol.messages.heartbeat import HeartbeatRequest
+from odradek.protocol.messages.leave_group import (
+    LeaveGroupRequest,
+    LeaveGroupRequestMemberIdentity,
+    LeaveGroupResponse,
+    LeaveGroupResponseMemberResponse,
+)
+from odradek.protocol.messages.sync_group import SyncGroupRequest
+
+logger = logging.getLogger(__name__)
+
+MEMBERS_LISTED_SINCE = 3
+
+
+# -- SyncGroup -----------------------------------------------------------------------------------------------------
+
+
+def sync_group(
+    state: ShardState, request: SyncGroupRequest, context: RequestContext, token: Token, now_ms: int
+) -> Effects:
+    """Decide a SyncGroup: hand out the assignment, or park it until the leader's is written."""
+    effects = Effects()
+    try:
+        group = _group_for_sync(state, request)
+    except KafkaError as error:
+        effects.reply(token, sync_error(error.code))
+        return effects
+    member = group.members[request.member_id]
+    if group.state is PREPARING_REBALANCE:
+        effects.reply(token, sync_error(ErrorCode.REBALANCE_IN_PROGRESS))
+    elif group.state is STABLE:
+        rebalance.note_sync(state, group, member)
+        effects.reply(token, sync_success(group, member))
+    else:
+        superseded = member.park_sync(Parked(token, context.api_version))
+        answer(effects, superseded, sync_error(ErrorCode.REBALANCE_IN_PROGRESS))
+        rebalance.note_sync(state, group, member)
+        if member.member_id == group.leader_id and group.assignment_in_flight != group.generation_id:
+            _take_assignment(state, group, request, effects)
+    return effects
+
+
+def _group_for_sync(state: ShardState, request: SyncGroupRequest) -> Group:
+    """The group and proof that the request belongs to its current generation; raises what is wrong with it."""
+    group = state.group(request.group_id, missing=ErrorCode.UNKNOWN_MEMBER_ID)
+    if group.state is EMPTY:
+        raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
+    if group.state is DEAD:
+        raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    group.check_member(request.member_id, request.group_instance_id)
+    if request.generation_id != group.generation_id:
+        raise KafkaError(ErrorCode.ILLEGAL_GENERATION)
+    if _differs(request.protocol_type, group.protocol_type) or _differs(request.protocol_name, group.protocol_name):
+        raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+    return group
+
+
+def _differs(asked: str | None, actual: str | None) -> bool:
+    return asked is not None and actual is not None and asked != actual
+
+
+def _take_assignment(state: ShardState, group: Group, request: SyncGroupRequest, effects: Effects) -> None:
+    """Write the leader's assignment; members that it left out get an empty one."""
+    assignment = dict.fromkeys(group.members, EMPTY_ASSIGNMENT)
+    assignment.update((item.member_id, item.assignment) for item in request.assignments)
+    logger.info(
+        "assignment received group=%s generation=%d leader=%s members=%d",
+        group.group_id, group.generation_id, request.member_id, len(group.members),
+    )  # fmt: skip
+    group.assignment_in_flight = group.generation_id
+    effects.records.append(group.metadata_record(assignment))
+    effects.completions.append(_Assignment(state, group, assignment))
+
+
+class _Assignment(Completion):
+    """Makes a generation stable, unless a rebalance has started since; without its record, it is not to be."""
+
+    __slots__ = ("assignment", "generation_id", "group", "state")
+
+    def __init__(self, state: ShardState, group: Group, assignment: dict[str, bytes]) -> None:
+        self.state = state
+        self.group = group
+        self.generation_id = group.generation_id
+        self.assignment = assignment
+
+    def _land(self) -> bool:
+        """The write is over; says whether the generation it was for still waits for it."""
+        if self.group.assignment_in_flight == self.generation_id:
+            self.group.assignment_in_flight = None
+        return self.group.state is COMPLETING_REBALANCE and self.group.generation_id == self.generation_id
+
+    def written(self, effects: Effects, now_ms: int) -> None:
+        if self._land():
+            rebalance.hand_out_assignments(self.state, self.group, self.assignment, effects, now_ms)
+
+    def failed(self, effects: Effects, error: ErrorCode, now_ms: int) -> None:
+        if self._land():
+            rebalance.reset_assignments(self.state, self.group, error, effects)
+            why = f"assignment not written: {error.name}"
+            rebalance.start_or_complete(self.state, self.group, why, effects, now_ms)
+
+    def timed_out(self, effects: Effects, error: ErrorCode, now_ms: int) -> None:
+        """The next generation replaces this one, in the log too."""
+        self.failed(effects, error, now_ms)
+
+
+# -- Heartbeat -----------------------------------------------------------------------------------------------------
+
+
+def heartbeat(state: ShardState, request: HeartbeatRequest, token: Token) -> Effects:
+    """Decide a Heartbeat: refresh the session, and tell of a rebalance."""
+    effects = Effects()
+    try:
+        error = _heartbeat(state, request)
+    except KafkaError as refusal:
+        error = refusal.code
+    effects.reply(token, heartbeat_response(error))
+    return effects
+
+
+def _heartbeat(state: ShardState, request: HeartbeatRequest) -> ErrorCode:
+    group = state.group(request.group_id, missing=ErrorCode.UNKNOWN_MEMBER_ID)
+    if group.state is DEAD:
+        raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    group.check_member(request.member_id, request.group_instance_id)
+    if request.generation_id != group.generation_id:
+        raise KafkaError(ErrorCode.ILLEGAL_GENERATION)
+    rebalance.refresh_session(state, group, group.members[request.member_id])
+    return ErrorCode.REBALANCE_IN_PROGRESS if group.state is PREPARING_REBALANCE else ErrorCode.NONE
+
+
+# -- LeaveGroup ----------------------------------------------------------------------------------------------------
+
+
+def leave_group(
+    state: ShardState, request: LeaveGroupRequest, context: RequestContext, token: Token, now_ms: int
+) -> Effects:
+    """Decide a LeaveGroup: every member named leaves, or has its own error."""
+    effects = Effects()
+    identities = request.members
+    if context.api_version < MEMBERS_LISTED_SINCE:
+        identities = [LeaveGroupRequestMemberIdentity(member_id=request.member_id)]
+    group = state.groups.get(request.group_id)
+    if group is not None and group.state is DEAD:
+        effects.reply(token, leave_error(ErrorCode.COORDINATOR_NOT_AVAILABLE))
+        return effects
+    response = LeaveGroupResponse(members=[])
+    has_left = False
+    for identity in identities:
+        error = ErrorCode.UNKNOWN_MEMBER_ID if group is None else _leave(state, group, identity, effects)
+        has_left = has_left or error is ErrorCode.NONE
+        response.members.append(
+            LeaveGroupResponseMemberResponse(
+                member_id=identity.member_id, group_instance_id=identity.group_instance_id, error_code=error
+            )
+        )
+    if group is not None and has_left:
+        if group.state in (STABLE, COMPLETING_REBALANCE):
+            rebalance.start_or_complete(state, group, "members left", effects, now_ms)
+        else:
+            rebalance.complete_join_if_all_joined(state, group, effects, now_ms)
+    shaped = leave_response(response, context.api_version)
+    if effects.records:
+        effects.completions.append(ReplyWhenWritten(token, shaped, leave_error))
+    else:
+        effects.reply(token, shaped)
+    return effects
+
+
+def _leave(
+    state: ShardState, group: Group, identity: LeaveGroupRequestMemberIdentity, effects: Effects
+) -> ErrorCode:
+    """Take one member out. An administrator names a static member by its instance id alone."""
+    member_id, instance_id = identity.member_id, identity.group_instance_id
+    if not member_id:
+        if instance_id is None or instance_id not in group.static_members:
+            return ErrorCode.UNKNOWN_MEMBER_ID
+        member_id = group.static_members[instance_id]
+    elif member_id in group.pending_members:
+        group.remove(member_id)
+        state.timers.cancel(session_key(group, member_id))
+        return ErrorCode.NONE
+    else:
+        error = group.member_error(member_id, instance_id)
+        if error:
+            return error
+    logger.info("member left group=%s member=%s reason=%s", group.group_id, member_id, identity.reason)
+    rebalance.remove_member(state, group, group.members[member_id], effects)
+    return ErrorCode.NONE

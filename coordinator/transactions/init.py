@@ -1,0 +1,121 @@
+"""InitProducerId 0-6 for transactional ids (KIP-98, KIP-360, KIP-939)."""
+
+import logging
+
+from odradek.coordinator.groups.shard_state import RequestContext
+from odradek.coordinator.result import Effects, Token
+from odradek.coordinator.transactions import ending as transaction_ending
+from odradek.coordinator.transactions.responses import init_producer_id_response
+from odradek.coordinator.transactions.settings import TransactionSettings
+from odradek.coordinator.transactions.shard_state import ChangeAnswered, TransactionShardState
+from odradek.coordinator.transactions.transaction import (
+    EMPTY,
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    NO_TIMEOUT_MS,
+    ONGOING,
+    Change,
+    Transaction,
+    is_epoch_exhausted,
+)
+from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+
+logger = logging.getLogger(__name__)
+
+
+def request_error(settings: TransactionSettings, request: InitProducerIdRequest) -> ErrorCode:
+    """What is wrong with the request itself, in the order in which Kafka looks."""
+    if (request.producer_id == NO_PRODUCER_ID) != (request.producer_epoch == NO_PRODUCER_EPOCH):
+        return ErrorCode.INVALID_REQUEST
+    if not request.transactional_id:
+        return ErrorCode.INVALID_REQUEST
+    if request.enable2_pc and not settings.is_two_phase_commit_enabled:
+        return ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    if request.keep_prepared_txn:
+        return ErrorCode.UNSUPPORTED_VERSION
+    if not request.enable2_pc and not 0 < request.transaction_timeout_ms <= settings.max_timeout_ms:
+        return ErrorCode.INVALID_TRANSACTION_TIMEOUT
+    return ErrorCode.NONE
+
+
+def init_producer_id(
+    state: TransactionShardState, request: InitProducerIdRequest, context: RequestContext, token: Token, now_ms: int
+) -> Effects:
+    """Decide an InitProducerId that `request_error` finds nothing wrong with.
+
+    An ongoing transaction is aborted under a new epoch, which nobody is given: its owner is fenced, and whoever asked
+    is told to come again.
+    """
+    effects = Effects()
+    api_version = context.api_version
+    try:
+        timeout_ms = NO_TIMEOUT_MS if request.enable2_pc else request.transaction_timeout_ms
+        transaction = _find_or_create(state, request.transactional_id or "", timeout_ms, now_ms)
+        _check(transaction, request)
+        if transaction.state is ONGOING:
+            transaction_ending.fence_and_abort(
+                state, transaction, "its producer is initialized anew", _come_again(token, api_version), effects, now_ms
+            )
+            return effects
+        change = _next_epoch(state, transaction, request, timeout_ms, now_ms)
+
+        def answer(error: ErrorCode) -> InitProducerIdResponse:
+            if error:
+                return init_producer_id_response(error, api_version)
+            return init_producer_id_response(error, api_version, change.producer_id, change.producer_epoch)
+
+        state.write(transaction, change, effects, ChangeAnswered(transaction, change, token, answer))
+    except KafkaError as error:
+        effects.reply(token, init_producer_id_response(error.code, api_version))
+    return effects
+
+
+def _find_or_create(
+    state: TransactionShardState, transactional_id: str, timeout_ms: int, now_ms: int
+) -> Transaction:
+    """The transaction; a new one has a producer id but no epoch until its first record is written."""
+    transaction = state.transactions.get(transactional_id)
+    if transaction is None:
+        transaction = Transaction(transactional_id, state.take_producer_id(), timeout_ms, now_ms, EMPTY)
+        state.transactions[transactional_id] = transaction
+    return transaction
+
+
+def _check(transaction: Transaction, request: InitProducerIdRequest) -> None:
+    """Raise if the producer has to wait or is not who it believes to be.
+
+    A decided transaction has its end pending from the first, so there is no need to look for its state.
+    A producer of the previous id at its last epoch may be one that was never told of its new id.
+    """
+    if transaction.pending is not None:
+        raise KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS)
+    if request.producer_id != NO_PRODUCER_ID and not (
+        transaction.producer_epoch == NO_PRODUCER_EPOCH
+        or request.producer_id == transaction.producer_id
+        or (request.producer_id == transaction.previous_producer_id and is_epoch_exhausted(request.producer_epoch))
+    ):
+        raise KafkaError(ErrorCode.PRODUCER_FENCED)
+
+
+def _next_epoch(
+    state: TransactionShardState,
+    transaction: Transaction,
+    request: InitProducerIdRequest,
+    timeout_ms: int,
+    now_ms: int,
+) -> Change:
+    expected_epoch = None if request.producer_id == NO_PRODUCER_ID else request.producer_epoch
+    if transaction.is_epoch_exhausted and expected_epoch in (None, transaction.producer_epoch):
+        return transaction.replaced(
+            state.take_producer_id(), timeout_ms, is_expected=expected_epoch is not None, now_ms=now_ms
+        )
+    return transaction.initialized(timeout_ms, expected_epoch, now_ms)
+
+
+def _come_again(token: Token, api_version: int) -> transaction_ending.Answer:
+    def answer(effects: Effects, error: ErrorCode, producer_id: int, producer_epoch: int) -> None:
+        told = error or ErrorCode.CONCURRENT_TRANSACTIONS
+        effects.reply(token, init_producer_id_response(told, api_version))
+
+    return answer

@@ -1,0 +1,177 @@
+"""From the decision to its end: a marker into every partition, then the record that says that all are written.
+
+A decided transaction is never given up while this broker coordinates it. What failed is tried again after a pause;
+only an answer that proves that somebody else coordinates now puts an end to it.
+"""
+
+import logging
+from typing import Final
+
+from odradek.coordinator.result import Completion, Effects, TransactionOutcome
+from odradek.coordinator.transactions.shard_state import TransactionShardState, completion_key
+from odradek.coordinator.transactions.transaction import PREPARE_COMMIT, PREPARED, STATE_NAMES, Change, Transaction
+from odradek.protocol.errors import ErrorCode
+
+logger = logging.getLogger(__name__)
+
+DONE: Final = frozenset(
+    {
+        ErrorCode.NONE,
+        ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT,
+        ErrorCode.UNSUPPORTED_VERSION,
+    }
+)
+"""The partition has its marker, or cannot hold one and so holds nothing of the transaction either."""
+
+SUPERSEDED: Final = frozenset({ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_COORDINATOR_FENCED})
+"""A newer coordinator has decided for this producer since."""
+
+RETRIABLE: Final = frozenset(
+    {
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.NOT_ENOUGH_REPLICAS,
+        ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+        ErrorCode.REQUEST_TIMED_OUT,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.NOT_COORDINATOR,
+    }
+)
+"""What is to be expected now and then. All else is tried again too, but is an error in the log."""
+
+
+def start(state: TransactionShardState, transaction: Transaction, effects: Effects, now_ms: int) -> Change:
+    """The decision is written: have the markers written, or the end if there is none to write; says what the end is."""
+    change = transaction.completed(now_ms)
+    transaction.has_failed_epoch_fence = False
+    transaction.unmarked = dict.fromkeys(transaction.partitions, False)
+    transaction.marker_pause_ms = state.settings.marker_retry_backoff_ms
+    transaction.begin(change)
+    _go_on(state, transaction, effects)
+    return change
+
+
+def resume(state: TransactionShardState, transaction: Transaction, effects: Effects, now_ms: int) -> None:
+    """Take up a transaction that another coordinator, or this one before it stopped, has decided."""
+    logger.info(
+        "finishing a decided transaction transactional_id=%s state=%s partitions=%d",
+        transaction.transactional_id, STATE_NAMES[transaction.state], len(transaction.partitions),
+    )  # fmt: skip
+    if transaction.partitions:
+        start(state, transaction, effects, now_ms)
+    else:
+        transaction.begin(transaction.completed(now_ms))
+        transaction.unmarked = {}
+        transaction.marker_pause_ms = state.settings.marker_retry_backoff_ms
+        _try_again(state, transaction, 0)
+
+
+def marker_written(
+    state: TransactionShardState,
+    transaction: Transaction,
+    partition: tuple[str, int],
+    error: ErrorCode,
+    effects: Effects,
+    now_ms: int,
+) -> None:
+    """How a marker fared. An answer that comes twice, or too late, changes nothing."""
+    unmarked = transaction.unmarked
+    if transaction.state not in PREPARED or unmarked is None or not unmarked.get(partition):
+        return
+    if error in DONE:
+        del unmarked[partition]
+        change = transaction.pending
+        if not unmarked and change is not None:
+            state.timers.cancel(completion_key(transaction.transactional_id))
+            _write_end(state, transaction, change, effects)
+    elif error in SUPERSEDED:
+        logger.error(
+            "a newer coordinator has decided for this producer; giving up its transaction here transactional_id=%s "
+            "partition=%s-%d error=%s", transaction.transactional_id, *partition, error.name,
+        )  # fmt: skip
+        # What is told of the transaction stays true: these partitions lack their markers. None is sent again.
+        unmarked.update(dict.fromkeys(unmarked, True))
+        state.timers.cancel(completion_key(transaction.transactional_id))
+    else:
+        logger.log(
+            logging.INFO if error in RETRIABLE else logging.ERROR,
+            "transaction marker not written; it is tried again transactional_id=%s partition=%s-%d error=%s",
+            transaction.transactional_id, *partition, error.name,
+        )  # fmt: skip
+        unmarked[partition] = False
+        _pause(state, transaction)
+
+
+def _pause(state: TransactionShardState, transaction: Transaction) -> None:
+    """Try again after a pause, each longer than the one before: a disk that failed may take long to come back."""
+    if completion_key(transaction.transactional_id) not in state.timers:
+        pause_ms = transaction.marker_pause_ms
+        transaction.marker_pause_ms = min(2 * pause_ms, state.settings.marker_retry_backoff_max_ms)
+        _try_again(state, transaction, pause_ms)
+
+
+def _try_again(state: TransactionShardState, transaction: Transaction, delay_ms: int) -> None:
+    """Do what is left to do, later; a pause that is already under way is not made longer."""
+    key = completion_key(transaction.transactional_id)
+    if key not in state.timers:
+        state.timers.schedule(key, delay_ms, lambda effects, now_ms: _go_on(state, transaction, effects))
+
+
+def _go_on(state: TransactionShardState, transaction: Transaction, effects: Effects) -> None:
+    """Have the markers written that are neither written nor on their way, or else the end.
+
+    A partition never has two markers on their way: without an epoch for every transaction, the second one might come
+    when the next transaction is open there already, and end that.
+    """
+    change, unmarked = transaction.pending, transaction.unmarked
+    if transaction.state not in PREPARED or change is None or unmarked is None:
+        return
+    if not unmarked:
+        _write_end(state, transaction, change, effects)
+        return
+    partitions = [partition for partition, is_on_its_way in unmarked.items() if not is_on_its_way]
+    if partitions:
+        unmarked.update(dict.fromkeys(partitions, True))
+        effects.outcomes.append(_outcome(state, transaction, partitions))
+
+
+def _outcome(
+    state: TransactionShardState, transaction: Transaction, partitions: list[tuple[str, int]]
+) -> TransactionOutcome:
+    return TransactionOutcome(
+        transactional_id=transaction.transactional_id,
+        producer_id=transaction.producer_id,
+        producer_epoch=transaction.producer_epoch,
+        coordinator_epoch=state.coordinator_epoch,
+        is_commit=transaction.state is PREPARE_COMMIT,
+        transaction_version=transaction.client_version,
+        partitions=tuple(partitions),
+    )
+
+
+def _write_end(state: TransactionShardState, transaction: Transaction, change: Change, effects: Effects) -> None:
+    transaction.pending = None
+    state.write(transaction, change, effects, _End(state, transaction, change))
+
+
+class _End(Completion):
+    """The last record of a transaction. Until it is written the change stays pending, whatever happens."""
+
+    __slots__ = ("change", "state", "transaction")
+
+    def __init__(self, state: TransactionShardState, transaction: Transaction, change: Change) -> None:
+        self.state = state
+        self.transaction = transaction
+        self.change = change
+
+    def written(self, effects: Effects, now_ms: int) -> None:
+        self.transaction.unmarked = None
+
+    def failed(self, effects: Effects, error: ErrorCode, now_ms: int) -> None:
+        logger.warning(
+            "end of a transaction not written; it is tried again transactional_id=%s error=%s",
+            self.transaction.transactional_id, error.name,
+        )  # fmt: skip
+        _pause(self.state, self.transaction)

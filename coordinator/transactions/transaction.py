@@ -1,0 +1,372 @@
+"""One transactional id: its producer, its transaction, and what it may become.
+
+Sources: KIP-98, KIP-360 (epochs), KIP-890 (an epoch for every transaction); behaviour as of Apache Kafka 4.3. A request
+is decided on by making a `Change`, which is written as a record; replaying the record is what changes the transaction.
+Between the two the change is pending, and everything else has to wait: at most one decision is ever under way.
+"""
+
+import logging
+from enum import Enum
+from typing import Any, Final, NamedTuple
+
+from odradek.coordinator.transactions.records import TransactionLogValue, TransactionLogValuePartitionsSchema
+from odradek.protocol.errors import ErrorCode, KafkaError
+
+logger = logging.getLogger(__name__)
+
+NO_PRODUCER_ID: Final = -1
+NO_PRODUCER_EPOCH: Final = -1
+NO_TIME: Final = -1
+MAX_EPOCH: Final = 32_767
+"""Never given to a client, so that whoever has the highest epoch can still be fenced."""
+LAST_CLIENT_EPOCH: Final = MAX_EPOCH - 1
+NO_TIMEOUT_MS: Final = 2_147_483_647
+"""The timeout of a producer in two-phase commit (KIP-939): the coordinator does not abort for it."""
+EPOCH_BUMP_SINCE: Final = 2
+"""From this transaction version on, the end of a transaction takes a new epoch (KIP-890)."""
+
+Partitions = dict[tuple[str, int], None]
+"""(topic, partition index), in the order in which they came: a set whose order does not depend on hashing."""
+
+
+class TransactionState(Enum):
+    """State of a transaction, by its number in records."""
+
+    EMPTY = 0
+    ONGOING = 1
+    PREPARE_COMMIT = 2
+    PREPARE_ABORT = 3
+    COMPLETE_COMMIT = 4
+    COMPLETE_ABORT = 5
+    DEAD = 6
+    PREPARE_EPOCH_FENCE = 7
+
+
+EMPTY: Final = TransactionState.EMPTY
+ONGOING: Final = TransactionState.ONGOING
+PREPARE_COMMIT: Final = TransactionState.PREPARE_COMMIT
+PREPARE_ABORT: Final = TransactionState.PREPARE_ABORT
+COMPLETE_COMMIT: Final = TransactionState.COMPLETE_COMMIT
+COMPLETE_ABORT: Final = TransactionState.COMPLETE_ABORT
+DEAD: Final = TransactionState.DEAD
+PREPARE_EPOCH_FENCE: Final = TransactionState.PREPARE_EPOCH_FENCE
+
+STATE_NAMES: Final[dict[TransactionState, str]] = {
+    EMPTY: "Empty",
+    ONGOING: "Ongoing",
+    PREPARE_COMMIT: "PrepareCommit",
+    PREPARE_ABORT: "PrepareAbort",
+    COMPLETE_COMMIT: "CompleteCommit",
+    COMPLETE_ABORT: "CompleteAbort",
+    DEAD: "Dead",
+    PREPARE_EPOCH_FENCE: "PrepareEpochFence",
+}
+"""The names that clients see (KIP-664)."""
+
+TRANSITIONS: Final[dict[TransactionState, frozenset[TransactionState]]] = {
+    EMPTY: frozenset({EMPTY, ONGOING, PREPARE_ABORT, DEAD}),
+    ONGOING: frozenset({ONGOING, PREPARE_COMMIT, PREPARE_ABORT}),
+    PREPARE_COMMIT: frozenset({COMPLETE_COMMIT}),
+    PREPARE_ABORT: frozenset({COMPLETE_ABORT}),
+    COMPLETE_COMMIT: frozenset({EMPTY, ONGOING, PREPARE_ABORT, DEAD}),
+    COMPLETE_ABORT: frozenset({EMPTY, ONGOING, PREPARE_ABORT, DEAD}),
+    DEAD: frozenset(),
+    PREPARE_EPOCH_FENCE: frozenset(),
+}
+"""Where a transaction may go from each state.
+
+From Prepare there is one way, so a decision stands. An abort of what was never begun is allowed since KIP-890, whose
+clients need not know whether anything reached the coordinator. Dead means that the tombstone is being written.
+PrepareEpochFence has a number and a name but is no state anyone is ever in: fencing and aborting are one decision here.
+"""
+
+UNDECIDED: Final = frozenset({EMPTY, COMPLETE_COMMIT, COMPLETE_ABORT})
+"""No transaction is open: the id may start anew, or expire."""
+PREPARED: Final = frozenset({PREPARE_COMMIT, PREPARE_ABORT})
+
+
+class Change(NamedTuple):
+    """What a transaction is to become, and why. Fields as in `Transaction`."""
+
+    state: TransactionState
+    why: str
+    producer_id: int
+    next_producer_id: int
+    producer_epoch: int
+    last_producer_epoch: int
+    timeout_ms: int
+    partitions: Partitions
+    start_ms: int
+    last_update_ms: int
+    client_version: int
+
+
+class Transaction:
+    """A transactional id, as of its last record.
+
+    Not in the record, and so lost with the coordinator: `last_producer_epoch` (a retried InitProducerId is then fenced,
+    as in Kafka), `open_since_ms`, `has_failed_epoch_fence`, and of course what is pending. Other times are wall time.
+    """
+
+    __slots__ = (
+        "client_version",
+        "has_failed_epoch_fence",
+        "last_producer_epoch",
+        "last_update_ms",
+        "marker_pause_ms",
+        "next_producer_id",
+        "open_since_ms",
+        "partitions",
+        "pending",
+        "previous_producer_id",
+        "producer_epoch",
+        "producer_id",
+        "start_ms",
+        "state",
+        "timeout_ms",
+        "transactional_id",
+        "unmarked",
+    )
+
+    def __init__(
+        self, transactional_id: str, producer_id: int, timeout_ms: int, last_update_ms: int, state: TransactionState
+    ) -> None:
+        self.transactional_id = transactional_id
+        self.producer_id = producer_id
+        self.previous_producer_id = NO_PRODUCER_ID
+        """Who the producer was before the last change; another one only right after its epochs were used up."""
+        self.next_producer_id = NO_PRODUCER_ID
+        """Who the producer will be when this transaction is complete, if its epochs are used up."""
+        self.producer_epoch = NO_PRODUCER_EPOCH
+        self.last_producer_epoch = NO_PRODUCER_EPOCH
+        """The epoch before a bump that its owner asked for, by which a retry of that request is known (KIP-360)."""
+        self.timeout_ms = timeout_ms
+        self.state = state
+        self.partitions: Partitions = {}
+        self.start_ms = NO_TIME
+        self.open_since_ms = 0
+        """When this coordinator began the transaction, on the monotonic clock; of meaning while it is ongoing."""
+        self.last_update_ms = last_update_ms
+        self.client_version = 0
+        """Transaction version by which the client works, as seen from its requests."""
+        self.pending: Change | None = None
+        self.has_failed_epoch_fence = False
+        """Whether the epoch is already one that fences, in memory only, since writing it failed."""
+        self.unmarked: dict[tuple[str, int], bool] | None = None
+        """Partitions without a marker yet, and whether one is on its way; from the decision to the end."""
+        self.marker_pause_ms = 0
+        """How long to wait when the next marker fails."""
+
+    @classmethod
+    def from_record(cls, transactional_id: str, value: TransactionLogValue) -> "Transaction":
+        """The transaction as it was written. Raises ValueError for a state without a meaning."""
+        state = TransactionState(value.transaction_status)
+        transaction = cls(transactional_id, value.producer_id, value.transaction_timeout_ms, 0, state)
+        transaction._take_fields(value)
+        return transaction
+
+    # -- state ---------------------------------------------------------------------------------------------------
+
+    def change_state(self, new: TransactionState, why: str) -> None:
+        """The one place where a transaction changes its state."""
+        if new not in TRANSITIONS[self.state]:
+            raise RuntimeError(
+                f"transaction {self.transactional_id} cannot go from {STATE_NAMES[self.state]} to {STATE_NAMES[new]} "
+                f"({why})"
+            )
+        logger.debug(
+            "transaction state changed transactional_id=%s old=%s new=%s producer_id=%d producer_epoch=%d why=%s",
+            self.transactional_id, STATE_NAMES[self.state], STATE_NAMES[new], self.producer_id, self.producer_epoch,
+            why,
+        )  # fmt: skip
+        self.state = new
+
+    def begin(self, change: Change) -> None:
+        """The change is decided; it is pending until its record is applied or `abandon` is called."""
+        if self.pending is not None:
+            raise RuntimeError(
+                f"transaction {self.transactional_id} cannot become {STATE_NAMES[change.state]} while becoming "
+                f"{STATE_NAMES[self.pending.state]}"
+            )
+        if change.state not in TRANSITIONS[self.state] or (change.producer_epoch < 0 and change.state is not DEAD):
+            raise KafkaError(
+                ErrorCode.UNKNOWN_SERVER_ERROR,
+                f"transaction {self.transactional_id} cannot go from {STATE_NAMES[self.state]} to "
+                f"{STATE_NAMES[change.state]} with epoch {change.producer_epoch}",
+            )
+        self.pending = change
+
+    def abandon(self, change: Change) -> None:
+        """The change was not written."""
+        if self.pending is change:
+            self.pending = None
+
+    def apply(self, value: TransactionLogValue) -> None:
+        """A record of this transaction is written."""
+        change = self.pending
+        self._take_fields(value)
+        if change is None:
+            raise RuntimeError(f"transaction {self.transactional_id} has a record that nobody decided on")
+        self.last_producer_epoch = change.last_producer_epoch
+        self.change_state(TransactionState(value.transaction_status), change.why)
+        self.pending = None
+
+    def _take_fields(self, value: TransactionLogValue) -> None:
+        self.producer_id = value.producer_id
+        self.previous_producer_id = value.previous_producer_id
+        self.next_producer_id = value.next_producer_id
+        self.producer_epoch = value.producer_epoch
+        self.timeout_ms = value.transaction_timeout_ms
+        self.partitions = {
+            (topic.topic, index): None
+            for topic in value.transaction_partitions or ()
+            for index in topic.partition_ids
+        }
+        self.start_ms = value.transaction_start_timestamp_ms
+        self.last_update_ms = value.transaction_last_update_timestamp_ms
+        self.client_version = value.client_transaction_version
+
+    def log_value(self, change: Change) -> TransactionLogValue:
+        """The record's value for a change."""
+        partitions: list[TransactionLogValuePartitionsSchema] | None = None
+        if change.state is not EMPTY:
+            by_topic: dict[str, list[int]] = {}
+            for topic, index in change.partitions:
+                by_topic.setdefault(topic, []).append(index)
+            partitions = [
+                TransactionLogValuePartitionsSchema(topic=topic, partition_ids=indexes)
+                for topic, indexes in by_topic.items()
+            ]
+        return TransactionLogValue(
+            producer_id=change.producer_id,
+            previous_producer_id=self.producer_id,
+            next_producer_id=change.next_producer_id,
+            producer_epoch=change.producer_epoch,
+            transaction_timeout_ms=change.timeout_ms,
+            transaction_status=change.state.value,
+            transaction_partitions=partitions,
+            transaction_last_update_timestamp_ms=change.last_update_ms,
+            transaction_start_timestamp_ms=change.start_ms,
+            client_transaction_version=change.client_version,
+        )
+
+    # -- what it may become ----------------------------------------------------------------------------------------
+
+    def changed(self, state: TransactionState, why: str, **fields: Any) -> Change:
+        """A change to `state` in which only `fields` differ from now."""
+        change = Change(
+            state,
+            why,
+            self.producer_id,
+            self.next_producer_id,
+            self.producer_epoch,
+            self.last_producer_epoch,
+            self.timeout_ms,
+            self.partitions,
+            self.start_ms,
+            self.last_update_ms,
+            self.client_version,
+        )
+        return change._replace(**fields)
+
+    @property
+    def is_epoch_exhausted(self) -> bool:
+        """Whether a client cannot be given a further epoch of this producer id."""
+        return is_epoch_exhausted(self.producer_epoch)
+
+    def initialized(self, timeout_ms: int, expected_epoch: int | None, now_ms: int) -> Change:
+        """A new epoch for whoever asks, or the same one for the retry of a request that was granted (KIP-360).
+
+        `expected_epoch` is the epoch that the producer believes to have. Raises PRODUCER_FENCED.
+        """
+        if self.is_epoch_exhausted:
+            raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"producer id {self.producer_id} has no epoch left")
+        epoch, last_epoch = self.producer_epoch + 1, NO_PRODUCER_EPOCH
+        if expected_epoch is not None:
+            if expected_epoch == self.producer_epoch or self.producer_epoch == NO_PRODUCER_EPOCH:
+                last_epoch = self.producer_epoch
+            elif expected_epoch == self.last_producer_epoch:
+                epoch, last_epoch = self.producer_epoch, self.last_producer_epoch
+            else:
+                raise KafkaError(ErrorCode.PRODUCER_FENCED)
+        return self.changed(
+            EMPTY,
+            "producer initialized",
+            producer_epoch=epoch,
+            last_producer_epoch=last_epoch,
+            timeout_ms=timeout_ms,
+            partitions={},
+            start_ms=NO_TIME,
+            last_update_ms=now_ms,
+        )
+
+    def replaced(self, producer_id: int, timeout_ms: int, *, is_expected: bool, now_ms: int) -> Change:
+        """A new producer id, since the epochs of the present one are used up."""
+        return self.changed(
+            EMPTY,
+            "producer id replaced",
+            producer_id=producer_id,
+            producer_epoch=0,
+            last_producer_epoch=self.producer_epoch if is_expected else NO_PRODUCER_EPOCH,
+            timeout_ms=timeout_ms,
+            partitions={},
+            start_ms=NO_TIME,
+            last_update_ms=now_ms,
+        )
+
+    def extended(self, added: Partitions, client_version: int, now_ms: int) -> Change:
+        """A transaction with further partitions; the first ones begin it."""
+        return self.changed(
+            ONGOING,
+            "partitions added",
+            partitions=self.partitions | added,
+            start_ms=now_ms if self.state in UNDECIDED else self.start_ms,
+            last_update_ms=now_ms,
+            client_version=client_version,
+        )
+
+    def decided(
+        self, *, is_commit: bool, client_version: int, next_producer_id: int, why: str, is_begun: bool, now_ms: int
+    ) -> Change:
+        """The decision over a transaction; it takes a new epoch if the client knows of that (KIP-890)."""
+        epoch, last_epoch = self.producer_epoch, self.last_producer_epoch
+        if client_version >= EPOCH_BUMP_SINCE:
+            last_epoch = epoch
+            if epoch < MAX_EPOCH:
+                epoch += 1
+            elif is_commit:
+                raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"producer id {self.producer_id} has no epoch left")
+        return self.changed(
+            PREPARE_COMMIT if is_commit else PREPARE_ABORT,
+            why,
+            producer_epoch=epoch,
+            last_producer_epoch=last_epoch,
+            next_producer_id=next_producer_id,
+            start_ms=self.start_ms if is_begun else now_ms,
+            last_update_ms=now_ms,
+            client_version=client_version,
+        )
+
+    def completed(self, now_ms: int) -> Change:
+        """The end of a decided transaction, for when every partition has its marker."""
+        producer_id, epoch = self.producer_id, self.producer_epoch
+        if self.client_version >= EPOCH_BUMP_SINCE and self.next_producer_id != NO_PRODUCER_ID:
+            producer_id, epoch = self.next_producer_id, 0
+        return self.changed(
+            COMPLETE_COMMIT if self.state is PREPARE_COMMIT else COMPLETE_ABORT,
+            "all markers written",
+            producer_id=producer_id,
+            producer_epoch=epoch,
+            next_producer_id=NO_PRODUCER_ID,
+            partitions={},
+            last_update_ms=now_ms,
+        )
+
+    def expired(self) -> Change:
+        """The end of the transactional id."""
+        return self.changed(DEAD, "not used for too long", partitions={})
+
+
+def is_epoch_exhausted(epoch: int) -> bool:
+    """Whether a client that has this epoch cannot be given a higher one."""
+    return epoch >= LAST_CLIENT_EPOCH

@@ -1,0 +1,83 @@
+"""The last batches of producers, found again after a start.
+
+A snapshot keeps one batch of each producer (Kafka's format). One that had several requests in flight when the broker
+ended repeats them all; those before the last would be taken for a gap in its sequence, whereupon Kafka's Java client
+begins a new epoch (KIP-360) and writes them a second time. So the headers at the log's end are read once more.
+"""
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from odradek.log.producers.entry import RETAINED_BATCHES, BatchMark, ProducerEntry
+from odradek.log.producers.state import ProducerState
+from odradek.log.segments.segment import Segment
+from odradek.protocol.record_batch import BatchHeader
+
+REPEATED_WITHIN_MS: Final = 10 * 60_000
+"""What is older no producer repeats: delivery.timeout.ms is two minutes by default."""
+
+_FIRST_WINDOW_BYTES: Final = 256 << 10
+_LARGEST_WINDOW_BYTES: Final = 16 << 20
+_MOST_BATCHES: Final = 4096
+_NO_LIMIT: Final = 1 << 62
+
+
+def recall_batches(state: ProducerState, segments: Sequence[Segment], now_ms: int) -> None:
+    """Give producers that wrote lately up to five batches again, as far as the log's end shows them. Raises OSError.
+
+    `segments` end where `state` does. Reads as little as will do: a few large batches are far from the end, many small
+    ones near to it.
+    """
+    window = _FIRST_WINDOW_BYTES
+    producers = state.producers
+    # Producers with their epochs.
+    wanted: dict[int, int] = {}
+    for producer_id in producers.written_since(now_ms - REPEATED_WITHIN_MS):
+        entry = producers[producer_id]
+        if _may_repeat_more(entry):
+            wanted[producer_id] = entry.epoch
+    while wanted:
+        seen: dict[int, deque[BatchMark]] = {}
+        count = 0
+        for header in _last_headers(segments, window):
+            count += 1
+            if header.is_control or header.producer_epoch != wanted.get(header.producer_id):
+                continue
+            mark = BatchMark(
+                header.last_sequence, header.last_offset, header.last_offset - header.base_offset, header.max_timestamp
+            )
+            seen.setdefault(header.producer_id, deque(maxlen=RETAINED_BATCHES)).append(mark)
+        for producer_id, marks in seen.items():
+            entry = producers[producer_id]
+            if marks[-1].last_offset == entry.batches[-1].last_offset:
+                entry.batches = list(marks)
+            if not _may_repeat_more(entry):
+                del wanted[producer_id]
+        if window >= _LARGEST_WINDOW_BYTES or count > _MOST_BATCHES:
+            return
+        window *= 4
+
+
+def _may_repeat_more(entry: ProducerEntry) -> bool:
+    """Return whether it wrote batches before the first that is known."""
+    batches = entry.batches
+    return 0 < len(batches) < RETAINED_BATCHES and batches[0].last_sequence > batches[0].offset_delta
+
+
+def _last_headers(segments: Sequence[Segment], window: int) -> Iterator[BatchHeader]:
+    """Headers of about the last `window` bytes of the log, in order; all of them if it is shorter."""
+    first = len(segments)
+    while first and window > 0:
+        first -= 1
+        window -= segments[first].size_bytes
+    for number, segment in enumerate(segments[first:]):
+        position = _position_after(segment, -window) if number == 0 and window < 0 else 0
+        for _, header in segment.headers(position):
+            yield header
+
+
+def _position_after(segment: Segment, position: int) -> int:
+    """Where a batch begins shortly behind `position`, or the last of which the index knows that."""
+    offset = segment.offset_above_position(position)
+    return segment.floor_position(_NO_LIMIT if offset is None else offset)

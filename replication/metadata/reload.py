@@ -1,0 +1,50 @@
+"""Bringing a metadata image up to date with the store, after a change whose outcome was not known."""
+
+from odradek.replication.metadata import znodes
+from odradek.replication.metadata.image import NO_LEADER, ClusterMetadata, PartitionMetadata, TopicMetadata
+from odradek.replication.metadata.loader import load_image
+from odradek.replication.metadata.store import MetadataStore
+
+
+async def reload_image(store: MetadataStore, image: ClusterMetadata) -> None:
+    """Make the image's topics and configurations those of the store, and publish what differs.
+
+    Which replicas are offline is kept, since the store does not have it. A topic that is marked for deletion is not in
+    the image, although its nodes are still there. Raises MetadataStoreError, with the image as it was.
+    """
+    stored = ClusterMetadata()
+    await load_image(store, stored)
+    deleted = set(await store.get_children(znodes.DELETE_TOPICS))
+    for name in [name for name in image.topics if name not in stored.topics or name in deleted]:
+        image.remove_topic(name)
+    for name, topic in stored.topics.items():
+        if name in deleted:
+            continue
+        current = image.topics.get(name)
+        merged = topic if current is None or current.topic_id != topic.topic_id else _merged(current, topic)
+        if merged != current:
+            image.put_topic(merged)
+        configs = stored.topic_configs.get(name, {})
+        if configs != image.topic_configs.get(name, {}):
+            image.put_topic_config(name, configs)
+    for broker_id in stored.broker_configs.keys() | image.broker_configs.keys():
+        settings = stored.broker_configs.get(broker_id, {})
+        if settings != image.broker_configs.get(broker_id, {}):
+            image.put_broker_config(broker_id, settings)
+    image.publish()
+
+
+def _merged(current: TopicMetadata, stored: TopicMetadata) -> TopicMetadata:
+    known = current.partitions
+    partitions = (
+        _with_offline(known[index], partition) if index < len(known) else partition
+        for index, partition in enumerate(stored.partitions)
+    )
+    return stored._replace(partitions=tuple(partitions))
+
+
+def _with_offline(current: PartitionMetadata, stored: PartitionMetadata) -> PartitionMetadata:
+    if current.partition_epoch == stored.partition_epoch:
+        return current
+    leader = NO_LEADER if stored.leader in current.offline else stored.leader
+    return stored._replace(leader=leader, offline=current.offline)

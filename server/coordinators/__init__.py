@@ -1,0 +1,12 @@
+"""Coordinators on the reactor.
+
+- `runtime`: shards of the partitions that this broker leads
+- `context`: a shard with the partition that it writes to
+- `loading`: replay of a shard's partition
+- `pending_writes`: writes that wait for replication
+- `groups`: the runtime of group coordinators
+- `transactions`: the runtime of transaction coordinators
+- `marker_sender`: COMMIT and ABORT markers
+- `transaction_verification`: verification of transactions before an append (KIP-890)
+- `producer_id_floor`: the lowest producer id to allocate after a start
+"""

@@ -1,0 +1,279 @@
+"""A producer sends the same request over and over, with other records: what is the same is not decoded again.
+
+Everything of a Produce frame before the records (client id, acks, topic, partition index) is its head. A connection
+remembers the heads of requests for one partition that succeeded, each with the partition it means and with its encoded
+response. A frame with a known head goes straight to the partition's append, and of the response only the correlation
+id and three offsets are filled in. Whatever else happens (another shape, an error, something to wait for) takes the
+general way through `handlers/produce.py`, which is also what the tests compare with.
+
+A head holds for as long as its partition is led here: after that the append fails, and the general way finds out why.
+So it does with a transaction's first batch on a partition, which has to be verified. A head keeps its `Partition`,
+never the log: a retired partition has released it, so that the files of a deleted topic do not stay open.
+"""
+
+import struct
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from odradek.log.validation.batch import LongValidation
+from odradek.protocol.codec import MALFORMED, Buffer, encoder, read_varint_tail
+from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.protocol.framing import SIZE_BYTES
+from odradek.protocol.headers import response_is_flexible
+from odradek.protocol.messages.produce import (
+    ProduceRequest,
+    ProduceRequestPartitionProduceData,
+    ProduceRequestTopicProduceData,
+    ProduceResponse,
+    ProduceResponsePartitionProduceResponse,
+    ProduceResponseTopicProduceResponse,
+)
+from odradek.protocol.record_batch import RECORD_BATCH_OVERHEAD
+from odradek.server.fetching.purgatory import DelayedOperation
+from odradek.server.handlers import produce
+
+if TYPE_CHECKING:
+    from twisted.internet.defer import Deferred
+
+    from odradek.log.append import AppendInfo
+    from odradek.replication.replicas.partition import Partition
+    from odradek.server.request import RequestContext
+    from odradek.server.services import Services
+
+_CODE: Final = slice(4, 8)
+_CORRELATION_ID: Final = slice(8, 12)
+_ANSWERED_ID: Final = slice(4, 8)
+_HEAD_AT: Final = 12
+_MAX_HEADS: Final = 64
+_MAX_LENGTHS: Final = 4
+_MAX_HEAD_END: Final = 4096
+_ATTRIBUTES_AT: Final = 22
+_TRANSACTIONAL: Final = 0x10
+_PRODUCER_AT: Final = 43
+_LOG_START_SINCE: Final = 5
+_NO_TAGS: Final = b"\0\0\0"
+"""The tagged fields of partition, topic and request, none of which any version has."""
+
+_unpack_producer: Final = struct.Struct(">qh").unpack_from
+_pack_offsets: Final = struct.Struct(">qqq").pack_into
+_SENTINELS: Final = (0x5A6B7C8D9EAFB0C1, 0x5A6B7C8D9EAFB0C2, 0x5A6B7C8D9EAFB0C3)
+
+
+class _Known:
+    """What a head means: the partition, and the response with a place for the offsets."""
+
+    __slots__ = ("acks", "append", "is_plain", "offsets_at", "partition", "response", "timeout_ms", "topic")
+
+    def __init__(self, partition: "Partition", request: ProduceRequest, version: int) -> None:
+        self.partition = partition
+        self.append: Callable[..., AppendInfo] = partition.append_as_leader
+        self.is_plain = request.transactional_id is None
+        if not self.is_plain:
+            self.append = _append_in_open_transaction(partition)
+        self.acks = request.acks
+        self.timeout_ms = request.timeout_ms
+        (topic,) = request.topic_data
+        self.topic = ProduceRequestTopicProduceData(name=topic.name, topic_id=topic.topic_id)
+        row = ProduceResponsePartitionProduceResponse(
+            index=partition.index,
+            base_offset=_SENTINELS[0],
+            log_append_time_ms=_SENTINELS[1],
+            log_start_offset=_SENTINELS[2],
+        )
+        template = bytearray(8)
+        if response_is_flexible(0, ProduceRequest.is_flexible(version)):
+            template.append(0)
+        response = ProduceResponse(
+            responses=[
+                ProduceResponseTopicProduceResponse(
+                    name=topic.name, topic_id=topic.topic_id, partition_responses=[row]
+                )
+            ]
+        )
+        encoder(ProduceResponse, version)(response, template, [])
+        template[:4] = (len(template) - SIZE_BYTES).to_bytes(4, "big")
+        self.offsets_at = template.index(struct.pack(">qqq", *_SENTINELS))
+        self.response = bytes(template)
+
+
+class PendingProduce(NamedTuple):
+    """A batch that is appended and still waits: the request as far as an error needs it, and the response to come.
+
+    `response` gives the encoded response, or a `ProduceResponse`.
+    """
+
+    request: ProduceRequest
+    response: "Deferred[Any]"
+
+
+class ProduceMemo:
+    """The heads that one connection has sent, all of one API version and of a few lengths."""
+
+    __slots__ = ("_code", "_flexible", "_head_ends", "_heads", "_services", "_version")
+
+    def __init__(self, services: "Services") -> None:
+        self._services = services
+        self._heads: dict[bytes, _Known] = {}
+        self._head_ends: tuple[int, ...] = ()
+        self._code = b""
+        self._version = 0
+        self._flexible = False
+
+    def answer(self, frame: Buffer) -> bytearray | PendingProduce | None:
+        """Append a frame with a known head: its encoded response, or a `PendingProduce`.
+
+        None if the frame is not one of those, or if it cannot be appended; then nothing was.
+        """
+        if frame[_CODE] != self._code:
+            return None
+        for head_end in self._head_ends:
+            head = bytes(frame[_HEAD_AT:head_end])
+            known = self._heads.get(head)
+            if known is not None:
+                break
+        else:
+            return None
+        records = self._records(frame, head_end)
+        if records is None or len(records) < RECORD_BATCH_OVERHEAD:
+            return None
+        if known.is_plain and records[_ATTRIBUTES_AT] & _TRANSACTIONAL:
+            return None
+        partition = known.partition
+        # Whom the append wakes may find the disk broken, and then the partition has no log any more.
+        log: Any = partition.log
+        try:
+            info = known.append(
+                records,
+                required_acks=known.acks,
+                now_ms=self._services.now_ms(),
+                produce_version=self._version,
+                is_verified=False,
+            )
+        except KafkaError:
+            if not partition.is_leader:
+                del self._heads[head]
+            return None
+        except LongValidation:
+            return None
+        out = bytearray(known.response)
+        out[_ANSWERED_ID] = frame[_CORRELATION_ID]
+        _pack_offsets(out, known.offsets_at, info.first_offset, info.log_append_time_ms, info.log_start_offset)
+        if info.flush_due or (known.acks == -1 and log.high_watermark <= info.last_offset):
+            return self._when_done(known, info, out)
+        return out
+
+    def _when_done(self, known: _Known, info: "AppendInfo", out: bytearray) -> PendingProduce:
+        """`out` once the batch is replicated, or synced; the general way's response if it is both or fails."""
+        services, partition, acks, offset = self._services, known.partition, known.acks, info.last_offset + 1
+        data = [ProduceRequestPartitionProduceData(index=partition.index)]
+        topic = ProduceRequestTopicProduceData(
+            name=known.topic.name, topic_id=known.topic.topic_id, partition_data=data
+        )
+        request = ProduceRequest(acks=acks, timeout_ms=known.timeout_ms, topic_data=[topic])
+
+        def failed(error: KafkaError) -> ProduceResponse:
+            return produce.failed_after_append(known.topic, partition.index, info, error)
+
+        def settled() -> bytearray | ProduceResponse | None:
+            try:
+                return out if partition.has_reached(offset) else None
+            except KafkaError as error:
+                return failed(error)
+
+        response: Deferred[Any]
+        if not partition.waits_for_sync(info, acks):
+            operation = DelayedOperation(settled, lambda: failed(KafkaError(ErrorCode.REQUEST_TIMED_OUT)))
+            response = operation.wait(services.reactor, known.timeout_ms, (partition,))
+            # Whom the append woke may have found the disk broken.
+            operation.wake()
+        elif acks == -1:
+            response = produce.finish_one(services, partition, known.topic, request, info)
+        else:
+            response = services.flusher.flush(partition).addCallback(
+                lambda is_synced: out if is_synced else failed(KafkaError(ErrorCode.KAFKA_STORAGE_ERROR))
+            )
+        return PendingProduce(request, response)
+
+    def _records(self, frame: Buffer, head_end: int) -> memoryview | None:
+        """The records behind a head; None unless they end where the frame has to."""
+        end = len(frame)
+        try:
+            if not self._flexible:
+                start = head_end + 4
+                size = int.from_bytes(frame[head_end:start], "big", signed=True)
+                return memoryview(frame)[start:end] if size >= 0 and start + size == end else None
+            size = frame[head_end]
+            start = head_end + 1
+            if size > 127:
+                second = frame[start]
+                if second < 128:
+                    size += (second - 1) << 7
+                    start += 1
+                else:
+                    size, start = read_varint_tail(frame, start, size)
+        except MALFORMED:
+            return None
+        after = start + size - 1
+        if size == 0 or after + len(_NO_TAGS) != end or frame[after:end] != _NO_TAGS:
+            return None
+        return memoryview(frame)[start:after]
+
+    def remember(
+        self, frame: Buffer, context: "RequestContext", request: ProduceRequest, response: ProduceResponse
+    ) -> None:
+        """Note the head of a request that was answered, if it is one of those that can be answered by it alone."""
+        version = context.api_version
+        if version < _LOG_START_SINCE or len(request.topic_data) != 1:
+            return
+        topic = request.topic_data[0]
+        if len(topic.partition_data) != 1 or response.responses[0].partition_responses[0].error_code:
+            return
+        data = topic.partition_data[0]
+        partition = produce.find_partition(self._services, topic, data.index, version)
+        flexible = ProduceRequest.is_flexible(version)
+        records: Any = data.records
+        head_end = _head_end(frame, len(records), flexible)
+        if head_end is None or head_end > _MAX_HEAD_END or partition.is_internal:
+            return
+        code = bytes(frame[_CODE])
+        if code != self._code or len(self._heads) >= _MAX_HEADS:
+            self._forget(code, version, flexible)
+        if head_end not in self._head_ends:
+            if len(self._head_ends) >= _MAX_LENGTHS:
+                self._forget(code, version, flexible)
+            self._head_ends += (head_end,)
+        head = bytes(frame[_HEAD_AT:head_end])
+        known = self._heads.get(head)
+        if known is None or known.partition is not partition:
+            self._heads[head] = _Known(partition, request, version)
+
+    def _forget(self, code: bytes, version: int, flexible: bool) -> None:
+        self._heads.clear()
+        self._head_ends = ()
+        self._code, self._version, self._flexible = code, version, flexible
+
+
+def _append_in_open_transaction(partition: "Partition") -> "Callable[..., AppendInfo]":
+    """Append like the partition, but look first whether there is need to ask anybody."""
+
+    def append(records: memoryview, **how: Any) -> "AppendInfo":
+        log = partition.log
+        if log is not None:
+            producer_id, epoch = _unpack_producer(records, _PRODUCER_AT)
+            entry = log.producer_state.producers.get(producer_id)
+            if entry is not None and entry.transaction_start >= 0 and entry.epoch == epoch:
+                return partition.append_as_leader(records, **how)
+        raise KafkaError(ErrorCode.INVALID_TXN_STATE)
+
+    return append
+
+
+def _head_end(frame: Buffer, records_bytes: int, flexible: bool) -> int | None:
+    """Where the length of the records stands, if nothing follows them but empty tagged fields."""
+    end = len(frame)
+    if not flexible:
+        return end - records_bytes - 4
+    if bytes(frame[end - 3 :]) != _NO_TAGS:
+        return None
+    length_bytes = max(1, ((records_bytes + 1).bit_length() + 6) // 7)
+    return end - 3 - records_bytes - length_bytes
