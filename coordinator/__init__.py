@@ -1,6 +1,7 @@
 """Coordinators of groups and transactions: state machines that return the records to write.
 
 - `result`: results of a request (records, responses), and what happens to them once the records are replicated
+- `request_context`: properties of a request that are not in its message
 - `coordinator_state`: the states of a coordinator's shard
 - `timers`: deadlines by key, on a monotonic clock
 - `steps`: decisions about many groups or transactions, made in steps

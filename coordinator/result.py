@@ -1,11 +1,11 @@
 """Results of a coordinator: records to write, and responses to send once the records are replicated.
 
-A coordinator performs no I/O. It collects a result in an `Effects`, which becomes a `CoordinatorResult`. The server
-appends the result's records, has the shard apply them, waits until they are replicated, and gets the responses from the
-shard. Idea: Apache Kafka's CoordinatorResult.
+A coordinator performs no I/O. It decides a request with a `CoordinatorResult`. The server appends the result's records,
+has the shard apply them at once, waits until they are replicated, and gets the responses from the shard. Idea: Apache
+Kafka's CoordinatorResult.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from odradek.protocol.errors import ErrorCode
@@ -56,15 +56,15 @@ class Completion:
 
     __slots__ = ()
 
-    def written(self, effects: "Effects", now_ms: int) -> None:
+    def written(self, result: "CoordinatorResult", now_ms: int) -> None:
         """The records are applied and replicated."""
         raise NotImplementedError
 
-    def failed(self, effects: "Effects", error: ErrorCode, now_ms: int) -> None:
+    def failed(self, result: "CoordinatorResult", error: ErrorCode, now_ms: int) -> None:
         """The records were not written; `error` is already the one for the response."""
         raise NotImplementedError
 
-    def timed_out(self, effects: "Effects", error: ErrorCode, now_ms: int) -> None:
+    def timed_out(self, result: "CoordinatorResult", error: ErrorCode, now_ms: int) -> None:
         """The records are in the log, but not replicated in time: send the waiting response, and undo nothing.
 
         `error` is the one for the response. In a group shard neither `written` nor `failed` is called afterwards;
@@ -82,14 +82,14 @@ class ReplyWhenWritten(Completion):
         self.response = response
         self.on_error = on_error
 
-    def written(self, effects: "Effects", now_ms: int) -> None:
-        effects.reply(self.token, self.response)
+    def written(self, result: "CoordinatorResult", now_ms: int) -> None:
+        result.reply(self.token, self.response)
 
-    def failed(self, effects: "Effects", error: ErrorCode, now_ms: int) -> None:
-        effects.reply(self.token, self.on_error(error))
+    def failed(self, result: "CoordinatorResult", error: ErrorCode, now_ms: int) -> None:
+        result.reply(self.token, self.on_error(error))
 
-    def timed_out(self, effects: "Effects", error: ErrorCode, now_ms: int) -> None:
-        effects.reply(self.token, self.on_error(error))
+    def timed_out(self, result: "CoordinatorResult", error: ErrorCode, now_ms: int) -> None:
+        result.reply(self.token, self.on_error(error))
 
 
 class TransactionalProducer(NamedTuple):
@@ -115,24 +115,13 @@ class TransactionOutcome(NamedTuple):
     partitions: tuple[tuple[str, int], ...]
 
 
-class CoordinatorResult(NamedTuple):
-    """One decision.
+class CoordinatorResult:
+    """One decision: records to write, and responses to send once they are replicated.
 
     `records` empty: send `replies` and have `outcomes` written to their partitions. Otherwise write the records (as one
     batch if `is_atomic`, else in as many as suit; within the transaction of `producer` if there is one), then call the
     shard's `on_appended`, and `on_written` or `on_write_failed`, with this result and go on with what that returns.
     """
-
-    records: list[CoordinatorRecord]
-    replies: list[Reply]
-    completions: list[Completion]
-    is_atomic: bool = True
-    producer: TransactionalProducer | None = None
-    outcomes: Sequence[TransactionOutcome] = ()
-
-
-class Effects:
-    """Collects what a decision wants done."""
 
     __slots__ = ("completions", "is_atomic", "outcomes", "producer", "records", "replies")
 
@@ -147,7 +136,11 @@ class Effects:
     def reply(self, token: Token, response: Response) -> None:
         self.replies.append(Reply(token, response))
 
-    def result(self) -> CoordinatorResult:
-        return CoordinatorResult(
-            self.records, self.replies, self.completions, self.is_atomic, self.producer, self.outcomes
-        )
+    def answered(self, *, keeps_completions: bool) -> "CoordinatorResult":
+        """Return what is left of the result after its requests were answered because the write timed out."""
+        left = CoordinatorResult()
+        left.records, left.is_atomic, left.producer = self.records, self.is_atomic, self.producer
+        left.outcomes = self.outcomes
+        if keeps_completions:
+            left.completions = self.completions
+        return left

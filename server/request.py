@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from odradek.coordinator.groups import shard_state
+from odradek.coordinator import request_context
 
 
 class NoResponse:
@@ -25,7 +25,7 @@ class CloseConnection(Exception):  # noqa: N818 - not an error but an instructio
     """Raised by a handler that has to close the connection, as Kafka does for a failed produce with acks=0."""
 
 
-class RequestContext(shard_state.RequestContext):
+class RequestContext(request_context.RequestContext):
     """Who asks, and how. One object per connection, valid while its request is in progress.
 
     has_input_ended: the client has closed its side of the connection, and may be gone

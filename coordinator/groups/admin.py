@@ -6,8 +6,9 @@ from odradek.coordinator.groups.classic.group import DEAD, EMPTY, STABLE, Group
 from odradek.coordinator.groups.offset_commands import all_offset_tombstones
 from odradek.coordinator.groups.records import group_metadata_tombstone
 from odradek.coordinator.groups.responses import delete_groups_error
-from odradek.coordinator.groups.shard_state import RequestContext, ShardState
-from odradek.coordinator.result import Effects, ReplyWhenWritten, Token
+from odradek.coordinator.groups.shard_state import ShardState
+from odradek.coordinator.request_context import RequestContext
+from odradek.coordinator.result import CoordinatorResult, ReplyWhenWritten, Token
 from odradek.coordinator.steps import Steps, pieces
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.messages.delete_groups import (
@@ -96,24 +97,24 @@ def list_groups(
     return listed
 
 
-def delete_groups(state: ShardState, group_ids: list[str], token: Token) -> Effects:
+def delete_groups(state: ShardState, group_ids: list[str], token: Token) -> CoordinatorResult:
     """Decide DeleteGroups: groups without members go, with all their offsets."""
-    effects = Effects()
+    result = CoordinatorResult()
     response = DeleteGroupsResponse(results=[])
     for group_id in group_ids:
         error = _deletion_error(state.groups.get(group_id))
         if error is ErrorCode.NONE:
             logger.info("deleting group group=%s", group_id)
-            all_offset_tombstones(state, group_id, effects)
-            effects.records.append(group_metadata_tombstone(group_id))
+            all_offset_tombstones(state, group_id, result)
+            result.records.append(group_metadata_tombstone(group_id))
         response.results.append(DeleteGroupsResponseDeletableGroupResult(group_id=group_id, error_code=error))
-    if effects.records:
-        effects.completions.append(
+    if result.records:
+        result.completions.append(
             ReplyWhenWritten(token, response, lambda error: delete_groups_error(group_ids, error))
         )
     else:
-        effects.reply(token, response)
-    return effects
+        result.reply(token, response)
+    return result
 
 
 def _deletion_error(group: Group | None) -> ErrorCode:

@@ -21,9 +21,10 @@ from odradek.coordinator.groups.offsets import CommittedOffset, OffsetStore
 from odradek.coordinator.groups.records import OffsetCommitValue, OffsetRecords, offset_tombstones
 from odradek.coordinator.groups.responses import INVALID_OFFSET, offset_commit_error, offset_delete_error
 from odradek.coordinator.groups.settings import GroupSettings
-from odradek.coordinator.groups.shard_state import RequestContext, ShardState
+from odradek.coordinator.groups.shard_state import ShardState
 from odradek.coordinator.partitioning import utf16_length
-from odradek.coordinator.result import CoordinatorRecord, Effects, ReplyWhenWritten, Token
+from odradek.coordinator.request_context import RequestContext
+from odradek.coordinator.result import CoordinatorRecord, CoordinatorResult, ReplyWhenWritten, Token
 from odradek.coordinator.steps import ITEMS_PER_STEP, Steps, run_to_end
 from odradek.properties import INT64_MAX
 from odradek.protocol.errors import ErrorCode, KafkaError
@@ -96,20 +97,20 @@ def commit_offsets(
     token: Token,
     now_ms: int,
     prepared: PreparedCommit | None = None,
-) -> Effects:
+) -> CoordinatorResult:
     """Decide an OffsetCommit whose topics carry both name and id; `prepared` is given for a large one."""
-    effects = Effects()
+    result = CoordinatorResult()
     try:
         _check_commit(state, request, context)
     except KafkaError as error:
-        effects.reply(token, offset_commit_error(request, error.code))
-        return effects
-    effects.records, response = prepared or run_to_end(prepare_commit(state.settings, request, now_ms))
-    if effects.records:
-        effects.completions.append(ReplyWhenWritten(token, response, partial(offset_commit_error, request)))
+        result.reply(token, offset_commit_error(request, error.code))
+        return result
+    result.records, response = prepared or run_to_end(prepare_commit(state.settings, request, now_ms))
+    if result.records:
+        result.completions.append(ReplyWhenWritten(token, response, partial(offset_commit_error, request)))
     else:
-        effects.reply(token, response)
-    return effects
+        result.reply(token, response)
+    return result
 
 
 @lru_cache(maxsize=1024)
@@ -219,14 +220,14 @@ def _fetched(partition: int, found: CommittedOffset | None, error: ErrorCode) ->
 # -- delete --------------------------------------------------------------------------------------------------------
 
 
-def delete_offsets(state: ShardState, request: OffsetDeleteRequest, token: Token) -> Effects:
+def delete_offsets(state: ShardState, request: OffsetDeleteRequest, token: Token) -> CoordinatorResult:
     """Decide an OffsetDelete: offsets of topics that no live member subscribes to may go."""
-    effects = Effects()
+    result = CoordinatorResult()
     try:
         group = _group_for_delete(state, request)
     except KafkaError as error:
-        effects.reply(token, offset_delete_error(error.code))
-        return effects
+        result.reply(token, offset_delete_error(error.code))
+        return result
     response = OffsetDeleteResponse(topics=[])
     for topic in request.topics:
         is_subscribed = group.is_subscribed_to(topic.name)
@@ -240,12 +241,12 @@ def delete_offsets(state: ShardState, request: OffsetDeleteRequest, token: Token
                 OffsetDeleteResponsePartition(partition_index=partition, error_code=error_code)
             )
             if not is_subscribed and state.offsets.is_held(group.group_id, topic.name, partition):
-                effects.records.append(records.tombstone(partition))
-    if effects.records:
-        effects.completions.append(ReplyWhenWritten(token, response, offset_delete_error))
+                result.records.append(records.tombstone(partition))
+    if result.records:
+        result.completions.append(ReplyWhenWritten(token, response, offset_delete_error))
     else:
-        effects.reply(token, response)
-    return effects
+        result.reply(token, response)
+    return result
 
 
 def _group_for_delete(state: ShardState, request: OffsetDeleteRequest) -> Group:
@@ -257,6 +258,6 @@ def _group_for_delete(state: ShardState, request: OffsetDeleteRequest) -> Group:
     return group
 
 
-def all_offset_tombstones(state: ShardState, group_id: str, effects: Effects) -> None:
+def all_offset_tombstones(state: ShardState, group_id: str, result: CoordinatorResult) -> None:
     """Delete every offset of a group, those of open transactions too."""
-    effects.records.extend(offset_tombstones(group_id, state.offsets.held_of_group(group_id)))
+    result.records.extend(offset_tombstones(group_id, state.offsets.held_of_group(group_id)))

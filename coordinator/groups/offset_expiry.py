@@ -13,7 +13,7 @@ from odradek.coordinator.groups.classic.group import Group
 from odradek.coordinator.groups.offsets import can_expire, expired_partitions
 from odradek.coordinator.groups.records import group_metadata_tombstone, offset_tombstones
 from odradek.coordinator.groups.shard_state import EXPIRY_KEY, ShardState
-from odradek.coordinator.result import Effects
+from odradek.coordinator.result import CoordinatorResult
 
 logger = logging.getLogger(__name__)
 
@@ -25,7 +25,7 @@ def schedule_expiry(state: ShardState) -> None:
     """Set the time of the next search for expired offsets."""
     delay_ms = state.settings.offsets_retention_check_interval_ms
     state.timers.schedule(
-        EXPIRY_KEY, delay_ms, lambda effects, now_ms: _Search(state, now_ms).take_step(effects, now_ms)
+        EXPIRY_KEY, delay_ms, lambda result, now_ms: _Search(state, now_ms).take_step(result, now_ms)
     )
 
 
@@ -44,14 +44,14 @@ class _Search:
         """Whether all offsets of that group that have been checked are expired."""
         self._count = 0
 
-    def take_step(self, effects: Effects, now_ms: int) -> None:
+    def take_step(self, result: CoordinatorResult, now_ms: int) -> None:
         """Delete what is found, and schedule what follows: the next step, or the next search."""
         state = self._state
-        effects.is_atomic = False
+        result.is_atomic = False
         room = OFFSETS_PER_STEP
         while self._remaining and room > 0:
-            room -= self._visit(self._remaining[0], room, effects)
-        self._count += len(effects.records)
+            room -= self._visit(self._remaining[0], room, result)
+        self._count += len(result.records)
         if self._remaining:
             state.timers.schedule(EXPIRY_KEY, 0, self.take_step)
             return
@@ -59,7 +59,7 @@ class _Search:
             logger.info("expired offsets and groups tombstones=%d", self._count)
         schedule_expiry(state)
 
-    def _visit(self, group_id: str, room: int, effects: Effects) -> int:
+    def _visit(self, group_id: str, room: int, result: CoordinatorResult) -> int:
         """Look at up to `room` offsets of one group, and return how many those were, the group counting as one too.
 
         A group of which that is not all is continued in the next step.
@@ -73,11 +73,11 @@ class _Search:
             self._partitions = state.offsets.visible.partitions_of_group(group_id)
         found = list(islice(self._partitions, room))
         expired = expired_partitions(state.offsets, group, found, state.settings.offsets_retention_ms, self._now_ms)
-        effects.records.extend(offset_tombstones(group_id, expired))
+        result.records.extend(offset_tombstones(group_id, expired))
         self._are_all_expired = self._are_all_expired and len(expired) == len(found)
         if len(found) < room:
             if self._are_all_expired and self._is_finished(group, len(expired)):
-                effects.records.append(group_metadata_tombstone(group_id))
+                result.records.append(group_metadata_tombstone(group_id))
             self._go_on()
         return 1 + len(found)
 

@@ -5,7 +5,7 @@ The error shapes also serve a request that reaches no shard: wrong coordinator, 
 
 from odradek.coordinator.groups.classic.group import Group
 from odradek.coordinator.groups.classic.member import Member, Parked
-from odradek.coordinator.result import Effects
+from odradek.coordinator.result import CoordinatorResult
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.messages.delete_groups import (
     DeleteGroupsResponse,
@@ -188,24 +188,24 @@ def describe_groups_error(group_ids: list[str], error: ErrorCode) -> list[Descri
     ]
 
 
-def answer(effects: Effects, parked: Parked | None, response: JoinGroupResponse | SyncGroupResponse) -> bool:
+def answer(result: CoordinatorResult, parked: Parked | None, response: JoinGroupResponse | SyncGroupResponse) -> bool:
     """Reply to a parked request, if there is one; says whether there was."""
     if parked is None:
         return False
-    effects.reply(parked.token, response)
+    result.reply(parked.token, response)
     return True
 
 
-def answer_all_joins(effects: Effects, group: Group, error: ErrorCode) -> None:
+def answer_all_joins(result: CoordinatorResult, group: Group, error: ErrorCode) -> None:
     """Refuse every parked JoinGroup of a group."""
     for member in group.members.values():
-        answer(effects, group.take_join(member), join_error(error, member.member_id))
+        answer(result, group.take_join(member), join_error(error, member.member_id))
 
 
-def answer_all_syncs(effects: Effects, group: Group, error: ErrorCode) -> None:
+def answer_all_syncs(result: CoordinatorResult, group: Group, error: ErrorCode) -> None:
     """Refuse every parked SyncGroup of a group."""
     for member in group.members.values():
-        answer(effects, member.take_sync(), sync_error(error))
+        answer(result, member.take_sync(), sync_error(error))
 
 
 def leave_response(response: LeaveGroupResponse, api_version: int) -> LeaveGroupResponse:

@@ -44,15 +44,11 @@ from odradek.coordinator.groups.records import (
     read_offset_commit_value,
 )
 from odradek.coordinator.groups.settings import GroupSettings
-from odradek.coordinator.groups.shard_state import (
-    DEADLINES_PER_TICK,
-    LARGE_KINDS,
-    DeletedTopics,
-    RequestContext,
-    ShardState,
-)
-from odradek.coordinator.result import CoordinatorResult, Effects, Response, Token, client_error
+from odradek.coordinator.groups.shard_state import LARGE_KINDS, DeletedTopics, ShardState
+from odradek.coordinator.request_context import RequestContext
+from odradek.coordinator.result import CoordinatorResult, Response, Token, client_error
 from odradek.coordinator.steps import Steps, pieces
+from odradek.coordinator.timers import DEADLINES_PER_TICK
 from odradek.properties import INT64_MAX
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages.describe_groups import DescribeGroupsResponseDescribedGroup
@@ -107,7 +103,7 @@ class GroupShard:
         error = self._gate(prechecks.join_error_code(self._state.settings, request))
         if error:
             return _only_reply(token, responses.join_error(error, request.member_id))
-        return joining.join_group(self._state, request, context, token, now_ms).result()
+        return joining.join_group(self._state, request, context, token, now_ms)
 
     def sync_group(
         self, request: SyncGroupRequest, context: RequestContext, token: Token, now_ms: int
@@ -116,7 +112,7 @@ class GroupShard:
         error = self._gate(prechecks.sync_error_code(request, context.api_version))
         if error:
             return _only_reply(token, responses.sync_error(error))
-        return membership.sync_group(self._state, request, context, token, now_ms).result()
+        return membership.sync_group(self._state, request, context, token, now_ms)
 
     def heartbeat(
         self, request: HeartbeatRequest, context: RequestContext, token: Token, now_ms: int
@@ -127,7 +123,7 @@ class GroupShard:
             return _only_reply(token, responses.heartbeat_response())
         if error:
             return _only_reply(token, responses.heartbeat_response(error))
-        return membership.heartbeat(self._state, request, token).result()
+        return membership.heartbeat(self._state, request, token)
 
     def leave_group(
         self, request: LeaveGroupRequest, context: RequestContext, token: Token, now_ms: int
@@ -136,7 +132,7 @@ class GroupShard:
         error = self._gate(prechecks.group_id_error(request.group_id))
         if error:
             return _only_reply(token, responses.leave_error(error))
-        return membership.leave_group(self._state, request, context, token, now_ms).result()
+        return membership.leave_group(self._state, request, context, token, now_ms)
 
     def rebalance_timeout_ms(self, group_id: str) -> int:
         """Return the longest wait of a JoinGroup or SyncGroup for the members; 0 if there is no such group."""
@@ -169,7 +165,7 @@ class GroupShard:
         error = self._gate()
         if error:
             return _only_reply(token, responses.delete_groups_error(group_ids, error))
-        return group_admin.delete_groups(self._state, group_ids, token).result()
+        return group_admin.delete_groups(self._state, group_ids, token)
 
     # -- offsets -------------------------------------------------------------------------------------------------
 
@@ -189,7 +185,7 @@ class GroupShard:
         error = self._gate()
         if error:
             return _only_reply(token, responses.offset_commit_error(request, error))
-        return offset_commands.commit_offsets(self._state, request, context, token, now_ms, prepared).result()
+        return offset_commands.commit_offsets(self._state, request, context, token, now_ms, prepared)
 
     def commit_offsets_in_transaction(
         self,
@@ -207,7 +203,7 @@ class GroupShard:
         error = self._gate(prechecks.group_id_error(request.group_id))
         if error:
             return _only_reply(token, responses.txn_offset_commit_error(request, error, context.api_version))
-        return transactional_offsets.commit_offsets(self._state, request, context, token, now_ms, topic_ids).result()
+        return transactional_offsets.commit_offsets(self._state, request, context, token, now_ms, topic_ids)
 
     def fetch_offsets(
         self,
@@ -249,13 +245,13 @@ class GroupShard:
         error = self._gate(prechecks.group_id_error(request.group_id))
         if error:
             return _only_reply(token, responses.offset_delete_error(error))
-        return offset_commands.delete_offsets(self._state, request, token).result()
+        return offset_commands.delete_offsets(self._state, request, token)
 
     def topics_deleted(self, deleted: DeletedTopics, now_ms: int) -> CoordinatorResult:
         """Delete the offsets of topics that are deleted, here and in `tick`. The shard must be active."""
-        effects = Effects()
-        topic_deletion.delete_offsets(self._state, deleted, effects, now_ms)
-        return effects.result()
+        result = CoordinatorResult()
+        topic_deletion.delete_offsets(self._state, deleted, result, now_ms)
+        return result
 
     def topics_being_deleted(self) -> DeletedTopics:
         """The deleted topics some of whose offsets are still to be deleted."""
@@ -277,30 +273,30 @@ class GroupShard:
         if self._coordinator_state is not CoordinatorState.ACTIVE:
             return self.on_write_failed(result, ErrorCode.NOT_COORDINATOR, now_ms)
         self._state.offsets.replicated_up_to(base_offset + len(result.records))
-        effects = Effects()
-        effects.replies.extend(result.replies)
+        following = CoordinatorResult()
+        following.replies.extend(result.replies)
         for completion in result.completions:
-            completion.written(effects, now_ms)
-        return effects.result()
+            completion.written(following, now_ms)
+        return following
 
     def on_write_failed(self, result: CoordinatorResult, error: ErrorCode, now_ms: int) -> CoordinatorResult:
         """The result's records are not in the log, or the shard has resigned: undo it; returns what follows."""
-        effects = Effects()
-        effects.replies.extend(result.replies)
+        following = CoordinatorResult()
+        following.replies.extend(result.replies)
         for completion in result.completions:
-            completion.failed(effects, client_error(error), now_ms)
-        return effects.result()
+            completion.failed(following, client_error(error), now_ms)
+        return following
 
     def on_write_timed_out(self, result: CoordinatorResult, now_ms: int) -> CoordinatorResult:
         """The result's records are not replicated in time: answer what waits for them; returns what follows.
 
         The records stay. `on_written` or `on_write_failed` still follows, with a result of the records alone.
         """
-        effects = Effects()
-        effects.replies.extend(result.replies)
+        following = CoordinatorResult()
+        following.replies.extend(result.replies)
         for completion in result.completions:
-            completion.timed_out(effects, client_error(ErrorCode.REQUEST_TIMED_OUT), now_ms)
-        return effects.result()
+            completion.timed_out(following, client_error(ErrorCode.REQUEST_TIMED_OUT), now_ms)
+        return following
 
     def on_marker_appended(self, producer_id: int, is_commit: bool, offset: int) -> None:
         """Apply a transaction marker that is in the log at `offset`, though not replicated yet."""
@@ -359,31 +355,31 @@ class GroupShard:
 
     def finish_loading(self, now_ms: int) -> Steps[CoordinatorResult]:
         """Every record is replayed: start serving. All sessions start anew; oversized groups rebalance."""
-        effects = Effects()
+        result = CoordinatorResult()
         state = self._state
         for groups in pieces(state.groups.values()):
             for group in groups:
                 for member in group.members.values():
                     rebalance.refresh_session(state, group, member)
                 if len(group.members) > state.settings.max_group_size:
-                    rebalance.start(state, group, "loaded with more members than allowed", effects, now_ms)
+                    rebalance.start(state, group, "loaded with more members than allowed", result, now_ms)
             yield
         self._coordinator_state = CoordinatorState.ACTIVE
         offset_expiry.schedule_expiry(state)
         logger.debug("group shard loaded groups=%d", len(state.groups))
-        return effects.result()
+        return result
 
     def resign(self, now_ms: int) -> CoordinatorResult:
         """Another broker takes over: everything parked is answered with NOT_COORDINATOR, and nothing is kept."""
-        effects = Effects()
+        result = CoordinatorResult()
         for group in self._state.groups.values():
-            responses.answer_all_joins(effects, group, ErrorCode.NOT_COORDINATOR)
-            responses.answer_all_syncs(effects, group, ErrorCode.NOT_COORDINATOR)
+            responses.answer_all_joins(result, group, ErrorCode.NOT_COORDINATOR)
+            responses.answer_all_syncs(result, group, ErrorCode.NOT_COORDINATOR)
             group.change_state(DEAD, "coordinator resigned", now_ms)
         self._coordinator_state = CoordinatorState.CLOSED
         state = self._state
         self._state = ShardState(state.settings, state.random_uuid, state.timers.monotonic_ms)
-        return effects.result()
+        return result
 
     def next_deadline_ms(self) -> int | None:
         """When `tick` is due next, on the monotonic clock."""
@@ -391,7 +387,7 @@ class GroupShard:
 
     def tick(self, now_ms: int) -> CoordinatorResult:
         """Let a few due deadlines take effect. Those with many records have a result of their own."""
-        effects = Effects()
+        result = CoordinatorResult()
         timers = self._state.timers
         due_ms = timers.monotonic_ms()
         for _ in range(DEADLINES_PER_TICK):
@@ -400,14 +396,14 @@ class GroupShard:
                 break
             key = timers.next_key()
             is_large = key is not None and key[0] in LARGE_KINDS
-            if is_large and (effects.records or effects.replies):
+            if is_large and (result.records or result.replies):
                 break
             action = timers.pop_due(due_ms)
             if action is not None:
-                action(effects, now_ms)
+                action(result, now_ms)
             if is_large:
                 break
-        return effects.result()
+        return result
 
     def _gate(self, error: ErrorCode = ErrorCode.NONE) -> ErrorCode:
         """What is wrong with a request before its group is looked at."""
@@ -415,6 +411,6 @@ class GroupShard:
 
 
 def _only_reply(token: Token, response: Response) -> CoordinatorResult:
-    effects = Effects()
-    effects.reply(token, response)
-    return effects.result()
+    result = CoordinatorResult()
+    result.reply(token, response)
+    return result

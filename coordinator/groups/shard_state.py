@@ -15,8 +15,6 @@ EXPIRY_KEY: Final[Key] = ("offset-expiry",)
 TOPIC_DELETION_KIND: Final = "topic-deletion"
 LARGE_KINDS: Final = frozenset({EXPIRY_KEY[0], TOPIC_DELETION_KIND})
 """Kinds of deadlines whose result may have more records than fit into one batch."""
-DEADLINES_PER_TICK: Final = 16
-"""Each may end a join phase or a transaction; what else is due waits for the next tick."""
 
 
 class DeletedTopic(NamedTuple):
@@ -32,20 +30,6 @@ class DeletedTopic(NamedTuple):
 
 
 DeletedTopics = list[DeletedTopic]
-
-
-class RequestContext:
-    """What a decision has to know of a request besides its message.
-
-    `client_host` is the client's address as Kafka prints it: a slash and the numeric address.
-    """
-
-    __slots__ = ("api_version", "client_host", "client_id")
-
-    def __init__(self, *, api_version: int, client_id: str | None = "", client_host: str = "") -> None:
-        self.api_version = api_version
-        self.client_id = client_id or ""
-        self.client_host = client_host
 
 
 class ShardState:

@@ -7,7 +7,7 @@ from typing import Final
 
 from odradek.coordinator.groups.records import offset_tombstones
 from odradek.coordinator.groups.shard_state import TOPIC_DELETION_KIND, DeletedTopics, ShardState
-from odradek.coordinator.result import Completion, Effects
+from odradek.coordinator.result import Completion, CoordinatorResult
 from odradek.coordinator.timers import Key
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.types import ZERO_UUID
@@ -20,14 +20,14 @@ OFFSETS_PER_STEP: Final = 1_000
 """Offsets of the topics that a step looks at, each group and each partition in a transaction counting as one too."""
 
 
-def delete_offsets(state: ShardState, deleted: DeletedTopics, effects: Effects, now_ms: int) -> None:
+def delete_offsets(state: ShardState, deleted: DeletedTopics, result: CoordinatorResult, now_ms: int) -> None:
     """Delete the offsets of deleted topics, pending ones too; those stored without an id go by name and age.
 
     The groups are searched in steps; the first is taken here, the others in `tick`.
     """
     search = _Search(state, deleted)
     state.deletions[search.key] = deleted
-    search.take_step(effects, now_ms)
+    search.take_step(result, now_ms)
 
 
 class _Search:
@@ -47,8 +47,8 @@ class _Search:
             self._end_offsets[name] = max(end_offset, self._end_offsets.get(name, -1))
         self._held = self._find()
 
-    def take_step(self, effects: Effects, now_ms: int) -> None:
-        effects.is_atomic = False
+    def take_step(self, result: CoordinatorResult, now_ms: int) -> None:
+        result.is_atomic = False
         state = self._state
         found = list(islice(self._held, OFFSETS_PER_STEP))
         doomed: dict[str, dict[tuple[str, int], None]] = {}
@@ -57,9 +57,9 @@ class _Search:
                 group_id, topic, partition = held
                 doomed.setdefault(group_id, {})[topic, partition] = None
         for group_id, partitions in doomed.items():
-            effects.records.extend(offset_tombstones(group_id, partitions))
-        if effects.records:
-            effects.completions.append(OffsetDeletion(state, self._deleted, self._failures))
+            result.records.extend(offset_tombstones(group_id, partitions))
+        if result.records:
+            result.completions.append(OffsetDeletion(state, self._deleted, self._failures))
         if len(found) == OFFSETS_PER_STEP:
             state.timers.schedule(self.key, 0, self.take_step)
         else:
@@ -108,10 +108,10 @@ class OffsetDeletion(Completion):
         self.deleted = deleted
         self._failures = failures
 
-    def written(self, effects: Effects, now_ms: int) -> None:
+    def written(self, result: CoordinatorResult, now_ms: int) -> None:
         pass
 
-    def failed(self, effects: Effects, error: ErrorCode, now_ms: int) -> None:
+    def failed(self, result: CoordinatorResult, error: ErrorCode, now_ms: int) -> None:
         pause_ms = min(RETRY_PAUSE_MS << min(self._failures, 16), MAX_RETRY_PAUSE_MS)
         logger.warning(
             "offsets of deleted topics not deleted topics=%s next_attempt_ms=%d error=%s",

@@ -10,9 +10,10 @@ from functools import lru_cache
 from odradek.coordinator.groups.classic.group import DEAD, EMPTY
 from odradek.coordinator.groups.records import OffsetCommitValue, OffsetRecords
 from odradek.coordinator.groups.responses import txn_offset_commit_error
-from odradek.coordinator.groups.shard_state import RequestContext, ShardState
+from odradek.coordinator.groups.shard_state import ShardState
 from odradek.coordinator.partitioning import utf16_length
-from odradek.coordinator.result import Effects, ReplyWhenWritten, Token, TransactionalProducer
+from odradek.coordinator.request_context import RequestContext
+from odradek.coordinator.result import CoordinatorResult, ReplyWhenWritten, Token, TransactionalProducer
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitRequest,
@@ -30,9 +31,9 @@ def commit_offsets(
     token: Token,
     now_ms: int,
     topic_ids: Mapping[str, bytes],
-) -> Effects:
+) -> CoordinatorResult:
     """Decide a TxnOffsetCommit. The offsets are pending until the transaction's marker is written."""
-    effects = Effects()
+    result = CoordinatorResult()
 
     def on_error(error: ErrorCode) -> TxnOffsetCommitResponse:
         return txn_offset_commit_error(request, error, context.api_version)
@@ -40,8 +41,8 @@ def commit_offsets(
     try:
         _check(state, request)
     except KafkaError as error:
-        effects.reply(token, on_error(error.code))
-        return effects
+        result.reply(token, on_error(error.code))
+        return result
     response = TxnOffsetCommitResponse(topics=[])
     most_metadata = state.settings.offset_metadata_max_length
     for topic in request.topics:
@@ -60,14 +61,14 @@ def commit_offsets(
                     commit_timestamp=now_ms,
                     topic_id=topic_id,
                 )
-                effects.records.append(encode(item.partition_index, value))
+                result.records.append(encode(item.partition_index, value))
                 answered.partitions.append(_commit_result(item.partition_index))
-    if effects.records:
-        effects.producer = TransactionalProducer(request.producer_id, request.producer_epoch)
-        effects.completions.append(ReplyWhenWritten(token, response, on_error))
+    if result.records:
+        result.producer = TransactionalProducer(request.producer_id, request.producer_epoch)
+        result.completions.append(ReplyWhenWritten(token, response, on_error))
     else:
-        effects.reply(token, response)
-    return effects
+        result.reply(token, response)
+    return result
 
 
 @lru_cache(maxsize=1024)

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from odradek.coordinator.groups.settings import GroupSettings
 from odradek.coordinator.groups.shard import GroupShard
-from odradek.coordinator.groups.shard_state import RequestContext
+from odradek.coordinator.request_context import RequestContext
 from odradek.coordinator.result import CoordinatorRecord, CoordinatorResult
 from odradek.coordinator.steps import Steps
 from odradek.protocol.errors import ErrorCode

@@ -23,7 +23,8 @@ from odradek.coordinator.groups.records import (
     read_offset_commit_value,
 )
 from odradek.coordinator.groups.settings import GroupSettings
-from odradek.coordinator.groups.shard_state import DeletedTopic, RequestContext
+from odradek.coordinator.groups.shard_state import DeletedTopic
+from odradek.coordinator.request_context import RequestContext
 from odradek.coordinator.result import CoordinatorRecord
 from odradek.coordinator.tests.driver import START_MS, Driver, run_at_once, subscription
 from odradek.protocol.errors import ErrorCode, KafkaError

@@ -12,7 +12,8 @@ from odradek.coordinator.groups.records import (
 )
 from odradek.coordinator.groups.settings import GroupSettings
 from odradek.coordinator.groups.shard import CoordinatorState, GroupShard
-from odradek.coordinator.groups.shard_state import DeletedTopic, RequestContext
+from odradek.coordinator.groups.shard_state import DeletedTopic
+from odradek.coordinator.request_context import RequestContext
 from odradek.coordinator.tests.driver import Driver, run_at_once, subscription
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages.heartbeat import HeartbeatRequest

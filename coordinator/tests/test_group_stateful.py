@@ -18,8 +18,9 @@ from odradek.coordinator.groups.classic.group import COMPLETING_REBALANCE, EMPTY
 from odradek.coordinator.groups.records import OffsetCommitKey, read_key
 from odradek.coordinator.groups.settings import GroupSettings
 from odradek.coordinator.groups.shard import GroupShard
-from odradek.coordinator.groups.shard_state import TOPIC_DELETION_KIND, DeletedTopic, RequestContext
+from odradek.coordinator.groups.shard_state import TOPIC_DELETION_KIND, DeletedTopic
 from odradek.coordinator.groups.topic_deletion import RETRY_PAUSE_MS
+from odradek.coordinator.request_context import RequestContext
 from odradek.coordinator.tests.driver import Driver, Marker, run_at_once, subscription
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.messages.heartbeat import HeartbeatRequest

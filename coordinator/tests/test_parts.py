@@ -119,7 +119,7 @@ def test_deadlines_fire_as_from_a_plain_table(steps):
         if step == "set":
             order += 1
             table[key,] = (number, order)
-            heap.schedule((key,), number, lambda effects, now_ms, order=order: order)
+            heap.schedule((key,), number, lambda result, now_ms, order=order: order)
         elif step == "cancel":
             table.pop((key,), None)
             heap.cancel((key,))
@@ -138,8 +138,8 @@ def test_deadlines_fire_as_from_a_plain_table(steps):
 def test_heartbeats_do_not_make_the_heap_grow():
     heap = DeadlineHeap(lambda: monotonic_ms)
     for monotonic_ms in range(10_000):
-        heap.schedule(("member",), 10, lambda effects, now_ms: None)
+        heap.schedule(("member",), 10, lambda result, now_ms: None)
         heap.cancel(("sync",))
-        heap.schedule(("sync",), 5, lambda effects, now_ms: None)
+        heap.schedule(("sync",), 5, lambda result, now_ms: None)
         heap.pop_due(monotonic_ms)
     assert len(heap._heap) <= 4

@@ -7,10 +7,12 @@ from odradek.coordinator.groups.classic.group import EMPTY
 from odradek.coordinator.groups.offsets import OffsetStore
 from odradek.coordinator.groups.records import OffsetCommitValue, offset_commit_record
 from odradek.coordinator.groups.settings import GroupSettings
-from odradek.coordinator.groups.shard_state import DEADLINES_PER_TICK, DeletedTopic, RequestContext
+from odradek.coordinator.groups.shard_state import DeletedTopic
+from odradek.coordinator.request_context import RequestContext
 from odradek.coordinator.steps import pieces
 from odradek.coordinator.tests.driver import Driver, subscription
 from odradek.coordinator.tests.transaction_driver import TransactionDriver
+from odradek.coordinator.timers import DEADLINES_PER_TICK
 from odradek.coordinator.transactions import expiry as transaction_expiry
 from odradek.coordinator.transactions.settings import TransactionSettings
 from odradek.protocol.errors import ErrorCode

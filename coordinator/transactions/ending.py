@@ -7,8 +7,8 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
-from odradek.coordinator.groups.shard_state import RequestContext
-from odradek.coordinator.result import Completion, Effects, Token
+from odradek.coordinator.request_context import RequestContext
+from odradek.coordinator.result import Completion, CoordinatorResult, Token
 from odradek.coordinator.transactions import markers as transaction_markers
 from odradek.coordinator.transactions.responses import end_txn_response
 from odradek.coordinator.transactions.shard_state import TransactionShardState
@@ -33,30 +33,30 @@ logger = logging.getLogger(__name__)
 EPOCH_BUMP_API_VERSION: Final = 5
 """EndTxn versions from here on come from clients of transaction version 2."""
 
-Answer = Callable[[Effects, ErrorCode, int, int], None]
+Answer = Callable[[CoordinatorResult, ErrorCode, int, int], None]
 """Told of the outcome: an error or NONE, and who the producer is from now on."""
 
 
 def end_txn(
     state: TransactionShardState, request: EndTxnRequest, context: RequestContext, token: Token, now_ms: int
-) -> Effects:
+) -> CoordinatorResult:
     """Decide an EndTxn."""
-    effects = Effects()
+    result = CoordinatorResult()
     bumps_epoch = context.api_version >= EPOCH_BUMP_API_VERSION
 
-    def answer(effects: Effects, error: ErrorCode, producer_id: int, producer_epoch: int) -> None:
+    def answer(result: CoordinatorResult, error: ErrorCode, producer_id: int, producer_epoch: int) -> None:
         if bumps_epoch:
             response = end_txn_response(error, context.api_version, producer_id, producer_epoch)
         else:
             response = end_txn_response(error, context.api_version)
-        effects.reply(token, response)
+        result.reply(token, response)
 
     try:
         transaction = state.transaction(request.transactional_id)
         check = _check_with_epoch_bump if bumps_epoch else _check
         if check(transaction, request):
-            answer(effects, ErrorCode.NONE, transaction.producer_id, transaction.producer_epoch)
-            return effects
+            answer(result, ErrorCode.NONE, transaction.producer_id, transaction.producer_epoch)
+            return result
         _decide(
             state,
             transaction,
@@ -64,12 +64,12 @@ def end_txn(
             client_version=EPOCH_BUMP_SINCE if bumps_epoch else 0,
             why="commit requested" if request.committed else "abort requested",
             answer=answer,
-            effects=effects,
+            result=result,
             now_ms=now_ms,
         )
     except KafkaError as error:
-        answer(effects, error.code, NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
-    return effects
+        answer(result, error.code, NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
+    return result
 
 
 def _check(transaction: Transaction, request: EndTxnRequest) -> bool:
@@ -129,7 +129,12 @@ def _cannot_end_so(transaction: Transaction, request: EndTxnRequest) -> KafkaErr
 
 
 def fence_and_abort(
-    state: TransactionShardState, transaction: Transaction, why: str, answer: Answer, effects: Effects, now_ms: int
+    state: TransactionShardState,
+    transaction: Transaction,
+    why: str,
+    answer: Answer,
+    result: CoordinatorResult,
+    now_ms: int,
 ) -> None:
     """Abort an ongoing transaction under an epoch that its producer does not have.
 
@@ -152,12 +157,12 @@ def fence_and_abort(
             client_version=version,
             why=why,
             answer=answer,
-            effects=effects,
+            result=result,
             now_ms=now_ms,
             has_fenced=has_fenced,
         )
     except KafkaError as error:
-        answer(effects, error.code, NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
+        answer(result, error.code, NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
 
 
 def _decide(
@@ -168,7 +173,7 @@ def _decide(
     client_version: int,
     why: str,
     answer: Answer,
-    effects: Effects,
+    result: CoordinatorResult,
     now_ms: int,
     has_fenced: bool = False,
 ) -> None:
@@ -183,7 +188,7 @@ def _decide(
         is_begun=transaction.state is ONGOING,
         now_ms=now_ms,
     )
-    state.write(transaction, change, effects, _Decision(state, transaction, change, answer, has_fenced))
+    state.write(transaction, change, result, _Decision(state, transaction, change, answer, has_fenced))
 
 
 class _Decision(Completion):
@@ -200,11 +205,11 @@ class _Decision(Completion):
         self.answer = answer
         self.has_fenced = has_fenced
 
-    def written(self, effects: Effects, now_ms: int) -> None:
-        end = transaction_markers.start(self.state, self.transaction, effects, now_ms)
-        self.answer(effects, ErrorCode.NONE, end.producer_id, end.producer_epoch)
+    def written(self, result: CoordinatorResult, now_ms: int) -> None:
+        end = transaction_markers.start(self.state, self.transaction, result, now_ms)
+        self.answer(result, ErrorCode.NONE, end.producer_id, end.producer_epoch)
 
-    def failed(self, effects: Effects, error: ErrorCode, now_ms: int) -> None:
+    def failed(self, result: CoordinatorResult, error: ErrorCode, now_ms: int) -> None:
         self.transaction.abandon(self.change)
         if self.has_fenced:
             self.transaction.has_failed_epoch_fence = True
@@ -212,12 +217,12 @@ class _Decision(Completion):
             "decision on a transaction not written transactional_id=%s state=%s error=%s",
             self.transaction.transactional_id, STATE_NAMES[self.change.state], error.name,
         )  # fmt: skip
-        self.answer(effects, error, NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
+        self.answer(result, error, NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
 
-    def timed_out(self, effects: Effects, error: ErrorCode, now_ms: int) -> None:
-        self.answer(effects, error, NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
+    def timed_out(self, result: CoordinatorResult, error: ErrorCode, now_ms: int) -> None:
+        self.answer(result, error, NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
         self.answer = _send_no_response
 
 
-def _send_no_response(effects: Effects, error: ErrorCode, producer_id: int, producer_epoch: int) -> None:
+def _send_no_response(result: CoordinatorResult, error: ErrorCode, producer_id: int, producer_epoch: int) -> None:
     pass

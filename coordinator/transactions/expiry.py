@@ -13,7 +13,7 @@ import logging
 from collections import deque
 from typing import Final
 
-from odradek.coordinator.result import Completion, Effects
+from odradek.coordinator.result import Completion, CoordinatorResult
 from odradek.coordinator.timers import Key
 from odradek.coordinator.transactions import ending as transaction_ending
 from odradek.coordinator.transactions.records import transaction_tombstone
@@ -52,7 +52,7 @@ def _schedule_timeouts(state: TransactionShardState) -> None:
     state.timers.schedule(
         TIMEOUT_KEY,
         state.settings.abort_timed_out_interval_ms,
-        lambda effects, now_ms: _abort_next(state, deque(state.transactions), effects, now_ms),
+        lambda result, now_ms: _abort_next(state, deque(state.transactions), result, now_ms),
     )
 
 
@@ -65,7 +65,7 @@ def _is_timed_out(transaction: Transaction, monotonic_ms: int) -> bool:
     )
 
 
-def _abort_next(state: TransactionShardState, remaining: deque[str], effects: Effects, now_ms: int) -> None:
+def _abort_next(state: TransactionShardState, remaining: deque[str], result: CoordinatorResult, now_ms: int) -> None:
     """One step of a search: look at some transactions, and abort the first that has been open for too long."""
     monotonic_ms = state.timers.monotonic_ms()
     found = None
@@ -76,16 +76,16 @@ def _abort_next(state: TransactionShardState, remaining: deque[str], effects: Ef
             break
     if remaining:
         state.timers.schedule(
-            TIMEOUT_KEY, 0, lambda effects, now_ms: _abort_next(state, remaining, effects, now_ms)
+            TIMEOUT_KEY, 0, lambda result, now_ms: _abort_next(state, remaining, result, now_ms)
         )
     else:
         _schedule_timeouts(state)
     if found is not None:
-        _abort(state, found, effects, now_ms)
+        _abort(state, found, result, now_ms)
 
 
-def _abort(state: TransactionShardState, transaction: Transaction, effects: Effects, now_ms: int) -> None:
-    def answer(effects: Effects, error: ErrorCode, producer_id: int, producer_epoch: int) -> None:
+def _abort(state: TransactionShardState, transaction: Transaction, result: CoordinatorResult, now_ms: int) -> None:
+    def answer(result: CoordinatorResult, error: ErrorCode, producer_id: int, producer_epoch: int) -> None:
         level = logging.INFO if not error else logging.DEBUG if error in EXPECTED else logging.WARNING
         logger.log(
             level,
@@ -93,7 +93,7 @@ def _abort(state: TransactionShardState, transaction: Transaction, effects: Effe
             transaction.transactional_id, error.name,
         )  # fmt: skip
 
-    transaction_ending.fence_and_abort(state, transaction, "open for too long", answer, effects, now_ms)
+    transaction_ending.fence_and_abort(state, transaction, "open for too long", answer, result, now_ms)
 
 
 # -- expiry of transactional ids -------------------------------------------------------------------------------------
@@ -103,7 +103,7 @@ def _schedule_expiry(state: TransactionShardState) -> None:
     state.timers.schedule(
         EXPIRY_KEY,
         state.settings.remove_expired_interval_ms,
-        lambda effects, now_ms: _remove_some(state, deque(state.transactions), effects, now_ms),
+        lambda result, now_ms: _remove_some(state, deque(state.transactions), result, now_ms),
     )
 
 
@@ -115,7 +115,7 @@ def _is_expired(state: TransactionShardState, transaction: Transaction, now_ms: 
     )
 
 
-def _remove_some(state: TransactionShardState, remaining: deque[str], effects: Effects, now_ms: int) -> None:
+def _remove_some(state: TransactionShardState, remaining: deque[str], result: CoordinatorResult, now_ms: int) -> None:
     """One step of a search: look at some transactional ids, and remove those that are expired."""
     removed: list[tuple[Transaction, Change]] = []
     size_bytes = visited = 0
@@ -127,15 +127,15 @@ def _remove_some(state: TransactionShardState, remaining: deque[str], effects: E
         change = transaction.expired()
         transaction.begin(change)
         record = transaction_tombstone(transaction.transactional_id)
-        effects.records.append(record)
+        result.records.append(record)
         removed.append((transaction, change))
         size_bytes += len(record.key)
     if removed:
         logger.info("expired transactional ids count=%d", len(removed))
-        effects.completions.append(_Removal(removed))
+        result.completions.append(_Removal(removed))
     if remaining:
         state.timers.schedule(
-            EXPIRY_KEY, 0, lambda effects, now_ms: _remove_some(state, remaining, effects, now_ms)
+            EXPIRY_KEY, 0, lambda result, now_ms: _remove_some(state, remaining, result, now_ms)
         )
     else:
         _schedule_expiry(state)
@@ -149,10 +149,10 @@ class _Removal(Completion):
     def __init__(self, removed: list[tuple[Transaction, Change]]) -> None:
         self.removed = removed
 
-    def written(self, effects: Effects, now_ms: int) -> None:
+    def written(self, result: CoordinatorResult, now_ms: int) -> None:
         pass
 
-    def failed(self, effects: Effects, error: ErrorCode, now_ms: int) -> None:
+    def failed(self, result: CoordinatorResult, error: ErrorCode, now_ms: int) -> None:
         logger.warning("expired transactional ids not removed count=%d error=%s", len(self.removed), error.name)
         for transaction, change in self.removed:
             transaction.abandon(change)

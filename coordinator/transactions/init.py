@@ -2,8 +2,8 @@
 
 import logging
 
-from odradek.coordinator.groups.shard_state import RequestContext
-from odradek.coordinator.result import Effects, Token
+from odradek.coordinator.request_context import RequestContext
+from odradek.coordinator.result import CoordinatorResult, Token
 from odradek.coordinator.transactions import ending as transaction_ending
 from odradek.coordinator.transactions.responses import init_producer_id_response
 from odradek.coordinator.transactions.settings import TransactionSettings
@@ -41,13 +41,13 @@ def request_error(settings: TransactionSettings, request: InitProducerIdRequest)
 
 def init_producer_id(
     state: TransactionShardState, request: InitProducerIdRequest, context: RequestContext, token: Token, now_ms: int
-) -> Effects:
+) -> CoordinatorResult:
     """Decide an InitProducerId that `request_error` finds nothing wrong with.
 
     An ongoing transaction is aborted under a new epoch, which nobody is given: its owner is fenced, and whoever asked
     is told to come again.
     """
-    effects = Effects()
+    result = CoordinatorResult()
     api_version = context.api_version
     try:
         timeout_ms = NO_TIMEOUT_MS if request.enable2_pc else request.transaction_timeout_ms
@@ -55,9 +55,9 @@ def init_producer_id(
         _check(transaction, request)
         if transaction.state is ONGOING:
             transaction_ending.fence_and_abort(
-                state, transaction, "its producer is initialized anew", _come_again(token, api_version), effects, now_ms
+                state, transaction, "its producer is initialized anew", _come_again(token, api_version), result, now_ms
             )
-            return effects
+            return result
         change = _next_epoch(state, transaction, request, timeout_ms, now_ms)
 
         def answer(error: ErrorCode) -> InitProducerIdResponse:
@@ -65,10 +65,10 @@ def init_producer_id(
                 return init_producer_id_response(error, api_version)
             return init_producer_id_response(error, api_version, change.producer_id, change.producer_epoch)
 
-        state.write(transaction, change, effects, ChangeAnswered(transaction, change, token, answer))
+        state.write(transaction, change, result, ChangeAnswered(transaction, change, token, answer))
     except KafkaError as error:
-        effects.reply(token, init_producer_id_response(error.code, api_version))
-    return effects
+        result.reply(token, init_producer_id_response(error.code, api_version))
+    return result
 
 
 def _find_or_create(
@@ -114,8 +114,8 @@ def _next_epoch(
 
 
 def _come_again(token: Token, api_version: int) -> transaction_ending.Answer:
-    def answer(effects: Effects, error: ErrorCode, producer_id: int, producer_epoch: int) -> None:
+    def answer(result: CoordinatorResult, error: ErrorCode, producer_id: int, producer_epoch: int) -> None:
         told = error or ErrorCode.CONCURRENT_TRANSACTIONS
-        effects.reply(token, init_producer_id_response(told, api_version))
+        result.reply(token, init_producer_id_response(told, api_version))
 
     return answer

@@ -7,7 +7,7 @@ only an answer that proves that somebody else coordinates now puts an end to it.
 import logging
 from typing import Final
 
-from odradek.coordinator.result import Completion, Effects, TransactionOutcome
+from odradek.coordinator.result import Completion, CoordinatorResult, TransactionOutcome
 from odradek.coordinator.transactions.shard_state import TransactionShardState, completion_key
 from odradek.coordinator.transactions.transaction import PREPARE_COMMIT, PREPARED, STATE_NAMES, Change, Transaction
 from odradek.protocol.errors import ErrorCode
@@ -42,25 +42,25 @@ RETRIABLE: Final = frozenset(
 """What is to be expected now and then. All else is tried again too, but is an error in the log."""
 
 
-def start(state: TransactionShardState, transaction: Transaction, effects: Effects, now_ms: int) -> Change:
+def start(state: TransactionShardState, transaction: Transaction, result: CoordinatorResult, now_ms: int) -> Change:
     """The decision is written: have the markers written, or the end if there is none to write; says what the end is."""
     change = transaction.completed(now_ms)
     transaction.has_failed_epoch_fence = False
     transaction.unmarked = dict.fromkeys(transaction.partitions, False)
     transaction.marker_pause_ms = state.settings.marker_retry_backoff_ms
     transaction.begin(change)
-    _go_on(state, transaction, effects)
+    _go_on(state, transaction, result)
     return change
 
 
-def resume(state: TransactionShardState, transaction: Transaction, effects: Effects, now_ms: int) -> None:
+def resume(state: TransactionShardState, transaction: Transaction, result: CoordinatorResult, now_ms: int) -> None:
     """Take up a transaction that another coordinator, or this one before it stopped, has decided."""
     logger.info(
         "finishing a decided transaction transactional_id=%s state=%s partitions=%d",
         transaction.transactional_id, STATE_NAMES[transaction.state], len(transaction.partitions),
     )  # fmt: skip
     if transaction.partitions:
-        start(state, transaction, effects, now_ms)
+        start(state, transaction, result, now_ms)
     else:
         transaction.begin(transaction.completed(now_ms))
         transaction.unmarked = {}
@@ -73,7 +73,7 @@ def marker_written(
     transaction: Transaction,
     partition: tuple[str, int],
     error: ErrorCode,
-    effects: Effects,
+    result: CoordinatorResult,
     now_ms: int,
 ) -> None:
     """How a marker fared. An answer that comes twice, or too late, changes nothing."""
@@ -85,7 +85,7 @@ def marker_written(
         change = transaction.pending
         if not unmarked and change is not None:
             state.timers.cancel(completion_key(transaction.transactional_id))
-            _write_end(state, transaction, change, effects)
+            _write_end(state, transaction, change, result)
     elif error in SUPERSEDED:
         logger.error(
             "a newer coordinator has decided for this producer; giving up its transaction here transactional_id=%s "
@@ -116,10 +116,10 @@ def _try_again(state: TransactionShardState, transaction: Transaction, delay_ms:
     """Do what is left to do, later; a pause that is already under way is not made longer."""
     key = completion_key(transaction.transactional_id)
     if key not in state.timers:
-        state.timers.schedule(key, delay_ms, lambda effects, now_ms: _go_on(state, transaction, effects))
+        state.timers.schedule(key, delay_ms, lambda result, now_ms: _go_on(state, transaction, result))
 
 
-def _go_on(state: TransactionShardState, transaction: Transaction, effects: Effects) -> None:
+def _go_on(state: TransactionShardState, transaction: Transaction, result: CoordinatorResult) -> None:
     """Have the markers written that are neither written nor on their way, or else the end.
 
     A partition never has two markers on their way: without an epoch for every transaction, the second one might come
@@ -129,12 +129,12 @@ def _go_on(state: TransactionShardState, transaction: Transaction, effects: Effe
     if transaction.state not in PREPARED or change is None or unmarked is None:
         return
     if not unmarked:
-        _write_end(state, transaction, change, effects)
+        _write_end(state, transaction, change, result)
         return
     partitions = [partition for partition, is_on_its_way in unmarked.items() if not is_on_its_way]
     if partitions:
         unmarked.update(dict.fromkeys(partitions, True))
-        effects.outcomes.append(_outcome(state, transaction, partitions))
+        result.outcomes.append(_outcome(state, transaction, partitions))
 
 
 def _outcome(
@@ -151,9 +151,11 @@ def _outcome(
     )
 
 
-def _write_end(state: TransactionShardState, transaction: Transaction, change: Change, effects: Effects) -> None:
+def _write_end(
+    state: TransactionShardState, transaction: Transaction, change: Change, result: CoordinatorResult
+) -> None:
     transaction.pending = None
-    state.write(transaction, change, effects, _End(state, transaction, change))
+    state.write(transaction, change, result, _End(state, transaction, change))
 
 
 class _End(Completion):
@@ -166,10 +168,10 @@ class _End(Completion):
         self.transaction = transaction
         self.change = change
 
-    def written(self, effects: Effects, now_ms: int) -> None:
+    def written(self, result: CoordinatorResult, now_ms: int) -> None:
         self.transaction.unmarked = None
 
-    def failed(self, effects: Effects, error: ErrorCode, now_ms: int) -> None:
+    def failed(self, result: CoordinatorResult, error: ErrorCode, now_ms: int) -> None:
         logger.warning(
             "end of a transaction not written; it is tried again transactional_id=%s error=%s",
             self.transaction.transactional_id, error.name,

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Final
 
-from odradek.coordinator.result import Effects, Response, Token
+from odradek.coordinator.result import CoordinatorResult, Response, Token
 from odradek.coordinator.transactions.shard_state import ChangeAnswered, TransactionShardState
 from odradek.coordinator.transactions.transaction import EPOCH_BUMP_SINCE, ONGOING, PREPARED, Partitions, Transaction
 from odradek.protocol.errors import ErrorCode, KafkaError
@@ -33,9 +33,9 @@ def add_partitions(
     token: Token,
     answer: Callable[[ErrorCode], Response],
     now_ms: int,
-) -> Effects:
+) -> CoordinatorResult:
     """Decide on adding partitions. What is in the transaction already needs no record."""
-    effects = Effects()
+    result = CoordinatorResult()
     try:
         if not transactional_id:
             raise KafkaError(ErrorCode.INVALID_REQUEST)
@@ -44,15 +44,15 @@ def add_partitions(
             raise KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS)
         _check(transaction, producer_id, producer_epoch)
         if transaction.state is ONGOING and partitions.keys() <= transaction.partitions.keys():
-            effects.reply(token, answer(ErrorCode.NONE))
-            return effects
+            result.reply(token, answer(ErrorCode.NONE))
+            return result
         change = transaction.extended(partitions, client_version, now_ms)
         if transaction.state is not ONGOING:
             transaction.open_since_ms = state.timers.monotonic_ms()
-        state.write(transaction, change, effects, ChangeAnswered(transaction, change, token, answer))
+        state.write(transaction, change, result, ChangeAnswered(transaction, change, token, answer))
     except KafkaError as error:
-        effects.reply(token, answer(error.code))
-    return effects
+        result.reply(token, answer(error.code))
+    return result
 
 
 def verify_partitions(

@@ -22,9 +22,10 @@ import logging
 from collections.abc import Callable, Collection
 
 from odradek.coordinator.coordinator_state import CoordinatorState
-from odradek.coordinator.groups.shard_state import DEADLINES_PER_TICK, RequestContext
-from odradek.coordinator.result import CoordinatorResult, Effects, Response, Token, client_error
+from odradek.coordinator.request_context import RequestContext
+from odradek.coordinator.result import CoordinatorResult, Response, Token, client_error
 from odradek.coordinator.steps import Steps, pieces
+from odradek.coordinator.timers import DEADLINES_PER_TICK
 from odradek.coordinator.transactions import admin as transaction_admin
 from odradek.coordinator.transactions import ending as transaction_ending
 from odradek.coordinator.transactions import expiry as transaction_expiry
@@ -109,7 +110,7 @@ class TransactionShard:
         error = transaction_init.request_error(self._state.settings, request) or self._coordinator_state.value
         if error:
             return _only_reply(token, init_producer_id_response(error, context.api_version))
-        return transaction_init.init_producer_id(self._state, request, context, token, now_ms).result()
+        return transaction_init.init_producer_id(self._state, request, context, token, now_ms)
 
     def add_partitions(
         self, request: AddPartitionsToTxnRequest, context: RequestContext, token: Token, now_ms: int
@@ -175,7 +176,7 @@ class TransactionShard:
         error = self._gate(request.transactional_id)
         if error:
             return _only_reply(token, end_txn_response(error, context.api_version))
-        return transaction_ending.end_txn(self._state, request, context, token, now_ms).result()
+        return transaction_ending.end_txn(self._state, request, context, token, now_ms)
 
     # -- administration ------------------------------------------------------------------------------------------
 
@@ -221,7 +222,7 @@ class TransactionShard:
         does not know the partition (UNKNOWN_TOPIC_OR_PARTITION) may only be late. What can be tried again comes back in
         a later result.
         """
-        effects = Effects()
+        result = CoordinatorResult()
         transaction = self._state.transactions.get(transactional_id)
         if (
             self._coordinator_state is CoordinatorState.ACTIVE
@@ -229,8 +230,8 @@ class TransactionShard:
             and transaction.producer_id == producer_id
             and transaction.producer_epoch == producer_epoch
         ):
-            transaction_markers.marker_written(self._state, transaction, partition, error, effects, now_ms)
-        return effects.result()
+            transaction_markers.marker_written(self._state, transaction, partition, error, result, now_ms)
+        return result
 
     # -- records -------------------------------------------------------------------------------------------------
 
@@ -243,17 +244,17 @@ class TransactionShard:
             return self.on_write_failed(result, ErrorCode.NOT_COORDINATOR, now_ms)
         for position, record in enumerate(result.records):
             self.replay(record.key, record.value, base_offset + position)
-        effects = _carry_over(result)
+        following = _carry_over(result)
         for completion in result.completions:
-            completion.written(effects, now_ms)
-        return effects.result()
+            completion.written(following, now_ms)
+        return following
 
     def on_write_failed(self, result: CoordinatorResult, error: ErrorCode, now_ms: int) -> CoordinatorResult:
         """The result's records are not in the log: undo what stood on them, and say what follows."""
-        effects = _carry_over(result)
+        following = _carry_over(result)
         for completion in result.completions:
-            completion.failed(effects, _client_error(error), now_ms)
-        return effects.result()
+            completion.failed(following, _client_error(error), now_ms)
+        return following
 
     def on_write_timed_out(self, result: CoordinatorResult, now_ms: int) -> CoordinatorResult:
         """The result's records are not replicated in time: answer what waits for them; returns what follows.
@@ -261,11 +262,11 @@ class TransactionShard:
         The decision stands, and others wait for it. `on_written` or `on_write_failed` still follows, with this result
         less its replies.
         """
-        effects = Effects()
-        effects.replies.extend(result.replies)
+        following = CoordinatorResult()
+        following.replies.extend(result.replies)
         for completion in result.completions:
-            completion.timed_out(effects, _client_error(ErrorCode.REQUEST_TIMED_OUT), now_ms)
-        return effects.result()
+            completion.timed_out(following, _client_error(ErrorCode.REQUEST_TIMED_OUT), now_ms)
+        return following
 
     def replay(self, key: bytes, value: bytes | None, offset: int = -1, producer_id: int = NO_PRODUCER_ID) -> None:
         """Apply one record of the partition; `producer_id` is of no meaning here.
@@ -297,13 +298,13 @@ class TransactionShard:
         Without replication a decision could be lost when its markers are already in the log of a partition.
         """
         state = self._state
-        effects = Effects()
+        result = CoordinatorResult()
         largest_id = -1
         for transactions in pieces(state.transactions.values()):
             for transaction in transactions:
                 largest_id = max(largest_id, largest_producer_id(transaction))
                 if transaction.state in PREPARED:
-                    transaction_markers.resume(state, transaction, effects, now_ms)
+                    transaction_markers.resume(state, transaction, result, now_ms)
                 elif transaction.state is ONGOING:
                     transaction_expiry.resume_timeout(state, transaction, now_ms)
             yield
@@ -312,9 +313,9 @@ class TransactionShard:
         transaction_expiry.begin(state)
         logger.debug(
             "transaction shard loaded transactions=%d unfinished=%d coordinator_epoch=%d",
-            len(state.transactions), len(effects.outcomes), state.coordinator_epoch,
+            len(state.transactions), len(result.outcomes), state.coordinator_epoch,
         )  # fmt: skip
-        return effects.result()
+        return result
 
     def resign(self, now_ms: int) -> CoordinatorResult:
         """Another broker takes over: nothing is kept. What is being written is answered by `on_write_failed`."""
@@ -323,7 +324,7 @@ class TransactionShard:
         self._state = TransactionShardState(
             state.settings, state.coordinator_epoch, state.take_producer_id, state.timers.monotonic_ms
         )
-        return Effects().result()
+        return CoordinatorResult()
 
     def next_deadline_ms(self) -> int | None:
         """When `tick` is due next, on the monotonic clock."""
@@ -331,17 +332,17 @@ class TransactionShard:
 
     def tick(self, now_ms: int) -> CoordinatorResult:
         """Let a few of the deadlines that are due take effect, up to the first that wants a record written."""
-        effects = Effects()
+        result = CoordinatorResult()
         timers = self._state.timers
         due_ms = timers.monotonic_ms()
         for _ in range(DEADLINES_PER_TICK):
             action = timers.pop_due(due_ms)
             if action is None:
                 break
-            action(effects, now_ms)
-            if effects.records:
+            action(result, now_ms)
+            if result.records:
                 break
-        return effects.result()
+        return result
 
     def _gate(self, transactional_id: str) -> ErrorCode:
         """What is wrong with a request before its transaction is looked at."""
@@ -371,7 +372,7 @@ class TransactionShard:
             token,
             answer,
             now_ms,
-        ).result()
+        )
 
     def _verify(
         self,
@@ -406,15 +407,15 @@ def _client_error(write_error: ErrorCode) -> ErrorCode:
     return client_error(write_error)
 
 
-def _carry_over(result: CoordinatorResult) -> Effects:
+def _carry_over(result: CoordinatorResult) -> CoordinatorResult:
     """What had to wait for the result's records goes on with what follows from them."""
-    effects = Effects()
-    effects.replies.extend(result.replies)
-    effects.outcomes.extend(result.outcomes)
-    return effects
+    following = CoordinatorResult()
+    following.replies.extend(result.replies)
+    following.outcomes.extend(result.outcomes)
+    return following
 
 
 def _only_reply(token: Token, response: Response) -> CoordinatorResult:
-    effects = Effects()
-    effects.reply(token, response)
-    return effects.result()
+    result = CoordinatorResult()
+    result.reply(token, response)
+    return result

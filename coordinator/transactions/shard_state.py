@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from odradek.coordinator.result import Completion, Effects, Response, Token
+from odradek.coordinator.result import Completion, CoordinatorResult, Response, Token
 from odradek.coordinator.timers import DeadlineHeap, Key
 from odradek.coordinator.transactions.records import transaction_record
 from odradek.coordinator.transactions.settings import TransactionSettings
@@ -38,13 +38,15 @@ class TransactionShardState:
             raise KafkaError(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
         return transaction
 
-    def write(self, transaction: Transaction, change: Change, effects: Effects, completion: Completion) -> None:
+    def write(
+        self, transaction: Transaction, change: Change, result: CoordinatorResult, completion: Completion
+    ) -> None:
         """Have a decided change written; `completion` must abandon it if that fails."""
         transaction.begin(change)
         version = 1 if self.settings.transaction_version >= FLEXIBLE_RECORDS_SINCE else 0
         value = transaction.log_value(change)
-        effects.records.append(transaction_record(transaction.transactional_id, value, version))
-        effects.completions.append(completion)
+        result.records.append(transaction_record(transaction.transactional_id, value, version))
+        result.completions.append(completion)
 
 
 class ChangeAnswered(Completion):
@@ -61,20 +63,20 @@ class ChangeAnswered(Completion):
         self.answer = answer
         self.is_answered = False
 
-    def written(self, effects: Effects, now_ms: int) -> None:
-        self._reply(effects, ErrorCode.NONE)
+    def written(self, result: CoordinatorResult, now_ms: int) -> None:
+        self._reply(result, ErrorCode.NONE)
 
-    def failed(self, effects: Effects, error: ErrorCode, now_ms: int) -> None:
+    def failed(self, result: CoordinatorResult, error: ErrorCode, now_ms: int) -> None:
         self.transaction.abandon(self.change)
-        self._reply(effects, error)
+        self._reply(result, error)
 
-    def timed_out(self, effects: Effects, error: ErrorCode, now_ms: int) -> None:
-        self._reply(effects, error)
+    def timed_out(self, result: CoordinatorResult, error: ErrorCode, now_ms: int) -> None:
+        self._reply(result, error)
 
-    def _reply(self, effects: Effects, error: ErrorCode) -> None:
+    def _reply(self, result: CoordinatorResult, error: ErrorCode) -> None:
         if not self.is_answered:
             self.is_answered = True
-            effects.reply(self.token, self.answer(error))
+            result.reply(self.token, self.answer(error))
 
 
 def completion_key(transactional_id: str) -> Key:

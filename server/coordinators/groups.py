@@ -72,7 +72,7 @@ class GroupCoordinatorRuntime(CoordinatorRuntime[GroupShard]):
         shard.replay_end_of_transaction(producer_id, is_commit, offset)
 
     def _left_after_timeout(self, result: CoordinatorResult) -> CoordinatorResult:
-        return result._replace(replies=[], completions=[])
+        return result.answered(keeps_completions=False)
 
     def topics_deleted(self, topics: Sequence[tuple[str, bytes]]) -> None:
         """Delete the offsets of deleted topics, given by name and id; in shards that are loading, once they serve."""

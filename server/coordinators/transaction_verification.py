@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from twisted.internet.defer import Deferred
 
-from odradek.coordinator.groups.shard_state import RequestContext
+from odradek.coordinator.request_context import RequestContext
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages.add_partitions_to_txn import (
     AddPartitionsToTxnRequestAddPartitionsToTxnTopic,

@@ -90,7 +90,7 @@ class TransactionCoordinatorRuntime(CoordinatorRuntime[TransactionShard]):
             raise KafkaError(error)
 
     def _left_after_timeout(self, result: CoordinatorResult) -> CoordinatorResult:
-        return result._replace(replies=[])
+        return result.answered(keeps_completions=True)
 
     def _send(self, led: CoordinatorContext[TransactionShard] | None, result: CoordinatorResult) -> None:
         super()._send(led, result)

@@ -8,7 +8,7 @@ from twisted.internet.defer import Deferred
 from odradek.coordinator.coordinator_state import CoordinatorState
 from odradek.coordinator.groups import topic_deletion
 from odradek.coordinator.groups.records import group_metadata_tombstone
-from odradek.coordinator.result import Effects
+from odradek.coordinator.result import CoordinatorResult
 from odradek.log.storage.filesystem import DiskFullError
 from odradek.protocol import codec
 from odradek.protocol.errors import ErrorCode
@@ -179,7 +179,7 @@ def test_a_deadline_that_fails_is_reported_and_the_others_take_effect(world, mon
     world.sync(member_id)
     world.follow()
 
-    def fail(effects, now_ms):
+    def fail(result, now_ms):
         raise RuntimeError("defect")
 
     world.groups.shard(0)._state.timers.schedule(("defect",), 1_000, fail)
@@ -319,10 +319,10 @@ def test_a_deletion_that_is_under_way_goes_on_after_the_shard_is_loaded_anew(wor
 
 
 def _two_records():
-    effects = Effects()
-    effects.is_atomic = False
-    effects.records += [group_metadata_tombstone("unknown")] * 2
-    return effects.result()
+    result = CoordinatorResult()
+    result.is_atomic = False
+    result.records += [group_metadata_tombstone("unknown")] * 2
+    return result
 
 
 @pytest.mark.parametrize("is_loaded_anew", [True, False])

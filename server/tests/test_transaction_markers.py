@@ -10,7 +10,7 @@ from odradek.coordinator.groups.records import OffsetCommitValue, offset_commit_
 from odradek.coordinator.groups.settings import GroupSettings
 from odradek.coordinator.result import (
     CoordinatorRecord,
-    Effects,
+    CoordinatorResult,
     ReplyWhenWritten,
     TransactionalProducer,
     TransactionOutcome,
@@ -207,7 +207,7 @@ def test_another_brokers_markers(world):
 
 def commit_offset(world, offset):
     """What a shard would decide on a TxnOffsetCommit; the answers sent."""
-    effects = Effects()
+    result = CoordinatorResult()
     value = OffsetCommitValue(
         offset=offset,
         leader_epoch=-1,
@@ -216,12 +216,12 @@ def commit_offset(world, offset):
         expire_timestamp=-1,
         topic_id=b"\0" * 16,
     )
-    effects.records.append(offset_commit_record("g", "t", 0, value))
-    effects.producer = TransactionalProducer(ID, EPOCH)
+    result.records.append(offset_commit_record("g", "t", 0, value))
+    result.producer = TransactionalProducer(ID, EPOCH)
 
     def decide(shard, token, now_ms):
-        effects.completions.append(ReplyWhenWritten(token, "written", lambda error: error))
-        return effects.result()
+        result.completions.append(ReplyWhenWritten(token, "written", lambda error: error))
+        return result
 
     outcome = world.groups.run_on(0, decide)
     answers = [outcome] if isinstance(outcome, str) else []
@@ -292,9 +292,9 @@ def test_records_that_are_written_in_part_are_loaded_anew(world, monkeypatch):
     offsets = world.add(OFFSETS)
     commit_offset(world, 5)
     world.markers.write((OFFSETS, 0), Marker(ID, EPOCH, 0, True), lambda error: None)
-    effects = Effects()
-    effects.is_atomic = False
-    effects.records += [CoordinatorRecord(OFFSET_KEY, None)] * 2
+    result = CoordinatorResult()
+    result.is_atomic = False
+    result.records += [CoordinatorRecord(OFFSET_KEY, None)] * 2
     append = offsets._leader_log.append_as_leader
 
     def append_once(*args, **how):
@@ -303,7 +303,7 @@ def test_records_that_are_written_in_part_are_loaded_anew(world, monkeypatch):
         return append(*args, **how)
 
     monkeypatch.setattr(offsets._leader_log, "append_as_leader", append_once)
-    world.groups.run_on(0, lambda shard, token, now_ms: effects.result())
+    world.groups.run_on(0, lambda shard, token, now_ms: result)
     assert world.groups.shard(0).coordinator_state is CoordinatorState.LOADING
     world.clock.advance(0)
     world.clock.advance(0)

@@ -8,7 +8,7 @@ from twisted.internet.task import Clock
 
 from odradek.coordinator.groups.settings import GroupSettings
 from odradek.coordinator.groups.shard import GroupShard
-from odradek.coordinator.groups.shard_state import RequestContext
+from odradek.coordinator.request_context import RequestContext
 from odradek.coordinator.tests.driver import run_at_once
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages.delete_topics import DeleteTopicsRequest

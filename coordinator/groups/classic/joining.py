@@ -21,8 +21,9 @@ from odradek.coordinator.groups.responses import (
     join_success,
     sync_error,
 )
-from odradek.coordinator.groups.shard_state import RequestContext, ShardState, session_key
-from odradek.coordinator.result import Completion, Effects, Token
+from odradek.coordinator.groups.shard_state import ShardState, session_key
+from odradek.coordinator.request_context import RequestContext
+from odradek.coordinator.result import Completion, CoordinatorResult, Token
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
 from odradek.protocol.types import MAX_STRING_BYTES
@@ -38,7 +39,7 @@ MAX_NAME_BYTES = MAX_STRING_BYTES - 100
 class _Join:
     """A JoinGroup being decided."""
 
-    __slots__ = ("context", "effects", "now_ms", "parked", "request", "state")
+    __slots__ = ("context", "now_ms", "parked", "request", "result", "state")
 
     def __init__(
         self, state: ShardState, request: JoinGroupRequest, context: RequestContext, token: Token, now_ms: int
@@ -48,7 +49,7 @@ class _Join:
         self.context = context
         self.parked = Parked(token, context.api_version)
         self.now_ms = now_ms
-        self.effects = Effects()
+        self.result = CoordinatorResult()
 
     @property
     def rebalance_timeout_ms(self) -> int:
@@ -61,12 +62,12 @@ class _Join:
         return f"client reason: {self.request.reason or 'not provided'}"
 
     def refuse(self, error: ErrorCode, member_id: str = "") -> None:
-        self.effects.reply(self.parked.token, join_error(error, member_id))
+        self.result.reply(self.parked.token, join_error(error, member_id))
 
 
 def join_group(
     state: ShardState, request: JoinGroupRequest, context: RequestContext, token: Token, now_ms: int
-) -> Effects:
+) -> CoordinatorResult:
     """Decide a JoinGroup that passed its prechecks: answer it, or park it until its generation starts."""
     join = _Join(state, request, context, token, now_ms)
     group = state.groups.get(request.group_id)
@@ -76,7 +77,7 @@ def join_group(
         join.refuse(ErrorCode.UNKNOWN_MEMBER_ID, request.member_id)
     else:
         _join_created_group(join)
-    return join.effects
+    return join.result
 
 
 def _join_created_group(join: _Join) -> None:
@@ -84,9 +85,9 @@ def _join_created_group(join: _Join) -> None:
     group = Group(join.request.group_id, state_since_ms=join.now_ms)
     join.state.groups[group.group_id] = group
     _join_group(join, group)
-    if not join.effects.records:
-        join.effects.records.append(group.creation_record())
-        join.effects.completions.append(_GroupCreation(join, group))
+    if not join.result.records:
+        join.result.records.append(group.creation_record())
+        join.result.completions.append(_GroupCreation(join, group))
 
 
 def _join_group(join: _Join, group: Group) -> None:
@@ -165,7 +166,7 @@ def _add_member(join: _Join, group: Group, member_id: str) -> None:
     group.park_join(member, join.parked)
     rebalance.schedule_session(join.state, group, member_id, join.state.settings.new_member_join_timeout_ms)
     why = f"new member {member_id} with instance id {request.group_instance_id}; {join.reason}"
-    rebalance.start_or_complete(join.state, group, why, join.effects, join.now_ms)
+    rebalance.start_or_complete(join.state, group, why, join.result, join.now_ms)
 
 
 def _return_of_static_member(join: _Join, group: Group, old_member_id: str, member_id: str) -> None:
@@ -177,8 +178,8 @@ def _return_of_static_member(join: _Join, group: Group, old_member_id: str, memb
     fenced = ErrorCode.FENCED_INSTANCE_ID
     parked = group.take_join(old)
     if parked is not None:
-        answer(join.effects, parked, join_error_without_protocol(fenced, old_member_id, parked.api_version))
-    answer(join.effects, old.take_sync(), sync_error(fenced))
+        answer(join.result, parked, join_error_without_protocol(fenced, old_member_id, parked.api_version))
+    answer(join.result, old.take_sync(), sync_error(fenced))
     join.state.timers.cancel(session_key(group, old_member_id))
     member = group.replace_static_member(request.group_instance_id, old_member_id, member_id)
     undo = _StaticJoin(join, group, member, old_member_id, old_leader_id)
@@ -187,17 +188,17 @@ def _return_of_static_member(join: _Join, group: Group, old_member_id: str, memb
     if group.state is STABLE:
         if group.select_protocol() == group.protocol_name:
             assignment = {item.member_id: item.assignment for item in group.members.values()}
-            join.effects.records.append(group.metadata_record(assignment))
-            join.effects.completions.append(undo)
+            join.result.records.append(group.metadata_record(assignment))
+            join.result.completions.append(undo)
             return
         why = f"static member {member_id} came back and changed the choice of protocol; {join.reason}"
-        rebalance.start_or_complete(join.state, group, why, join.effects, join.now_ms)
+        rebalance.start_or_complete(join.state, group, why, join.result, join.now_ms)
     elif group.state is COMPLETING_REBALANCE:
         # The leader may be assigning to the old id already, so that the new one would get nothing.
         why = f"static member {member_id} came back during the assignment; {join.reason}"
-        rebalance.start(join.state, group, why, join.effects, join.now_ms)
+        rebalance.start(join.state, group, why, join.result, join.now_ms)
     else:
-        rebalance.complete_join_if_all_joined(join.state, group, join.effects, join.now_ms)
+        rebalance.complete_join_if_all_joined(join.state, group, join.result, join.now_ms)
 
 
 # -- members with an id --------------------------------------------------------------------------------------------
@@ -216,21 +217,21 @@ def _join_with_id(join: _Join, group: Group) -> None:
         group.check_member(request.member_id, request.group_instance_id)
     except KafkaError as error:
         response = join_error_without_protocol(error.code, request.member_id, join.parked.api_version)
-        join.effects.reply(join.parked.token, response)
+        join.result.reply(join.parked.token, response)
         return
     member = group.members[request.member_id]
     is_leader = member.member_id == group.leader_id
     is_unchanged = member.protocols == request.protocols
     if group.state is COMPLETING_REBALANCE and is_unchanged:
         # Most likely the first answer was lost.
-        join.effects.reply(join.parked.token, join_success(group, member, with_members=is_leader))
+        join.result.reply(join.parked.token, join_success(group, member, with_members=is_leader))
     elif group.state is STABLE and is_unchanged and not is_leader:
-        join.effects.reply(join.parked.token, join_success(group, member, with_members=False))
+        join.result.reply(join.parked.token, join_success(group, member, with_members=False))
     else:
         # A leader that rejoins a stable group has a reason that its metadata does not show, such as new partitions.
         why = f"member {member.member_id} rejoined in {group.state.value}; {join.reason}"
         _update_member(join, group, member)
-        rebalance.start_or_complete(join.state, group, why, join.effects, join.now_ms)
+        rebalance.start_or_complete(join.state, group, why, join.result, join.now_ms)
 
 
 def _update_member(join: _Join, group: Group, member: Member) -> None:
@@ -239,7 +240,7 @@ def _update_member(join: _Join, group: Group, member: Member) -> None:
     member.rebalance_timeout_ms = join.rebalance_timeout_ms
     member.session_timeout_ms = join.request.session_timeout_ms
     superseded = group.park_join(member, join.parked)
-    answer(join.effects, superseded, join_error(ErrorCode.REBALANCE_IN_PROGRESS, member.member_id))
+    answer(join.result, superseded, join_error(ErrorCode.REBALANCE_IN_PROGRESS, member.member_id))
 
 
 # -- completions ---------------------------------------------------------------------------------------------------
@@ -254,15 +255,15 @@ class _GroupCreation(Completion):
         self.state = join.state
         self.group = group
 
-    def written(self, effects: Effects, now_ms: int) -> None:
+    def written(self, result: CoordinatorResult, now_ms: int) -> None:
         pass
 
-    def failed(self, effects: Effects, error: ErrorCode, now_ms: int) -> None:
+    def failed(self, result: CoordinatorResult, error: ErrorCode, now_ms: int) -> None:
         group = self.group
         if self.state.groups.get(group.group_id) is not group:
             return
-        answer_all_joins(effects, group, error)
-        answer_all_syncs(effects, group, error)
+        answer_all_joins(result, group, error)
+        answer_all_syncs(result, group, error)
         for member_id in (*group.members, *group.pending_members):
             self.state.timers.cancel(session_key(group, member_id))
         self.state.forget_group(group)
@@ -285,7 +286,7 @@ class _StaticJoin(Completion):
         self.old_protocols: list[JoinGroupRequestProtocol] = member.protocols
         self.old_timeouts_ms = (member.rebalance_timeout_ms, member.session_timeout_ms)
 
-    def written(self, effects: Effects, now_ms: int) -> None:
+    def written(self, result: CoordinatorResult, now_ms: int) -> None:
         parked = self._take()
         if parked is None:
             return
@@ -296,35 +297,35 @@ class _StaticJoin(Completion):
         else:
             # An old client that finds itself named as leader would assign anew in a group that takes no assignment.
             response = join_success(group, member, leader_id=self.old_leader_id, with_members=False)
-        effects.reply(parked.token, response)
+        result.reply(parked.token, response)
         # A deadline that passed while the join was parked had no effect and is not set any more.
         rebalance.refresh_session(self.state, group, member)
 
-    def failed(self, effects: Effects, error: ErrorCode, now_ms: int) -> None:
-        if not self._refuse(effects, error):
+    def failed(self, result: CoordinatorResult, error: ErrorCode, now_ms: int) -> None:
+        if not self._refuse(result, error):
             return
         group, member = self.group, self.member
         assert member.group_instance_id is not None
         group.set_protocols(member, self.old_protocols)
         member.rebalance_timeout_ms, member.session_timeout_ms = self.old_timeouts_ms
-        answer(effects, member.take_sync(), sync_error(error))
+        answer(result, member.take_sync(), sync_error(error))
         self.state.timers.cancel(session_key(group, member))
         old = group.replace_static_member(member.group_instance_id, member.member_id, self.old_member_id)
         rebalance.refresh_session(self.state, group, old)
 
-    def timed_out(self, effects: Effects, error: ErrorCode, now_ms: int) -> None:
+    def timed_out(self, result: CoordinatorResult, error: ErrorCode, now_ms: int) -> None:
         """The new id stays, as in the log. Its owner comes again without it, or its session expires."""
-        if self._refuse(effects, error):
+        if self._refuse(result, error):
             rebalance.refresh_session(self.state, self.group, self.member)
 
-    def _refuse(self, effects: Effects, error: ErrorCode) -> bool:
+    def _refuse(self, result: CoordinatorResult, error: ErrorCode) -> bool:
         """Answer the parked join with an error; whether there was one."""
         parked = self._take()
         if parked is None:
             return False
         response = join_success(self.group, self.member, leader_id=self.old_leader_id, with_members=False)
         response.error_code, response.member_id = error, ""
-        effects.reply(parked.token, response)
+        result.reply(parked.token, response)
         return True
 
     def _take(self) -> Parked | None:

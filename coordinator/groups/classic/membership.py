@@ -20,8 +20,9 @@ from odradek.coordinator.groups.responses import (
     sync_error,
     sync_success,
 )
-from odradek.coordinator.groups.shard_state import RequestContext, ShardState, session_key
-from odradek.coordinator.result import Completion, Effects, ReplyWhenWritten, Token
+from odradek.coordinator.groups.shard_state import ShardState, session_key
+from odradek.coordinator.request_context import RequestContext
+from odradek.coordinator.result import Completion, CoordinatorResult, ReplyWhenWritten, Token
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages.heartbeat import HeartbeatRequest
 from odradek.protocol.messages.leave_group import (
@@ -42,27 +43,27 @@ MEMBERS_LISTED_SINCE = 3
 
 def sync_group(
     state: ShardState, request: SyncGroupRequest, context: RequestContext, token: Token, now_ms: int
-) -> Effects:
+) -> CoordinatorResult:
     """Decide a SyncGroup: hand out the assignment, or park it until the leader's is written."""
-    effects = Effects()
+    result = CoordinatorResult()
     try:
         group = _group_for_sync(state, request)
     except KafkaError as error:
-        effects.reply(token, sync_error(error.code))
-        return effects
+        result.reply(token, sync_error(error.code))
+        return result
     member = group.members[request.member_id]
     if group.state is PREPARING_REBALANCE:
-        effects.reply(token, sync_error(ErrorCode.REBALANCE_IN_PROGRESS))
+        result.reply(token, sync_error(ErrorCode.REBALANCE_IN_PROGRESS))
     elif group.state is STABLE:
         rebalance.note_sync(state, group, member)
-        effects.reply(token, sync_success(group, member))
+        result.reply(token, sync_success(group, member))
     else:
         superseded = member.park_sync(Parked(token, context.api_version))
-        answer(effects, superseded, sync_error(ErrorCode.REBALANCE_IN_PROGRESS))
+        answer(result, superseded, sync_error(ErrorCode.REBALANCE_IN_PROGRESS))
         rebalance.note_sync(state, group, member)
         if member.member_id == group.leader_id and group.assignment_in_flight != group.generation_id:
-            _take_assignment(state, group, request, effects)
-    return effects
+            _take_assignment(state, group, request, result)
+    return result
 
 
 def _group_for_sync(state: ShardState, request: SyncGroupRequest) -> Group:
@@ -84,7 +85,7 @@ def _differs(asked: str | None, actual: str | None) -> bool:
     return asked is not None and actual is not None and asked != actual
 
 
-def _take_assignment(state: ShardState, group: Group, request: SyncGroupRequest, effects: Effects) -> None:
+def _take_assignment(state: ShardState, group: Group, request: SyncGroupRequest, result: CoordinatorResult) -> None:
     """Write the leader's assignment; members that it left out get an empty one."""
     assignment = dict.fromkeys(group.members, EMPTY_ASSIGNMENT)
     assignment.update((item.member_id, item.assignment) for item in request.assignments)
@@ -93,8 +94,8 @@ def _take_assignment(state: ShardState, group: Group, request: SyncGroupRequest,
         group.group_id, group.generation_id, request.member_id, len(group.members),
     )  # fmt: skip
     group.assignment_in_flight = group.generation_id
-    effects.records.append(group.metadata_record(assignment))
-    effects.completions.append(_Assignment(state, group, assignment))
+    result.records.append(group.metadata_record(assignment))
+    result.completions.append(_Assignment(state, group, assignment))
 
 
 class _Assignment(Completion):
@@ -114,33 +115,33 @@ class _Assignment(Completion):
             self.group.assignment_in_flight = None
         return self.group.state is COMPLETING_REBALANCE and self.group.generation_id == self.generation_id
 
-    def written(self, effects: Effects, now_ms: int) -> None:
+    def written(self, result: CoordinatorResult, now_ms: int) -> None:
         if self._land():
-            rebalance.hand_out_assignments(self.state, self.group, self.assignment, effects, now_ms)
+            rebalance.hand_out_assignments(self.state, self.group, self.assignment, result, now_ms)
 
-    def failed(self, effects: Effects, error: ErrorCode, now_ms: int) -> None:
+    def failed(self, result: CoordinatorResult, error: ErrorCode, now_ms: int) -> None:
         if self._land():
-            rebalance.reset_assignments(self.state, self.group, error, effects)
+            rebalance.reset_assignments(self.state, self.group, error, result)
             why = f"assignment not written: {error.name}"
-            rebalance.start_or_complete(self.state, self.group, why, effects, now_ms)
+            rebalance.start_or_complete(self.state, self.group, why, result, now_ms)
 
-    def timed_out(self, effects: Effects, error: ErrorCode, now_ms: int) -> None:
+    def timed_out(self, result: CoordinatorResult, error: ErrorCode, now_ms: int) -> None:
         """The next generation replaces this one, in the log too."""
-        self.failed(effects, error, now_ms)
+        self.failed(result, error, now_ms)
 
 
 # -- Heartbeat -----------------------------------------------------------------------------------------------------
 
 
-def heartbeat(state: ShardState, request: HeartbeatRequest, token: Token) -> Effects:
+def heartbeat(state: ShardState, request: HeartbeatRequest, token: Token) -> CoordinatorResult:
     """Decide a Heartbeat: refresh the session, and tell of a rebalance."""
-    effects = Effects()
+    result = CoordinatorResult()
     try:
         error = _heartbeat(state, request)
     except KafkaError as refusal:
         error = refusal.code
-    effects.reply(token, heartbeat_response(error))
-    return effects
+    result.reply(token, heartbeat_response(error))
+    return result
 
 
 def _heartbeat(state: ShardState, request: HeartbeatRequest) -> ErrorCode:
@@ -159,20 +160,20 @@ def _heartbeat(state: ShardState, request: HeartbeatRequest) -> ErrorCode:
 
 def leave_group(
     state: ShardState, request: LeaveGroupRequest, context: RequestContext, token: Token, now_ms: int
-) -> Effects:
+) -> CoordinatorResult:
     """Decide a LeaveGroup: every member named leaves, or has its own error."""
-    effects = Effects()
+    result = CoordinatorResult()
     identities = request.members
     if context.api_version < MEMBERS_LISTED_SINCE:
         identities = [LeaveGroupRequestMemberIdentity(member_id=request.member_id)]
     group = state.groups.get(request.group_id)
     if group is not None and group.state is DEAD:
-        effects.reply(token, leave_error(ErrorCode.COORDINATOR_NOT_AVAILABLE))
-        return effects
+        result.reply(token, leave_error(ErrorCode.COORDINATOR_NOT_AVAILABLE))
+        return result
     response = LeaveGroupResponse(members=[])
     has_left = False
     for identity in identities:
-        error = ErrorCode.UNKNOWN_MEMBER_ID if group is None else _leave(state, group, identity, effects)
+        error = ErrorCode.UNKNOWN_MEMBER_ID if group is None else _leave(state, group, identity, result)
         has_left = has_left or error is ErrorCode.NONE
         response.members.append(
             LeaveGroupResponseMemberResponse(
@@ -181,19 +182,19 @@ def leave_group(
         )
     if group is not None and has_left:
         if group.state in (STABLE, COMPLETING_REBALANCE):
-            rebalance.start_or_complete(state, group, "members left", effects, now_ms)
+            rebalance.start_or_complete(state, group, "members left", result, now_ms)
         else:
-            rebalance.complete_join_if_all_joined(state, group, effects, now_ms)
+            rebalance.complete_join_if_all_joined(state, group, result, now_ms)
     shaped = leave_response(response, context.api_version)
-    if effects.records:
-        effects.completions.append(ReplyWhenWritten(token, shaped, leave_error))
+    if result.records:
+        result.completions.append(ReplyWhenWritten(token, shaped, leave_error))
     else:
-        effects.reply(token, shaped)
-    return effects
+        result.reply(token, shaped)
+    return result
 
 
 def _leave(
-    state: ShardState, group: Group, identity: LeaveGroupRequestMemberIdentity, effects: Effects
+    state: ShardState, group: Group, identity: LeaveGroupRequestMemberIdentity, result: CoordinatorResult
 ) -> ErrorCode:
     """Take one member out. An administrator names a static member by its instance id alone."""
     member_id, instance_id = identity.member_id, identity.group_instance_id
@@ -210,5 +211,5 @@ def _leave(
         if error:
             return error
     logger.info("member left group=%s member=%s reason=%s", group.group_id, member_id, identity.reason)
-    rebalance.remove_member(state, group, group.members[member_id], effects)
+    rebalance.remove_member(state, group, group.members[member_id], result)
     return ErrorCode.NONE

@@ -17,7 +17,7 @@ from odradek.coordinator.groups.classic.group import (
 from odradek.coordinator.groups.classic.member import EMPTY_ASSIGNMENT, Member
 from odradek.coordinator.groups.responses import answer, join_error, join_success, sync_error, sync_success
 from odradek.coordinator.groups.shard_state import ShardState, join_key, session_key, sync_key
-from odradek.coordinator.result import Effects
+from odradek.coordinator.result import CoordinatorResult
 from odradek.protocol.errors import ErrorCode
 
 logger = logging.getLogger(__name__)
@@ -38,13 +38,13 @@ def schedule_session(state: ShardState, group: Group, member_id: str, timeout_ms
     """Set the time within which a member, or a pending one, has to be heard of."""
     group_id = group.group_id
 
-    def expire(effects: Effects, now_ms: int) -> None:
-        _expire_session(state, group_id, member_id, effects, now_ms)
+    def expire(result: CoordinatorResult, now_ms: int) -> None:
+        _expire_session(state, group_id, member_id, result, now_ms)
 
     state.timers.schedule(session_key(group, member_id), timeout_ms, expire)
 
 
-def _expire_session(state: ShardState, group_id: str, member_id: str, effects: Effects, now_ms: int) -> None:
+def _expire_session(state: ShardState, group_id: str, member_id: str, result: CoordinatorResult, now_ms: int) -> None:
     group = state.groups.get(group_id)
     if group is None or group.state is DEAD:
         return
@@ -52,42 +52,42 @@ def _expire_session(state: ShardState, group_id: str, member_id: str, effects: E
         logger.info("pending member expired group=%s member=%s", group_id, member_id)
         group.remove(member_id)
         if group.state is PREPARING_REBALANCE and group.has_all_joined:
-            complete_join(state, group, effects, now_ms)
+            complete_join(state, group, result, now_ms)
         return
     member = group.members.get(member_id)
     if member is None or member.is_held_by_parked_request:
         return
     logger.info("session expired group=%s member=%s instance=%s", group_id, member_id, member.group_instance_id)
-    remove_member(state, group, member, effects)
+    remove_member(state, group, member, result)
     if group.state in (STABLE, COMPLETING_REBALANCE):
-        start_or_complete(state, group, f"session of {member_id} expired", effects, now_ms)
+        start_or_complete(state, group, f"session of {member_id} expired", result, now_ms)
     elif group.state is PREPARING_REBALANCE and group.has_all_joined:
-        complete_join(state, group, effects, now_ms)
+        complete_join(state, group, result, now_ms)
 
 
-def remove_member(state: ShardState, group: Group, member: Member, effects: Effects) -> None:
+def remove_member(state: ShardState, group: Group, member: Member, result: CoordinatorResult) -> None:
     """Drop a member; what it has parked is answered so that a living client starts over."""
     state.timers.cancel(session_key(group, member))
-    answer(effects, group.take_join(member), join_error(ErrorCode.UNKNOWN_MEMBER_ID))
-    answer(effects, member.take_sync(), sync_error(ErrorCode.UNKNOWN_MEMBER_ID))
+    answer(result, group.take_join(member), join_error(ErrorCode.UNKNOWN_MEMBER_ID))
+    answer(result, member.take_sync(), sync_error(ErrorCode.UNKNOWN_MEMBER_ID))
     group.remove(member.member_id)
 
 
 # -- join phase ----------------------------------------------------------------------------------------------------
 
 
-def start_or_complete(state: ShardState, group: Group, why: str, effects: Effects, now_ms: int) -> None:
+def start_or_complete(state: ShardState, group: Group, why: str, result: CoordinatorResult, now_ms: int) -> None:
     """Start a rebalance, or end the join phase of the one that is under way if all have joined."""
     if group.can_rebalance:
-        start(state, group, why, effects, now_ms)
+        start(state, group, why, result, now_ms)
     else:
-        complete_join_if_all_joined(state, group, effects, now_ms)
+        complete_join_if_all_joined(state, group, result, now_ms)
 
 
-def start(state: ShardState, group: Group, why: str, effects: Effects, now_ms: int) -> None:
+def start(state: ShardState, group: Group, why: str, result: CoordinatorResult, now_ms: int) -> None:
     """Start a rebalance: out of Empty with the initial delay, else until all joined or the rebalance timeout."""
     if group.state is COMPLETING_REBALANCE:
-        reset_assignments(state, group, ErrorCode.REBALANCE_IN_PROGRESS, effects)
+        reset_assignments(state, group, ErrorCode.REBALANCE_IN_PROGRESS, result)
     group.pending_sync.clear()
     state.timers.cancel(sync_key(group))
     is_initial = group.state is EMPTY
@@ -98,24 +98,24 @@ def start(state: ShardState, group: Group, why: str, effects: Effects, now_ms: i
         group.member_joined_since_delay = False
         _schedule_initial_delay(state, group, delay_ms, remaining_ms)
     elif group.has_all_joined:
-        complete_join(state, group, effects, now_ms)
+        complete_join(state, group, result, now_ms)
     else:
         _schedule_join_timeout(state, group)
 
 
-def complete_join_if_all_joined(state: ShardState, group: Group, effects: Effects, now_ms: int) -> None:
+def complete_join_if_all_joined(state: ShardState, group: Group, result: CoordinatorResult, now_ms: int) -> None:
     """End the join phase if nobody is missing; the first one of a group always lasts its delay."""
     if group.state is PREPARING_REBALANCE and group.previous_state is not EMPTY and group.has_all_joined:
-        complete_join(state, group, effects, now_ms)
+        complete_join(state, group, result, now_ms)
 
 
 def _schedule_join_timeout(state: ShardState, group: Group, least_ms: int = 0) -> None:
     group_id = group.group_id
 
-    def expire(effects: Effects, now_ms: int) -> None:
+    def expire(result: CoordinatorResult, now_ms: int) -> None:
         expired = state.groups.get(group_id)
         if expired is not None:
-            complete_join(state, expired, effects, now_ms)
+            complete_join(state, expired, result, now_ms)
 
     state.timers.schedule(join_key(group), max(group.rebalance_timeout_ms(), least_ms), expire)
 
@@ -124,7 +124,7 @@ def _schedule_initial_delay(state: ShardState, group: Group, delay_ms: int, rema
     """Wait `delay_ms`, then again while members keep coming, `remaining_ms` at most in all (KIP-134)."""
     group_id = group.group_id
 
-    def expire(effects: Effects, now_ms: int) -> None:
+    def expire(result: CoordinatorResult, now_ms: int) -> None:
         expired = state.groups.get(group_id)
         if expired is None:
             return
@@ -133,17 +133,17 @@ def _schedule_initial_delay(state: ShardState, group: Group, delay_ms: int, rema
             next_delay_ms = min(state.settings.initial_rebalance_delay_ms, remaining_ms)
             _schedule_initial_delay(state, expired, next_delay_ms, max(remaining_ms - delay_ms, 0))
         else:
-            complete_join(state, expired, effects, now_ms)
+            complete_join(state, expired, result, now_ms)
 
     state.timers.schedule(join_key(group), delay_ms, expire)
 
 
-def complete_join(state: ShardState, group: Group, effects: Effects, now_ms: int) -> None:
+def complete_join(state: ShardState, group: Group, result: CoordinatorResult, now_ms: int) -> None:
     """End the join phase: drop dynamic members that did not rejoin, and start the next generation with the rest."""
     state.timers.cancel(join_key(group))
     for member in [item for item in group.members.values() if item.parked_join is None and not item.is_static]:
         logger.info("member did not rejoin in time group=%s member=%s", group.group_id, member.member_id)
-        remove_member(state, group, member, effects)
+        remove_member(state, group, member, result)
     if group.state is DEAD:
         return
     if not group.elect_joined_leader() and group.members:
@@ -153,11 +153,11 @@ def complete_join(state: ShardState, group: Group, effects: Effects, now_ms: int
         return
     group.start_next_generation(now_ms)
     if group.state is EMPTY:
-        effects.records.append(group.metadata_record({}))
+        result.records.append(group.metadata_record({}))
         return
     for member in group.members.values():
         is_leader = member.member_id == group.leader_id
-        answer(effects, group.take_join(member), join_success(group, member, with_members=is_leader))
+        answer(result, group.take_join(member), join_success(group, member, with_members=is_leader))
         refresh_session(state, group, member)
         member.is_new = False
         group.pending_sync[member.member_id] = None
@@ -171,7 +171,7 @@ def _schedule_sync_timeout(state: ShardState, group: Group) -> None:
     """Members that have not synced within the rebalance timeout are dropped, in a stable group too."""
     group_id, generation_id = group.group_id, group.generation_id
 
-    def expire(effects: Effects, now_ms: int) -> None:
+    def expire(result: CoordinatorResult, now_ms: int) -> None:
         expired = state.groups.get(group_id)
         if expired is None or expired.generation_id != generation_id:
             return
@@ -179,8 +179,8 @@ def _schedule_sync_timeout(state: ShardState, group: Group) -> None:
             return
         late = list(expired.pending_sync)
         for member_id in late:
-            remove_member(state, expired, expired.members[member_id], effects)
-        start(state, expired, f"no sync in time from {', '.join(late)}", effects, now_ms)
+            remove_member(state, expired, expired.members[member_id], result)
+        start(state, expired, f"no sync in time from {', '.join(late)}", result, now_ms)
 
     state.timers.schedule(sync_key(group), group.rebalance_timeout_ms(), expire)
 
@@ -192,20 +192,20 @@ def note_sync(state: ShardState, group: Group, member: Member) -> None:
         state.timers.cancel(sync_key(group))
 
 
-def reset_assignments(state: ShardState, group: Group, error: ErrorCode, effects: Effects) -> None:
+def reset_assignments(state: ShardState, group: Group, error: ErrorCode, result: CoordinatorResult) -> None:
     """The generation did not come to be: no assignments, and parked syncs get the error."""
     for member in group.members.values():
         member.assignment = EMPTY_ASSIGNMENT
-        if answer(effects, member.take_sync(), sync_error(error)):
+        if answer(result, member.take_sync(), sync_error(error)):
             refresh_session(state, group, member)
 
 
 def hand_out_assignments(
-    state: ShardState, group: Group, assignment: dict[str, bytes], effects: Effects, now_ms: int
+    state: ShardState, group: Group, assignment: dict[str, bytes], result: CoordinatorResult, now_ms: int
 ) -> None:
     """The generation is stable: everyone who waits for an assignment gets it."""
     for member in group.members.values():
         member.assignment = assignment.get(member.member_id, EMPTY_ASSIGNMENT)
-        if answer(effects, member.take_sync(), sync_success(group, member)):
+        if answer(result, member.take_sync(), sync_success(group, member)):
             refresh_session(state, group, member)
     group.change_state(STABLE, "assignment written", now_ms)
