@@ -151,6 +151,10 @@ class Player(logging.Handler):
     def do_hold(self) -> None:
         self.driver.is_holding = True
 
+    def do_refuse(self, error: str) -> None:
+        """The next append fails."""
+        self.driver.refused = ErrorCode[error]
+
     def do_written(self) -> None:
         self.driver.is_holding = False
         self.driver.release()
@@ -177,10 +181,6 @@ class GroupPlayer(Player):
     def do_start(self, **settings: str) -> None:
         self.use(Driver(GroupSettings(**{name: int(value) for name, value in settings.items()})))
         self.driver.load()
-
-    def do_refuse(self, error: str) -> None:
-        """The next append fails."""
-        self.driver.refused = ErrorCode[error]
 
     def do_state(self, group: str = "g") -> None:
         (described,) = self.driver.shard.describe_groups([group], RequestContext(api_version=6))

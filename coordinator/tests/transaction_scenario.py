@@ -77,7 +77,8 @@ class TransactionPlayer(Player):
         self.driver.load()
 
     def do_crash(self) -> None:
-        """What is not written is lost, and so is what should follow from it."""
+        """What is not replicated is lost, and so is what should follow from it."""
+        self.driver.truncate(self.driver.high_watermark)
         self.driver.held.clear()
         self.driver.markers.clear()
         self.driver.is_holding = False
@@ -168,10 +169,6 @@ class TransactionPlayer(Player):
             transactional_id=t, producer_id=producer_id, producer_epoch=epoch, committed=kind == "commit"
         )
         self.driver.call("end_txn", token, request, int(v))
-
-    def do_failed(self, error: str) -> None:
-        self.driver.is_holding = False
-        self.driver.fail(ErrorCode[error])
 
     def do_hold_markers(self) -> None:
         self.driver.is_holding_markers = True

@@ -17,7 +17,6 @@ from odradek.coordinator.transactions.transaction import (
     COMPLETE_COMMIT,
     EPOCH_BUMP_SINCE,
     LAST_CLIENT_EPOCH,
-    MAX_EPOCH,
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
     ONGOING,
@@ -78,7 +77,7 @@ def _check(transaction: Transaction, request: EndTxnRequest) -> bool:
         raise KafkaError(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
     if transaction.producer_epoch != request.producer_epoch:
         raise KafkaError(ErrorCode.PRODUCER_FENCED)
-    if transaction.pending is not None:
+    if transaction.is_pending:
         raise KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS)
     if transaction.state is ONGOING:
         return False
@@ -99,7 +98,7 @@ def _check_with_epoch_bump(transaction: Transaction, request: EndTxnRequest) -> 
     What is pending comes first, as it is in every decided transaction until its end: a producer may already use the id
     that it gets when its transaction is complete.
     """
-    if transaction.pending is not None:
+    if transaction.is_pending:
         raise KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS)
     is_replaced = (
         transaction.previous_producer_id == request.producer_id
@@ -138,28 +137,21 @@ def fence_and_abort(
 ) -> None:
     """Abort an ongoing transaction under an epoch that its producer does not have.
 
-    With an epoch for every transaction the abort itself takes the new one. Without, the epoch counts in memory from
-    here on; should the record not be written, the next attempt uses that same epoch, which nobody was given.
+    With an epoch for every transaction the abort itself takes the new one; without, fencing does. If the record is not
+    written, the next attempt takes the same epoch.
     """
     version = state.settings.transaction_version
-    has_fenced = False
-    if version < EPOCH_BUMP_SINCE:
-        if not transaction.has_failed_epoch_fence and transaction.producer_epoch < MAX_EPOCH:
-            transaction.producer_epoch += 1
-        transaction.last_producer_epoch = NO_PRODUCER_EPOCH
-        has_fenced = True
-        version = 0
     try:
         _decide(
             state,
             transaction,
             is_commit=False,
-            client_version=version,
+            client_version=version if version >= EPOCH_BUMP_SINCE else 0,
             why=why,
             answer=answer,
             result=result,
             now_ms=now_ms,
-            has_fenced=has_fenced,
+            fences_producer=True,
         )
     except KafkaError as error:
         answer(result, error.code, NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
@@ -175,7 +167,7 @@ def _decide(
     answer: Answer,
     result: CoordinatorResult,
     now_ms: int,
-    has_fenced: bool = False,
+    fences_producer: bool = False,
 ) -> None:
     next_producer_id = NO_PRODUCER_ID
     if client_version >= EPOCH_BUMP_SINCE and transaction.is_epoch_exhausted:
@@ -187,32 +179,29 @@ def _decide(
         why=why,
         is_begun=transaction.state is ONGOING,
         now_ms=now_ms,
+        fences_producer=fences_producer,
     )
-    state.write(transaction, change, result, _Decision(state, transaction, change, answer, has_fenced))
+    state.write(transaction, change, result, _Decision(state, transaction, change, answer))
 
 
 class _Decision(Completion):
-    """The record of state Prepare: once it is written, the transaction will end so and not otherwise."""
+    """The record of state Prepare. Once it is replicated the transaction has one possible end."""
 
-    __slots__ = ("answer", "change", "has_fenced", "state", "transaction")
+    __slots__ = ("answer", "change", "state", "transaction")
 
     def __init__(
-        self, state: TransactionShardState, transaction: Transaction, change: Change, answer: Answer, has_fenced: bool
+        self, state: TransactionShardState, transaction: Transaction, change: Change, answer: Answer
     ) -> None:
         self.state = state
         self.transaction = transaction
         self.change = change
         self.answer = answer
-        self.has_fenced = has_fenced
 
     def written(self, result: CoordinatorResult, now_ms: int) -> None:
         end = transaction_markers.start(self.state, self.transaction, result, now_ms)
         self.answer(result, ErrorCode.NONE, end.producer_id, end.producer_epoch)
 
     def failed(self, result: CoordinatorResult, error: ErrorCode, now_ms: int) -> None:
-        self.transaction.abandon(self.change)
-        if self.has_fenced:
-            self.transaction.has_failed_epoch_fence = True
         logger.warning(
             "decision on a transaction not written transactional_id=%s state=%s error=%s",
             self.transaction.transactional_id, STATE_NAMES[self.change.state], error.name,

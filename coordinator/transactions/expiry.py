@@ -1,8 +1,7 @@
 """What happens to transactions by the passing of time: those open for too long are aborted, unused ids are forgotten.
 
-Both are looked for now and then, among some transactions in each `tick`. What is found is written in pieces, one for
-each `tick`: a decision must be known to be written or not to be, so it never shares its fate with others, and
-tombstones go in batches that fit into the log.
+A search looks at some transactions in each `tick`. Its records are written in pieces, one for each `tick`: a decision
+must be known to be written or not, so it is written alone, and tombstones go in batches that fit into the log.
 
 How long a transaction has been open is measured on the monotonic clock, so that a step of the wall clock aborts none.
 What was open when the shard was loaded counts from the start in its record, which is wall time; Apache Kafka compares
@@ -18,7 +17,7 @@ from odradek.coordinator.timers import Key
 from odradek.coordinator.transactions import ending as transaction_ending
 from odradek.coordinator.transactions.records import transaction_tombstone
 from odradek.coordinator.transactions.shard_state import TransactionShardState
-from odradek.coordinator.transactions.transaction import NO_TIMEOUT_MS, ONGOING, UNDECIDED, Change, Transaction
+from odradek.coordinator.transactions.transaction import NO_TIMEOUT_MS, ONGOING, UNDECIDED, Transaction
 from odradek.protocol.errors import ErrorCode
 
 logger = logging.getLogger(__name__)
@@ -59,7 +58,7 @@ def _schedule_timeouts(state: TransactionShardState) -> None:
 def _is_timed_out(transaction: Transaction, monotonic_ms: int) -> bool:
     return (
         transaction.state is ONGOING
-        and transaction.pending is None
+        and not transaction.is_pending
         and transaction.timeout_ms != NO_TIMEOUT_MS
         and transaction.open_since_ms + transaction.timeout_ms < monotonic_ms
     )
@@ -110,29 +109,25 @@ def _schedule_expiry(state: TransactionShardState) -> None:
 def _is_expired(state: TransactionShardState, transaction: Transaction, now_ms: int) -> bool:
     return (
         transaction.state in UNDECIDED
-        and transaction.pending is None
+        and not transaction.is_pending
         and transaction.last_update_ms <= now_ms - state.settings.transactional_id_expiration_ms
     )
 
 
 def _remove_some(state: TransactionShardState, remaining: deque[str], result: CoordinatorResult, now_ms: int) -> None:
     """One step of a search: look at some transactional ids, and remove those that are expired."""
-    removed: list[tuple[Transaction, Change]] = []
     size_bytes = visited = 0
     while remaining and visited < TRANSACTIONS_PER_STEP and size_bytes < MAX_TOMBSTONES_BYTES:
         visited += 1
         transaction = state.transactions.get(remaining.popleft())
         if transaction is None or not _is_expired(state, transaction, now_ms):
             continue
-        change = transaction.expired()
-        transaction.begin(change)
         record = transaction_tombstone(transaction.transactional_id)
         result.records.append(record)
-        removed.append((transaction, change))
         size_bytes += len(record.key)
-    if removed:
-        logger.info("expired transactional ids count=%d", len(removed))
-        result.completions.append(_Removal(removed))
+    if result.records:
+        logger.info("expired transactional ids count=%d", len(result.records))
+        result.completions.append(_Removal(len(result.records)))
     if remaining:
         state.timers.schedule(
             EXPIRY_KEY, 0, lambda result, now_ms: _remove_some(state, remaining, result, now_ms)
@@ -142,17 +137,15 @@ def _remove_some(state: TransactionShardState, remaining: deque[str], result: Co
 
 
 class _Removal(Completion):
-    """Tombstones of expired ids; replaying them is what removes the ids."""
+    """Tombstones of `count` expired ids. Those that are not written are found again by the next search."""
 
-    __slots__ = ("removed",)
+    __slots__ = ("count",)
 
-    def __init__(self, removed: list[tuple[Transaction, Change]]) -> None:
-        self.removed = removed
+    def __init__(self, count: int) -> None:
+        self.count = count
 
     def written(self, result: CoordinatorResult, now_ms: int) -> None:
         pass
 
     def failed(self, result: CoordinatorResult, error: ErrorCode, now_ms: int) -> None:
-        logger.warning("expired transactional ids not removed count=%d error=%s", len(self.removed), error.name)
-        for transaction, change in self.removed:
-            transaction.abandon(change)
+        logger.warning("expired transactional ids not removed count=%d error=%s", self.count, error.name)

@@ -7,7 +7,7 @@ from odradek.coordinator.result import CoordinatorResult, Token
 from odradek.coordinator.transactions import ending as transaction_ending
 from odradek.coordinator.transactions.responses import init_producer_id_response
 from odradek.coordinator.transactions.settings import TransactionSettings
-from odradek.coordinator.transactions.shard_state import ChangeAnswered, TransactionShardState
+from odradek.coordinator.transactions.shard_state import ReplyOnce, TransactionShardState
 from odradek.coordinator.transactions.transaction import (
     EMPTY,
     NO_PRODUCER_EPOCH,
@@ -51,7 +51,7 @@ def init_producer_id(
     api_version = context.api_version
     try:
         timeout_ms = NO_TIMEOUT_MS if request.enable2_pc else request.transaction_timeout_ms
-        transaction = _find_or_create(state, request.transactional_id or "", timeout_ms, now_ms)
+        transaction = _find_or_make(state, request.transactional_id or "", timeout_ms, now_ms)
         _check(transaction, request)
         if transaction.state is ONGOING:
             transaction_ending.fence_and_abort(
@@ -65,30 +65,27 @@ def init_producer_id(
                 return init_producer_id_response(error, api_version)
             return init_producer_id_response(error, api_version, change.producer_id, change.producer_epoch)
 
-        state.write(transaction, change, result, ChangeAnswered(transaction, change, token, answer))
+        state.write(transaction, change, result, ReplyOnce(token, answer))
     except KafkaError as error:
         result.reply(token, init_producer_id_response(error.code, api_version))
     return result
 
 
-def _find_or_create(
-    state: TransactionShardState, transactional_id: str, timeout_ms: int, now_ms: int
-) -> Transaction:
-    """The transaction; a new one has a producer id but no epoch until its first record is written."""
+def _find_or_make(state: TransactionShardState, transactional_id: str, timeout_ms: int, now_ms: int) -> Transaction:
+    """Return the transaction, or a new one, which is not in the shard until its first record is appended."""
     transaction = state.transactions.get(transactional_id)
     if transaction is None:
         transaction = Transaction(transactional_id, state.take_producer_id(), timeout_ms, now_ms, EMPTY)
-        state.transactions[transactional_id] = transaction
     return transaction
 
 
 def _check(transaction: Transaction, request: InitProducerIdRequest) -> None:
     """Raise if the producer has to wait or is not who it believes to be.
 
-    A decided transaction has its end pending from the first, so there is no need to look for its state.
-    A producer of the previous id at its last epoch may be one that was never told of its new id.
+    A decided transaction is pending until its end, so its state is not checked.
+    A producer of the previous id at its last epoch may be one that never received its new id.
     """
-    if transaction.pending is not None:
+    if transaction.is_pending:
         raise KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS)
     if request.producer_id != NO_PRODUCER_ID and not (
         transaction.producer_epoch == NO_PRODUCER_EPOCH

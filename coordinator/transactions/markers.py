@@ -45,10 +45,9 @@ RETRIABLE: Final = frozenset(
 def start(state: TransactionShardState, transaction: Transaction, result: CoordinatorResult, now_ms: int) -> Change:
     """The decision is written: have the markers written, or the end if there is none to write; says what the end is."""
     change = transaction.completed(now_ms)
-    transaction.has_failed_epoch_fence = False
     transaction.unmarked = dict.fromkeys(transaction.partitions, False)
     transaction.marker_pause_ms = state.settings.marker_retry_backoff_ms
-    transaction.begin(change)
+    transaction.end = change
     _go_on(state, transaction, result)
     return change
 
@@ -62,7 +61,7 @@ def resume(state: TransactionShardState, transaction: Transaction, result: Coord
     if transaction.partitions:
         start(state, transaction, result, now_ms)
     else:
-        transaction.begin(transaction.completed(now_ms))
+        transaction.end = transaction.completed(now_ms)
         transaction.unmarked = {}
         transaction.marker_pause_ms = state.settings.marker_retry_backoff_ms
         _try_again(state, transaction, 0)
@@ -82,10 +81,9 @@ def marker_written(
         return
     if error in DONE:
         del unmarked[partition]
-        change = transaction.pending
-        if not unmarked and change is not None:
+        if not unmarked:
             state.timers.cancel(completion_key(transaction.transactional_id))
-            _write_end(state, transaction, change, result)
+            _write_end(state, transaction, result)
     elif error in SUPERSEDED:
         logger.error(
             "a newer coordinator has decided for this producer; giving up its transaction here transactional_id=%s "
@@ -125,11 +123,11 @@ def _go_on(state: TransactionShardState, transaction: Transaction, result: Coord
     A partition never has two markers on their way: without an epoch for every transaction, the second one might come
     when the next transaction is open there already, and end that.
     """
-    change, unmarked = transaction.pending, transaction.unmarked
-    if transaction.state not in PREPARED or change is None or unmarked is None:
+    unmarked = transaction.unmarked
+    if transaction.state not in PREPARED or unmarked is None:
         return
     if not unmarked:
-        _write_end(state, transaction, change, result)
+        _write_end(state, transaction, result)
         return
     partitions = [partition for partition, is_on_its_way in unmarked.items() if not is_on_its_way]
     if partitions:
@@ -151,29 +149,26 @@ def _outcome(
     )
 
 
-def _write_end(
-    state: TransactionShardState, transaction: Transaction, change: Change, result: CoordinatorResult
-) -> None:
-    transaction.pending = None
-    state.write(transaction, change, result, _End(state, transaction, change))
+def _write_end(state: TransactionShardState, transaction: Transaction, result: CoordinatorResult) -> None:
+    if transaction.end is not None and transaction.unreplicated is None:
+        state.write(transaction, transaction.end, result, _End(state, transaction))
 
 
 class _End(Completion):
-    """The last record of a transaction. Until it is written the change stays pending, whatever happens."""
+    """The last record of a transaction, which is pending until it is replicated."""
 
-    __slots__ = ("change", "state", "transaction")
+    __slots__ = ("state", "transaction")
 
-    def __init__(self, state: TransactionShardState, transaction: Transaction, change: Change) -> None:
+    def __init__(self, state: TransactionShardState, transaction: Transaction) -> None:
         self.state = state
         self.transaction = transaction
-        self.change = change
 
     def written(self, result: CoordinatorResult, now_ms: int) -> None:
-        self.transaction.unmarked = None
+        self.transaction.end = self.transaction.unmarked = None
 
     def failed(self, result: CoordinatorResult, error: ErrorCode, now_ms: int) -> None:
         logger.warning(
-            "end of a transaction not written; it is tried again transactional_id=%s error=%s",
+            "end of a transaction not written; it is retried transactional_id=%s error=%s",
             self.transaction.transactional_id, error.name,
         )  # fmt: skip
         _pause(self.state, self.transaction)

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Final
 
 from odradek.coordinator.result import CoordinatorResult, Response, Token
-from odradek.coordinator.transactions.shard_state import ChangeAnswered, TransactionShardState
+from odradek.coordinator.transactions.shard_state import ReplyOnce, TransactionShardState
 from odradek.coordinator.transactions.transaction import EPOCH_BUMP_SINCE, ONGOING, PREPARED, Partitions, Transaction
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequestAddPartitionsToTxnTopic
@@ -40,16 +40,14 @@ def add_partitions(
         if not transactional_id:
             raise KafkaError(ErrorCode.INVALID_REQUEST)
         transaction = state.transaction(transactional_id)
-        if transaction.pending is not None:
+        if transaction.is_pending:
             raise KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS)
         _check(transaction, producer_id, producer_epoch)
         if transaction.state is ONGOING and partitions.keys() <= transaction.partitions.keys():
             result.reply(token, answer(ErrorCode.NONE))
             return result
-        change = transaction.extended(partitions, client_version, now_ms)
-        if transaction.state is not ONGOING:
-            transaction.open_since_ms = state.timers.monotonic_ms()
-        state.write(transaction, change, result, ChangeAnswered(transaction, change, token, answer))
+        change = transaction.extended(partitions, client_version, now_ms, state.timers.monotonic_ms())
+        state.write(transaction, change, result, ReplyOnce(token, answer))
     except KafkaError as error:
         result.reply(token, answer(error.code))
     return result
@@ -62,9 +60,9 @@ def verify_partitions(
     producer_epoch: int,
     partitions: Partitions,
 ) -> dict[tuple[str, int], ErrorCode]:
-    """Whether partitions are in the transaction, one by one. Raises what is wrong with the request as a whole.
+    """Return NONE for each partition that is in the transaction, else TRANSACTION_ABORTABLE. Raises KafkaError.
 
-    What is pending does not matter: the partition's leader checks once more when it appends.
+    A record that is not replicated does not count: the partition's leader checks once more when it appends.
     """
     if not transactional_id:
         raise KafkaError(ErrorCode.INVALID_REQUEST)

@@ -43,7 +43,7 @@ from odradek.coordinator.transactions.responses import (
 )
 from odradek.coordinator.transactions.settings import TransactionSettings
 from odradek.coordinator.transactions.shard_state import TransactionShardState
-from odradek.coordinator.transactions.transaction import NO_PRODUCER_ID, ONGOING, PREPARED, Transaction
+from odradek.coordinator.transactions.transaction import NO_PRODUCER_ID, ONGOING, PREPARED, Change
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
 from odradek.protocol.messages.add_partitions_to_txn import (
@@ -236,21 +236,25 @@ class TransactionShard:
     # -- records -------------------------------------------------------------------------------------------------
 
     def on_appended(self, result: CoordinatorResult, base_offset: int, *, is_replicated: bool = False) -> None:
-        """Apply nothing yet: a change is pending until its record is replicated, and no other is decided until then."""
+        """Replay the result's records, which are in the log at `base_offset` and on.
+
+        Clients get the state before them until `on_written`, which follows at once if they are replicated.
+        """
+        for offset, record in enumerate(result.records, base_offset):
+            self._replay(record.key, record.value, offset, record.change)
 
     def on_written(self, result: CoordinatorResult, base_offset: int, now_ms: int) -> CoordinatorResult:
-        """The result's records are replicated, at `base_offset` and on: replay them, and say what follows."""
+        """The result's records are replicated; returns what follows."""
         if self._coordinator_state is not CoordinatorState.ACTIVE:
             return self.on_write_failed(result, ErrorCode.NOT_COORDINATOR, now_ms)
-        for position, record in enumerate(result.records):
-            self.replay(record.key, record.value, base_offset + position)
+        self._state.replicated_up_to(base_offset + len(result.records))
         following = _carry_over(result)
         for completion in result.completions:
             completion.written(following, now_ms)
         return following
 
     def on_write_failed(self, result: CoordinatorResult, error: ErrorCode, now_ms: int) -> CoordinatorResult:
-        """The result's records are not in the log: undo what stood on them, and say what follows."""
+        """The result's records are not in the log, or the shard has resigned; returns what follows."""
         following = _carry_over(result)
         for completion in result.completions:
             completion.failed(following, _client_error(error), now_ms)
@@ -269,24 +273,22 @@ class TransactionShard:
         return following
 
     def replay(self, key: bytes, value: bytes | None, offset: int = -1, producer_id: int = NO_PRODUCER_ID) -> None:
-        """Apply one record of the partition; `producer_id` is of no meaning here.
+        """Apply one record of the partition while it is loaded; `producer_id` is of no meaning here.
 
-        Records of kinds this coordinator does not know, and broken ones, are logged and passed over.
+        Records of kinds this coordinator does not know, and broken ones, are logged and passed over. A shard serves
+        only when all of them are replicated.
         """
-        transactions = self._state.transactions
+        self._replay(key, value, offset, None)
+        self._state.replicated_up_to(offset + 1)
+
+    def _replay(self, key: bytes, value: bytes | None, offset: int, change: Change | None) -> None:
         try:
             transactional_id = read_transaction_key(key)
             if isinstance(transactional_id, int):
                 logger.warning("record of unknown type passed over type=%d offset=%d", transactional_id, offset)
-                return
-            if value is None:
-                transactions.pop(transactional_id, None)
-                return
-            read = read_transaction_value(value)
-            if self._coordinator_state is CoordinatorState.ACTIVE and transactional_id in transactions:
-                transactions[transactional_id].apply(read)
             else:
-                transactions[transactional_id] = Transaction.from_record(transactional_id, read)
+                read = None if value is None else read_transaction_value(value)
+                self._state.replay(transactional_id, read, offset, change)
         except (DecodeError, ValueError) as error:
             logger.error("record not readable, passed over offset=%d error=%s", offset, error)
 

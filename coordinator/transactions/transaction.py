@@ -1,8 +1,9 @@
 """One transactional id: its producer, its transaction, and what it may become.
 
 Sources: KIP-98, KIP-360 (epochs), KIP-890 (an epoch for every transaction); behaviour as of Apache Kafka 4.3. A request
-is decided on by making a `Change`, which is written as a record; replaying the record is what changes the transaction.
-Between the two the change is pending, and everything else has to wait: at most one decision is ever under way.
+is decided by making a `Change`, which is written as a record. Replay of the record, at append, holds it as
+`unreplicated`; replication makes it the transaction's state. Until then requests that need a decision get
+CONCURRENT_TRANSACTIONS: at most one record of a transaction is above the high watermark.
 """
 
 import logging
@@ -75,9 +76,9 @@ TRANSITIONS: Final[dict[TransactionState, frozenset[TransactionState]]] = {
 }
 """Where a transaction may go from each state.
 
-From Prepare there is one way, so a decision stands. An abort of what was never begun is allowed since KIP-890, whose
-clients need not know whether anything reached the coordinator. Dead means that the tombstone is being written.
-PrepareEpochFence has a number and a name but is no state anyone is ever in: fencing and aborting are one decision here.
+From Prepare there is one way, so a decision stands. KIP-890 allows to abort a transaction that was never begun, because
+its clients cannot tell whether a request reached the coordinator. No transaction is ever Dead or in PrepareEpochFence,
+which have a number and a name only: a tombstone removes the id, and fencing and aborting are one decision.
 """
 
 UNDECIDED: Final = frozenset({EMPTY, COMPLETE_COMMIT, COMPLETE_ABORT})
@@ -86,7 +87,7 @@ PREPARED: Final = frozenset({PREPARE_COMMIT, PREPARE_ABORT})
 
 
 class Change(NamedTuple):
-    """What a transaction is to become, and why. Fields as in `Transaction`."""
+    """The next state of a transaction, and the reason. Fields as in `Transaction`."""
 
     state: TransactionState
     why: str
@@ -99,25 +100,36 @@ class Change(NamedTuple):
     start_ms: int
     last_update_ms: int
     client_version: int
+    open_since_ms: int
+
+
+class UnreplicatedRecord(NamedTuple):
+    """A record of a transactional id that is in the log and not replicated; a value of None is a tombstone.
+
+    `change` is None if the record was loaded.
+    """
+
+    value: TransactionLogValue | None
+    change: Change | None
 
 
 class Transaction:
-    """A transactional id, as of its last record.
+    """A transactional id, as of its last replicated record.
 
     Not in the record, and so lost with the coordinator: `last_producer_epoch` (a retried InitProducerId is then fenced,
-    as in Kafka), `open_since_ms`, `has_failed_epoch_fence`, and of course what is pending. Other times are wall time.
+    as in Kafka), `open_since_ms`, and the progress of markers (`end`, `unmarked`, `marker_pause_ms`). Other times are
+    wall time.
     """
 
     __slots__ = (
         "client_version",
-        "has_failed_epoch_fence",
+        "end",
         "last_producer_epoch",
         "last_update_ms",
         "marker_pause_ms",
         "next_producer_id",
         "open_since_ms",
         "partitions",
-        "pending",
         "previous_producer_id",
         "producer_epoch",
         "producer_id",
@@ -126,6 +138,7 @@ class Transaction:
         "timeout_ms",
         "transactional_id",
         "unmarked",
+        "unreplicated",
     )
 
     def __init__(
@@ -149,21 +162,24 @@ class Transaction:
         self.last_update_ms = last_update_ms
         self.client_version = 0
         """Transaction version by which the client works, as seen from its requests."""
-        self.pending: Change | None = None
-        self.has_failed_epoch_fence = False
-        """Whether the epoch is already one that fences, in memory only, since writing it failed."""
+        self.unreplicated: UnreplicatedRecord | None = None
+        self.end: Change | None = None
+        """The completion of a decided transaction, from the decision until its record is replicated."""
         self.unmarked: dict[tuple[str, int], bool] | None = None
         """Partitions without a marker yet, and whether one is on its way; from the decision to the end."""
         self.marker_pause_ms = 0
         """How long to wait when the next marker fails."""
 
     @classmethod
-    def from_record(cls, transactional_id: str, value: TransactionLogValue) -> "Transaction":
-        """The transaction as it was written. Raises ValueError for a state without a meaning."""
-        state = TransactionState(value.transaction_status)
-        transaction = cls(transactional_id, value.producer_id, value.transaction_timeout_ms, 0, state)
-        transaction._take_fields(value)
-        return transaction
+    def of_first_record(cls, transactional_id: str, value: TransactionLogValue) -> "Transaction":
+        """The transactional id before its first record is replicated: its producer id has no epoch."""
+        return cls(
+            transactional_id,
+            value.producer_id,
+            value.transaction_timeout_ms,
+            value.transaction_last_update_timestamp_ms,
+            EMPTY,
+        )
 
     # -- state ---------------------------------------------------------------------------------------------------
 
@@ -181,35 +197,35 @@ class Transaction:
         )  # fmt: skip
         self.state = new
 
-    def begin(self, change: Change) -> None:
-        """The change is decided; it is pending until its record is applied or `abandon` is called."""
-        if self.pending is not None:
+    @property
+    def is_pending(self) -> bool:
+        """Whether a record is unreplicated, or a decided transaction is not complete; a new decision has to wait."""
+        return self.unreplicated is not None or self.end is not None
+
+    def check(self, change: Change) -> None:
+        """Raise UNKNOWN_SERVER_ERROR if the transaction cannot change so."""
+        if self.unreplicated is not None:
             raise RuntimeError(
-                f"transaction {self.transactional_id} cannot become {STATE_NAMES[change.state]} while becoming "
-                f"{STATE_NAMES[self.pending.state]}"
+                f"transaction {self.transactional_id} cannot become {STATE_NAMES[change.state]}: "
+                "its last record is not replicated"
             )
-        if change.state not in TRANSITIONS[self.state] or (change.producer_epoch < 0 and change.state is not DEAD):
+        if change.state not in TRANSITIONS[self.state] or change.producer_epoch < 0:
             raise KafkaError(
                 ErrorCode.UNKNOWN_SERVER_ERROR,
                 f"transaction {self.transactional_id} cannot go from {STATE_NAMES[self.state]} to "
                 f"{STATE_NAMES[change.state]} with epoch {change.producer_epoch}",
             )
-        self.pending = change
 
-    def abandon(self, change: Change) -> None:
-        """The change was not written."""
-        if self.pending is change:
-            self.pending = None
-
-    def apply(self, value: TransactionLogValue) -> None:
-        """A record of this transaction is written."""
-        change = self.pending
+    def apply(self, value: TransactionLogValue, change: Change | None) -> None:
+        """Take the state of a replicated record. `change` has what is not in the record, None if it was loaded."""
         self._take_fields(value)
+        new = TransactionState(value.transaction_status)
         if change is None:
-            raise RuntimeError(f"transaction {self.transactional_id} has a record that nobody decided on")
+            self.state = new
+            return
         self.last_producer_epoch = change.last_producer_epoch
-        self.change_state(TransactionState(value.transaction_status), change.why)
-        self.pending = None
+        self.open_since_ms = change.open_since_ms
+        self.change_state(new, change.why)
 
     def _take_fields(self, value: TransactionLogValue) -> None:
         self.producer_id = value.producer_id
@@ -266,6 +282,7 @@ class Transaction:
             self.start_ms,
             self.last_update_ms,
             self.client_version,
+            self.open_since_ms,
         )
         return change._replace(**fields)
 
@@ -314,7 +331,7 @@ class Transaction:
             last_update_ms=now_ms,
         )
 
-    def extended(self, added: Partitions, client_version: int, now_ms: int) -> Change:
+    def extended(self, added: Partitions, client_version: int, now_ms: int, monotonic_ms: int) -> Change:
         """A transaction with further partitions; the first ones begin it."""
         return self.changed(
             ONGOING,
@@ -323,12 +340,21 @@ class Transaction:
             start_ms=now_ms if self.state in UNDECIDED else self.start_ms,
             last_update_ms=now_ms,
             client_version=client_version,
+            open_since_ms=self.open_since_ms if self.state is ONGOING else monotonic_ms,
         )
 
     def decided(
-        self, *, is_commit: bool, client_version: int, next_producer_id: int, why: str, is_begun: bool, now_ms: int
+        self,
+        *,
+        is_commit: bool,
+        client_version: int,
+        next_producer_id: int,
+        why: str,
+        is_begun: bool,
+        now_ms: int,
+        fences_producer: bool = False,
     ) -> Change:
-        """The decision over a transaction; it takes a new epoch if the client knows of that (KIP-890)."""
+        """The decision over a transaction; it takes a new epoch if the client supports that (KIP-890) or is fenced."""
         epoch, last_epoch = self.producer_epoch, self.last_producer_epoch
         if client_version >= EPOCH_BUMP_SINCE:
             last_epoch = epoch
@@ -336,6 +362,8 @@ class Transaction:
                 epoch += 1
             elif is_commit:
                 raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"producer id {self.producer_id} has no epoch left")
+        elif fences_producer:
+            epoch, last_epoch = min(epoch + 1, MAX_EPOCH), NO_PRODUCER_EPOCH
         return self.changed(
             PREPARE_COMMIT if is_commit else PREPARE_ABORT,
             why,
@@ -361,10 +389,6 @@ class Transaction:
             partitions={},
             last_update_ms=now_ms,
         )
-
-    def expired(self) -> Change:
-        """The end of the transactional id."""
-        return self.changed(DEAD, "not used for too long", partitions={})
 
 
 def is_epoch_exhausted(epoch: int) -> bool:
