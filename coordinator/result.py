@@ -52,20 +52,29 @@ class Reply(NamedTuple):
 
 
 class Completion:
-    """The rest of a decision, for when its records are replicated, or are not written."""
+    """The rest of a decision: what follows when its records are appended, replicated, or not written."""
 
     __slots__ = ()
+
+    def applied(self, result: "CoordinatorResult", now_ms: int) -> None:
+        """The records are in the log and applied: change what follows from them in memory. `result` is theirs.
+
+        Replies may be added to it, but no records.
+        """
 
     def written(self, result: "CoordinatorResult", now_ms: int) -> None:
         """The records are applied and replicated."""
         raise NotImplementedError
 
     def failed(self, result: "CoordinatorResult", error: ErrorCode, now_ms: int) -> None:
-        """The records were not written; `error` is already the one for the response."""
+        """The records were not written, or the shard has resigned; `error` is the one for the response.
+
+        In the first case `applied` was not called, and nothing has changed.
+        """
         raise NotImplementedError
 
     def timed_out(self, result: "CoordinatorResult", error: ErrorCode, now_ms: int) -> None:
-        """The records are in the log, but not replicated in time: send the waiting response, and undo nothing.
+        """The records are in the log, but not replicated in time: send the waiting response.
 
         `error` is the one for the response. In a group shard neither `written` nor `failed` is called afterwards;
         in a transaction shard one of them is, for what was decided, and sends no response.
@@ -121,9 +130,11 @@ class CoordinatorResult:
     `records` empty: send `replies` and have `outcomes` written to their partitions. Otherwise write the records (as one
     batch if `is_atomic`, else in as many as suit; within the transaction of `producer` if there is one), then call the
     shard's `on_appended`, and `on_written` or `on_write_failed`, with this result and go on with what that returns.
+    Without records, `after_offset` is the offset of a record that the replies depend on: they wait for its replication
+    as if they were the result's; -1 for none.
     """
 
-    __slots__ = ("completions", "is_atomic", "outcomes", "producer", "records", "replies")
+    __slots__ = ("after_offset", "completions", "is_atomic", "outcomes", "producer", "records", "replies")
 
     def __init__(self) -> None:
         self.records: list[CoordinatorRecord] = []
@@ -132,6 +143,7 @@ class CoordinatorResult:
         self.is_atomic = True
         self.producer: TransactionalProducer | None = None
         self.outcomes: list[TransactionOutcome] = []
+        self.after_offset = -1
 
     def reply(self, token: Token, response: Response) -> None:
         self.replies.append(Reply(token, response))

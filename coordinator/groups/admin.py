@@ -33,7 +33,7 @@ def describe_groups(
     """Each group's state and members; subscriptions are shown of stable groups only."""
     described = []
     for group_id in group_ids:
-        group = state.groups.get(group_id)
+        group = state.replicated_group(group_id)
         described.append(_absent(group_id, context) if group is None else _describe(group))
     return described
 
@@ -81,7 +81,7 @@ def list_groups(
     if types_filter and GROUP_TYPE not in {text.lower() for text in types_filter}:
         return []
     listed: list[ListGroupsResponseListedGroup] = []
-    for groups in pieces(state.groups.values()):
+    for groups in pieces(state.replicated_groups()):
         listed.extend(
             ListGroupsResponseListedGroup(
                 group_id=group.group_id,
@@ -90,7 +90,7 @@ def list_groups(
                 group_type=GROUP_TYPE,
             )
             for group in groups
-            if state.groups.get(group.group_id) is group and group.state is not DEAD
+            if state.replicated_group(group.group_id) is group and group.state is not DEAD
             if not states or group.state.value.lower() in states
         )
         yield

@@ -101,6 +101,13 @@ class OffsetChange(NamedTuple):
     value: OffsetCommitValue | None
 
 
+class GroupChange(NamedTuple):
+    """The record of a classic group, decoded; a value of None deletes it."""
+
+    group: str
+    value: GroupMetadataValue | None
+
+
 class OffsetRecords:
     """Encodes the records of one group's offsets in one topic. What they have in common is encoded once.
 
@@ -171,12 +178,14 @@ def offset_tombstones(group_id: str, partitions: Iterable[tuple[str, int]]) -> I
 def group_metadata_record(group_id: str, value: GroupMetadataValue) -> CoordinatorRecord:
     """Stores a generation of a classic group."""
     key = _with_prefix(GROUP_METADATA, GroupMetadataKey(group=group_id), 0)
-    return CoordinatorRecord(key, _with_prefix(GROUP_METADATA_VERSION, value, GROUP_METADATA_VERSION))
+    encoded = _with_prefix(GROUP_METADATA_VERSION, value, GROUP_METADATA_VERSION)
+    return CoordinatorRecord(key, encoded, GroupChange(group_id, value))
 
 
 def group_metadata_tombstone(group_id: str) -> CoordinatorRecord:
     """Deletes a classic group."""
-    return CoordinatorRecord(_with_prefix(GROUP_METADATA, GroupMetadataKey(group=group_id), 0), None)
+    key = _with_prefix(GROUP_METADATA, GroupMetadataKey(group=group_id), 0)
+    return CoordinatorRecord(key, None, GroupChange(group_id, None))
 
 
 def read_key(data: bytes) -> Key | int:

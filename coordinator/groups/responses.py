@@ -5,7 +5,7 @@ The error shapes also serve a request that reaches no shard: wrong coordinator, 
 
 from odradek.coordinator.groups.classic.group import Group
 from odradek.coordinator.groups.classic.member import Member, Parked
-from odradek.coordinator.result import CoordinatorResult
+from odradek.coordinator.result import CoordinatorResult, Response
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.messages.delete_groups import (
     DeleteGroupsResponse,
@@ -186,6 +186,52 @@ def describe_groups_error(group_ids: list[str], error: ErrorCode) -> list[Descri
     return [
         DescribeGroupsResponseDescribedGroup(group_id=group_id, error_code=error) for group_id in group_ids
     ]
+
+
+def with_error(response: Response, error: ErrorCode) -> Response:
+    """The response to a request of the same kind that failed with `error`."""
+    match response:
+        case JoinGroupResponse():
+            return join_error(error, response.member_id)
+        case SyncGroupResponse():
+            return sync_error(error)
+        case HeartbeatResponse():
+            return heartbeat_response(error)
+        case LeaveGroupResponse():
+            return leave_error(error)
+        case OffsetDeleteResponse():
+            return offset_delete_error(error)
+        case DeleteGroupsResponse():
+            return delete_groups_error([row.group_id for row in response.results], error)
+        case OffsetCommitResponse():
+            return OffsetCommitResponse(
+                topics=[
+                    OffsetCommitResponseTopic(
+                        name=topic.name,
+                        topic_id=topic.topic_id,
+                        partitions=[
+                            OffsetCommitResponsePartition(partition_index=row.partition_index, error_code=error)
+                            for row in topic.partitions
+                        ],
+                    )
+                    for topic in response.topics
+                ]
+            )
+        case TxnOffsetCommitResponse():
+            return TxnOffsetCommitResponse(
+                topics=[
+                    TxnOffsetCommitResponseTopic(
+                        name=topic.name,
+                        partitions=[
+                            TxnOffsetCommitResponsePartition(partition_index=row.partition_index, error_code=error)
+                            for row in topic.partitions
+                        ],
+                    )
+                    for topic in response.topics
+                ]
+            )
+        case _:
+            raise TypeError(f"no error form of {type(response).__name__}")
 
 
 def answer(result: CoordinatorResult, parked: Parked | None, response: JoinGroupResponse | SyncGroupResponse) -> bool:

@@ -1,16 +1,17 @@
 """The group coordinator of one partition of `__consumer_offsets`: the one public class of the classic group protocol.
 
-How a server uses it, where `shard` may also be `GroupShard.absent(...)` for partitions led elsewhere:
+Persistent state (groups with their last record, offsets) is changed by `_apply` alone: at append, and when the log is
+loaded. A rebalance in progress is transient and changes in memory. How a server uses a shard, where `shard` may also be `GroupShard.absent(...)` for partitions led elsewhere:
 
     result = shard.join_group(request, context, token, now_ms)
     while result.records:
         try: base_offset = append(result.records)
         except KafkaError as error: result = shard.on_write_failed(result, error.code, now_ms)
         else:
-            shard.on_appended(result, base_offset), at once, and wait until the records are replicated
+            shard.on_appended(result, base_offset, now_ms), at once, and wait until the records are replicated
             (`is_replicated=True` if they and all before them are already)
             result = shard.on_written(result, base_offset, now_ms)
-    send every reply of result.replies to its token
+    wait until the record at result.after_offset is replicated, and send every reply of result.replies to its token
 
 `now_ms` is the wall clock. `next_deadline_ms` returns when `tick` is due, on the monotonic clock that the shard is made
 with; the result of `tick` is treated alike, and again until no deadline is due. Results
@@ -34,9 +35,10 @@ from odradek.coordinator.groups import (
     transactional_offsets,
 )
 from odradek.coordinator.groups.classic import joining, membership, rebalance
-from odradek.coordinator.groups.classic.group import DEAD, Group
+from odradek.coordinator.groups.classic.group import DEAD
 from odradek.coordinator.groups.offsets import NO_PRODUCER_ID, OffsetStore
 from odradek.coordinator.groups.records import (
+    GroupChange,
     OffsetChange,
     OffsetCommitKey,
     read_group_metadata_value,
@@ -103,7 +105,8 @@ class GroupShard:
         error = self._gate(prechecks.join_error_code(self._state.settings, request))
         if error:
             return _only_reply(token, responses.join_error(error, request.member_id))
-        return joining.join_group(self._state, request, context, token, now_ms)
+        result = joining.join_group(self._state, request, context, token, now_ms)
+        return self._after_replication(result, request.group_id)
 
     def sync_group(
         self, request: SyncGroupRequest, context: RequestContext, token: Token, now_ms: int
@@ -112,7 +115,8 @@ class GroupShard:
         error = self._gate(prechecks.sync_error_code(request, context.api_version))
         if error:
             return _only_reply(token, responses.sync_error(error))
-        return membership.sync_group(self._state, request, context, token, now_ms)
+        result = membership.sync_group(self._state, request, context, token, now_ms)
+        return self._after_replication(result, request.group_id)
 
     def heartbeat(
         self, request: HeartbeatRequest, context: RequestContext, token: Token, now_ms: int
@@ -123,7 +127,8 @@ class GroupShard:
             return _only_reply(token, responses.heartbeat_response())
         if error:
             return _only_reply(token, responses.heartbeat_response(error))
-        return membership.heartbeat(self._state, request, token)
+        result = membership.heartbeat(self._state, request, token)
+        return self._after_replication(result, request.group_id)
 
     def leave_group(
         self, request: LeaveGroupRequest, context: RequestContext, token: Token, now_ms: int
@@ -132,7 +137,8 @@ class GroupShard:
         error = self._gate(prechecks.group_id_error(request.group_id))
         if error:
             return _only_reply(token, responses.leave_error(error))
-        return membership.leave_group(self._state, request, context, token, now_ms)
+        result = membership.leave_group(self._state, request, context, token, now_ms)
+        return self._after_replication(result, request.group_id)
 
     def rebalance_timeout_ms(self, group_id: str) -> int:
         """Return the longest wait of a JoinGroup or SyncGroup for the members; 0 if there is no such group."""
@@ -165,7 +171,8 @@ class GroupShard:
         error = self._gate()
         if error:
             return _only_reply(token, responses.delete_groups_error(group_ids, error))
-        return group_admin.delete_groups(self._state, group_ids, token)
+        result = group_admin.delete_groups(self._state, group_ids, token)
+        return self._after_replication(result, *group_ids)
 
     # -- offsets -------------------------------------------------------------------------------------------------
 
@@ -185,7 +192,8 @@ class GroupShard:
         error = self._gate()
         if error:
             return _only_reply(token, responses.offset_commit_error(request, error))
-        return offset_commands.commit_offsets(self._state, request, context, token, now_ms, prepared)
+        result = offset_commands.commit_offsets(self._state, request, context, token, now_ms, prepared)
+        return self._after_replication(result, request.group_id)
 
     def commit_offsets_in_transaction(
         self,
@@ -203,7 +211,8 @@ class GroupShard:
         error = self._gate(prechecks.group_id_error(request.group_id))
         if error:
             return _only_reply(token, responses.txn_offset_commit_error(request, error, context.api_version))
-        return transactional_offsets.commit_offsets(self._state, request, context, token, now_ms, topic_ids)
+        result = transactional_offsets.commit_offsets(self._state, request, context, token, now_ms, topic_ids)
+        return self._after_replication(result, request.group_id)
 
     def fetch_offsets(
         self,
@@ -245,7 +254,8 @@ class GroupShard:
         error = self._gate(prechecks.group_id_error(request.group_id))
         if error:
             return _only_reply(token, responses.offset_delete_error(error))
-        return offset_commands.delete_offsets(self._state, request, token)
+        result = offset_commands.delete_offsets(self._state, request, token)
+        return self._after_replication(result, request.group_id)
 
     def topics_deleted(self, deleted: DeletedTopics, now_ms: int) -> CoordinatorResult:
         """Delete the offsets of topics that are deleted, here and in `tick`. The shard must be active."""
@@ -259,20 +269,24 @@ class GroupShard:
 
     # -- records -------------------------------------------------------------------------------------------------
 
-    def on_appended(self, result: CoordinatorResult, base_offset: int, *, is_replicated: bool = False) -> None:
+    def on_appended(
+        self, result: CoordinatorResult, base_offset: int, now_ms: int, *, is_replicated: bool = False
+    ) -> None:
         """Apply the result's records, which are in the log at `base_offset` and on, though maybe not replicated yet."""
         producer_id = NO_PRODUCER_ID if result.producer is None else result.producer.producer_id
         for offset, record in enumerate(result.records, base_offset):
             if record.change is None:
                 self._replay(record.key, record.value, offset, producer_id, is_replicated=is_replicated)
             else:
-                self._replay_offset(record.change, offset, producer_id, is_replicated)
+                self._apply(record.change, offset, producer_id, is_replicated=is_replicated)
+        for completion in result.completions:
+            completion.applied(result, now_ms)
 
     def on_written(self, result: CoordinatorResult, base_offset: int, now_ms: int) -> CoordinatorResult:
         """The result's records are replicated; returns what follows."""
         if self._coordinator_state is not CoordinatorState.ACTIVE:
             return self.on_write_failed(result, ErrorCode.NOT_COORDINATOR, now_ms)
-        self._state.offsets.replicated_up_to(base_offset + len(result.records))
+        self._state.replicated_up_to(base_offset + len(result.records))
         following = CoordinatorResult()
         following.replies.extend(result.replies)
         for completion in result.completions:
@@ -280,22 +294,34 @@ class GroupShard:
         return following
 
     def on_write_failed(self, result: CoordinatorResult, error: ErrorCode, now_ms: int) -> CoordinatorResult:
-        """The result's records are not in the log, or the shard has resigned: undo it; returns what follows."""
+        """The result's records are not in the log, or the shard has resigned; returns what follows.
+
+        A shard that has resigned may have lost the state that the replies are based on: they become errors.
+        """
         following = CoordinatorResult()
-        following.replies.extend(result.replies)
+        if self._coordinator_state is CoordinatorState.ACTIVE:
+            following.replies.extend(result.replies)
+        else:
+            for token, response in result.replies:
+                following.reply(token, responses.with_error(response, client_error(error)))
         for completion in result.completions:
             completion.failed(following, client_error(error), now_ms)
         return following
 
     def on_write_timed_out(self, result: CoordinatorResult, now_ms: int) -> CoordinatorResult:
-        """The result's records are not replicated in time: answer what waits for them; returns what follows.
+        """The records that the result waits for are not replicated in time; returns what follows.
 
         The records stay. `on_written` or `on_write_failed` still follows, with a result of the records alone.
         """
         following = CoordinatorResult()
-        following.replies.extend(result.replies)
+        error = client_error(ErrorCode.REQUEST_TIMED_OUT)
+        if result.records:
+            following.replies.extend(result.replies)
+        else:
+            for token, response in result.replies:
+                following.reply(token, responses.with_error(response, error))
         for completion in result.completions:
-            completion.timed_out(following, client_error(ErrorCode.REQUEST_TIMED_OUT), now_ms)
+            completion.timed_out(following, error, now_ms)
         return following
 
     def on_marker_appended(self, producer_id: int, is_commit: bool, offset: int) -> None:
@@ -304,7 +330,7 @@ class GroupShard:
 
     def on_replicated(self, end_offset: int) -> None:
         """Every record and marker below `end_offset` is replicated."""
-        self._state.offsets.replicated_up_to(end_offset)
+        self._state.replicated_up_to(end_offset)
 
     def replay(self, key: bytes, value: bytes | None, offset: int = -1, producer_id: int = NO_PRODUCER_ID) -> None:
         """Apply one record of the partition; `producer_id` is that of its batch if the batch is transactional.
@@ -326,30 +352,25 @@ class GroupShard:
                 logger.warning("record of unknown type passed over type=%d offset=%d", parsed, offset)
             elif isinstance(parsed, OffsetCommitKey):
                 commit = None if value is None else read_offset_commit_value(value)
-                change = OffsetChange(parsed.group, parsed.topic, parsed.partition, commit)
-                self._replay_offset(change, offset, producer_id, is_replicated)
+                offset_change = OffsetChange(parsed.group, parsed.topic, parsed.partition, commit)
+                self._apply(offset_change, offset, producer_id, is_replicated=is_replicated)
             else:
-                self._replay_group(parsed.group, value)
+                group = None if value is None else read_group_metadata_value(value)
+                self._apply(GroupChange(parsed.group, group), offset, producer_id, is_replicated=is_replicated)
         except DecodeError as error:
             logger.error("record not readable, passed over offset=%d error=%s", offset, error)
 
-    def _replay_offset(self, change: OffsetChange, offset: int, producer_id: int, is_replicated: bool) -> None:
-        group_id, topic, partition, value = change
-        if value is not None and group_id not in self._state.groups:
-            self._state.groups[group_id] = Group(group_id)
-        self._state.offsets.replay(group_id, topic, partition, value, offset, producer_id, is_replicated=is_replicated)
-
-    def _replay_group(self, group_id: str, value: bytes | None) -> None:
-        """Once loaded, a group in memory is at its record or ahead of it, until the record deletes it.
-
-        Who joins a group after its deletion was appended starts another group.
-        """
-        if value is None:
-            group = self._state.groups.get(group_id)
-            if group is not None:
-                self._state.forget_group(group)
-        elif self._coordinator_state is not CoordinatorState.ACTIVE:
-            self._state.groups[group_id] = Group.from_record(group_id, read_group_metadata_value(value))
+    def _apply(
+        self, change: OffsetChange | GroupChange, offset: int, producer_id: int, *, is_replicated: bool
+    ) -> None:
+        """Apply a record: the one function for records that are loaded and for those that are appended."""
+        if isinstance(change, OffsetChange):
+            self._state.replay_offset(change, offset, producer_id, is_replicated=is_replicated)
+        else:
+            is_loading = self._coordinator_state is CoordinatorState.LOADING
+            self._state.replay_group(
+                change.group, change.value, offset, is_replicated=is_replicated, is_loading=is_loading
+            )
 
     # -- life ----------------------------------------------------------------------------------------------------
 
@@ -386,7 +407,7 @@ class GroupShard:
         return self._state.timers.next_deadline_ms()
 
     def tick(self, now_ms: int) -> CoordinatorResult:
-        """Let a few due deadlines take effect. Those with many records have a result of their own."""
+        """Let a few due deadlines take effect, up to the first that has records: they are applied before the next."""
         result = CoordinatorResult()
         timers = self._state.timers
         due_ms = timers.monotonic_ms()
@@ -396,13 +417,19 @@ class GroupShard:
                 break
             key = timers.next_key()
             is_large = key is not None and key[0] in LARGE_KINDS
-            if is_large and (result.records or result.replies):
+            if is_large and result.replies:
                 break
             action = timers.pop_due(due_ms)
             if action is not None:
                 action(result, now_ms)
-            if is_large:
+            if is_large or result.records:
                 break
+        return result
+
+    def _after_replication(self, result: CoordinatorResult, *group_ids: str) -> CoordinatorResult:
+        """Let replies without records wait for an unreplicated record of the groups that they depend on."""
+        if not result.records and result.replies:
+            result.after_offset = max(map(self._state.awaited_offset, group_ids), default=-1)
         return result
 
     def _gate(self, error: ErrorCode = ErrorCode.NONE) -> ErrorCode:

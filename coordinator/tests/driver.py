@@ -24,7 +24,10 @@ class Marker(NamedTuple):
 
 
 class Held(NamedTuple):
-    """A result, or a marker if that is None, whose records are in the log from `base_offset` on, but not replicated."""
+    """A result, or a marker if that is None, whose records are in the log from `base_offset` on, but not replicated.
+
+    A result without records waits for those before it.
+    """
 
     base_offset: int
     result: CoordinatorResult | None
@@ -101,7 +104,9 @@ class Driver:
 
     def take(self, result: CoordinatorResult) -> None:
         """Do what a result asks for."""
-        if not result.records:
+        if not result.records and result.after_offset >= self.high_watermark:
+            self.held.append(Held(len(self.log), result))
+        elif not result.records:
             self._send(result)
         elif self.refused is not None:
             error, self.refused = self.refused, None
@@ -111,7 +116,7 @@ class Driver:
             base_offset = len(self.log)
             self._append(result)
             is_replicated = not self.is_holding and not self.held
-            self.shard.on_appended(result, base_offset, is_replicated=is_replicated)
+            self.shard.on_appended(result, base_offset, self.now_ms, is_replicated=is_replicated)
             self._hold(Held(base_offset, result))
 
     def _append(self, result: CoordinatorResult) -> None:
@@ -133,6 +138,8 @@ class Driver:
             self.shard.on_replicated(base_offset + 1)
         else:
             self.take(self.shard.on_written(result, base_offset, self.now_ms))
+        if self.held and self.held[0].result is not None and not self.held[0].result.records:
+            self.release()
 
     def _send(self, result: CoordinatorResult) -> None:
         for token, response in result.replies:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from odradek.coordinator.groups.classic.group import Group
+from odradek.coordinator.groups.classic.group import Group, creation_record
 from odradek.coordinator.groups.records import (
     GroupMetadataKey,
     GroupMetadataValue,
@@ -87,7 +87,7 @@ WRITTEN = {
     "commit tombstone": (offset_commit_tombstone("g", "t", 3), "000100016700017400000003", None),
     "group tombstone": (group_metadata_tombstone("g"), "0002000167", None),
     "group created": (
-        Group("g", state_since_ms=NOW_MS).creation_record(),
+        creation_record("g", NOW_MS),
         "0002000167",
         "0003000000000000ffffffff0000018bcfe5680000000000",
     ),

@@ -26,6 +26,7 @@ from odradek.coordinator.transactions.records import (
     transaction_record,
 )
 from odradek.coordinator.transactions.settings import TransactionSettings
+from odradek.coordinator.transactions.shard_state import TransactionShardState
 from odradek.coordinator.transactions.transaction import (
     COMPLETE_ABORT,
     COMPLETE_COMMIT,
@@ -401,7 +402,15 @@ class TransactionMachine(RuleBasedStateMachine):
                 following.apply(record.value, None)
                 assert self.fields(following) == self.fields(latest[name])
         assert replicated.keys() <= self.live.keys()
-        assert latest.keys() <= self.live.keys()
+        assert self.last.keys() == latest.keys() <= self.live.keys()
+        for name, written in self.last.items():
+            transaction = latest[name]
+            assert (transaction.state, (transaction.producer_id, transaction.producer_epoch)) == (
+                written.state, written.producer,
+            )  # fmt: skip
+            assert transaction.partitions.keys() == written.partitions
+            assert transaction.timeout_ms == written.value.transaction_timeout_ms
+            assert transaction.last_update_ms == written.value.transaction_last_update_timestamp_ms
 
     @invariant()
     def what_is_decided_goes_on(self):
@@ -506,13 +515,26 @@ def step(machine, rng, name):
 
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_long_walks(seed):
+    walk(seed)
+
+
+@pytest.mark.parametrize(
+    ("part", "name"),
+    [(TransactionShardState, "replay"), (TransactionShardState, "replicated_up_to"), (Transaction, "_take_fields")],
+)
+def test_a_broken_replay_is_noticed(monkeypatch, part, name):
+    monkeypatch.setattr(part, name, lambda *args, **how: None)
+    with pytest.raises(AssertionError):
+        for seed in range(SEEDS):
+            walk(seed)
+
+
+def walk(seed):
     rng = random.Random(seed)
     machine = TransactionMachine()
     machine.begin(version=(2, 2, 1, 0)[seed % 4], epoch=rng.choice((-1, 5, MAX_EPOCH - 4, MAX_EPOCH - 2)))
     for _ in range(STEPS):
         step(machine, rng, rng.choices(list(WEIGHTS), WEIGHTS.values())[0])
         machine.what_is_decided_goes_on()
-        if rng.random() < 0.2:
-            machine.replayed_is_live()
-    machine.replayed_is_live()
+        machine.replayed_is_live()
     machine.end()

@@ -7,7 +7,7 @@ A server uses it as it does `GroupShard`, with one thing more:
         try: base_offset = append(result.records)
         except KafkaError as error: result = shard.on_write_failed(result, error.code, now_ms)
         else:
-            shard.on_appended(result, base_offset), at once, and wait until the records are replicated
+            shard.on_appended(result, base_offset, now_ms), at once, and wait until the records are replicated
             result = shard.on_written(result, base_offset, now_ms)
     send every reply of result.replies to its token
     for every outcome of result.outcomes, and every partition of it: have the marker written, and take what
@@ -235,13 +235,17 @@ class TransactionShard:
 
     # -- records -------------------------------------------------------------------------------------------------
 
-    def on_appended(self, result: CoordinatorResult, base_offset: int, *, is_replicated: bool = False) -> None:
+    def on_appended(
+        self, result: CoordinatorResult, base_offset: int, now_ms: int, *, is_replicated: bool = False
+    ) -> None:
         """Replay the result's records, which are in the log at `base_offset` and on.
 
         Clients get the state before them until `on_written`, which follows at once if they are replicated.
         """
         for offset, record in enumerate(result.records, base_offset):
             self._replay(record.key, record.value, offset, record.change)
+        for completion in result.completions:
+            completion.applied(result, now_ms)
 
     def on_written(self, result: CoordinatorResult, base_offset: int, now_ms: int) -> CoordinatorResult:
         """The result's records are replicated; returns what follows."""

@@ -28,7 +28,9 @@ class Shard(Protocol):
 
     def resign(self, now_ms: int) -> CoordinatorResult: ...
 
-    def on_appended(self, result: CoordinatorResult, base_offset: int, *, is_replicated: bool = False) -> None: ...
+    def on_appended(
+        self, result: CoordinatorResult, base_offset: int, now_ms: int, *, is_replicated: bool = False
+    ) -> None: ...
 
     def on_written(self, result: CoordinatorResult, base_offset: int, now_ms: int) -> CoordinatorResult: ...
 
@@ -111,8 +113,8 @@ class CoordinatorContext(Generic[S]):
         """Append to the partition; hand what is to follow to `CoordinatorRuntime.when_replicated`.
 
         Older records are not completed before that: what follows from them may append too, and its turn would come
-        before that of these. Raises as `Partition.append_as_leader`; the caller calls `wake` when it has undone what
-        it wanted to append.
+        before that of these. Raises as `Partition.append_as_leader`; the caller calls `wake` when it has handled the
+        failure.
         """
         self.is_appending = True
         try:

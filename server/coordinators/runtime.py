@@ -1,10 +1,11 @@
 """Runs coordinators: one shard for each partition, led by this broker, of the internal topic that holds their state.
 
-A shard decides. The runtime appends the records of the decision and hands them to the shard before the next decision;
-the answers are sent when the records are replicated. Results of one shard are appended in the order in which they were
-decided. A failed append leaves nothing in the log, and the shard undoes the decision. Where that is not certain, or
-where leadership ends while records wait, the state is discarded and loaded anew. A shard is loaded in small steps
-(`coordinator_loading`); until then requests get COORDINATOR_LOAD_IN_PROGRESS.
+A shard decides: a request and the time give records and responses. The runtime appends the records and has the shard
+apply them before the next decision, by the function that loads a shard; the responses are sent when the records are
+replicated. So is a response without records that depends on a record of another request (`after_offset`). Results of one
+shard are appended in the order in which they were decided. A failed append changes nothing. Where it is not certain that
+nothing was appended, or where leadership ends while records wait, the state is discarded and loaded anew. A shard is
+loaded in small steps (`loading`); until then requests get COORDINATOR_LOAD_IN_PROGRESS.
 """
 
 import logging
@@ -284,13 +285,17 @@ class CoordinatorRuntime(ABC, Generic[S]):
                 continue
             first_offset, last_offset = offsets[0], offsets[-1]
             is_done = not led.waiting and is_replicated(led.partition, last_offset)
-            shard.on_appended(result, first_offset, is_replicated=is_done)
+            shard.on_appended(result, first_offset, now_ms, is_replicated=is_done)
             if not is_done:
                 self._set_alarm(led)
                 self.when_replicated(led, last_offset, self._when_written(PendingWrite(led, result, first_offset)))
                 return
             result = shard.on_written(result, first_offset, now_ms)
-        self._send(led, result)
+        offset = result.after_offset
+        if offset < 0 or is_replicated(led.partition, offset):
+            self._send(led, result)
+        else:
+            self.when_replicated(led, offset, self._when_written(PendingWrite(led, result, offset)))
         self._set_alarm(led)
 
     def _written_in_part(self, index: int, result: CoordinatorResult) -> None:

@@ -5,6 +5,7 @@ Sources: Kafka protocol guide (group membership), KIP-62, KIP-345, KIP-394, KIP-
 """
 
 import logging
+from collections.abc import Collection, Iterable
 from enum import Enum
 from typing import Final
 
@@ -48,8 +49,9 @@ TRANSITIONS: Final[dict[GroupState, frozenset[GroupState]]] = {
 class Group:
     """A classic group.
 
-    What is persistent of it is written as one GroupMetadata record per finished generation. Parked requests, pending
-    members and a rebalance in progress live in memory only and die with the coordinator.
+    `stored` is what is persistent: one GroupMetadata record per finished generation. Only `replay` changes it. A
+    rebalance in progress, parked requests and pending members are transient: they are in memory only and are lost with
+    the coordinator. A stable generation is the stored one.
     """
 
     __slots__ = (
@@ -57,7 +59,6 @@ class Group:
         "_last_topics",
         "_protocol_support",
         "_subscriptions",
-        "assignment_in_flight",
         "generation_id",
         "group_id",
         "leader_id",
@@ -71,6 +72,7 @@ class Group:
         "state",
         "state_since_ms",
         "static_members",
+        "stored",
         "subscribed_topics",
     )
 
@@ -104,8 +106,8 @@ class Group:
         """Topics of a group of type "consumer"; None if unknown."""
         self.member_joined_since_delay = False
         """Whether someone came during the current initial delay, which extends it (KIP-134)."""
-        self.assignment_in_flight: int | None = None
-        """The generation whose assignment is being written; its leader cannot hand in another meanwhile."""
+        self.stored: GroupMetadataValue | None = None
+        """The last record in the log; None if the group has none, because it is a mere name for offsets."""
         self._joins_parked = 0
         self._protocol_support: dict[str, int] = {}  # protocol name -> how many members support it
         self._subscriptions: dict[bytes, tuple[int, frozenset[str] | None]] = {}
@@ -175,18 +177,7 @@ class Group:
 
     def replace_static_member(self, instance_id: str, old_member_id: str, new_member_id: str) -> Member:
         """Give a static member a new id; its parked requests must have been taken and answered before."""
-        old = self.members.pop(old_member_id)
-        member = Member(
-            member_id=new_member_id,
-            group_instance_id=instance_id,
-            client_id=old.client_id,
-            client_host=old.client_host,
-            rebalance_timeout_ms=old.rebalance_timeout_ms,
-            session_timeout_ms=old.session_timeout_ms,
-            protocol_type=old.protocol_type,
-            protocols=old.protocols,
-            assignment=old.assignment,
-        )
+        member = self.members.pop(old_member_id).with_id(new_member_id)
         self.members[new_member_id] = member
         self.static_members[instance_id] = new_member_id
         if self.leader_id == old_member_id:
@@ -305,11 +296,16 @@ class Group:
         """The common protocol with most votes, each member's vote being its own first; the first voted for on a tie."""
         size = len(self.members)
         candidates = {name for name, count in self._protocol_support.items() if count == size}
-        votes: dict[str, int] = {}
-        for member in self.members.values():
-            name = member.vote(candidates)
-            votes[name] = votes.get(name, 0) + 1
-        return max(votes, key=votes.__getitem__)
+        return _most_voted(self.members.values(), candidates)
+
+    def select_protocol_with(self, old_member_id: str, replacement: Member) -> str:
+        """The choice of `select_protocol` once a member is replaced. The group is not changed."""
+        members = self._members_with(old_member_id, replacement)
+        return _most_voted(members, set.intersection(*[member.protocol_names() for member in members]))
+
+    def _members_with(self, old_member_id: str, replacement: Member) -> list[Member]:
+        others = [member for member in self.members.values() if member.member_id != old_member_id]
+        return [*others, replacement]
 
     def compute_subscribed_topics(self) -> frozenset[str] | None:
         """What all members together subscribe to, where type and chosen protocol let that be known."""
@@ -337,15 +333,27 @@ class Group:
     # -- generations ---------------------------------------------------------------------------------------------
 
     def start_next_generation(self, now_ms: int) -> None:
-        """Close the join phase: CompletingRebalance with the chosen protocol, or Empty if nobody is left."""
+        """Close the join phase of a group with members: CompletingRebalance with the chosen protocol."""
         self.generation_id += 1
-        self.protocol_name = self.select_protocol() if self.members else None
+        self.protocol_name = self.select_protocol()
         self.subscribed_topics = self.compute_subscribed_topics()
         self.pending_sync.clear()
-        if self.members:
-            self.change_state(COMPLETING_REBALANCE, "all members joined or timed out", now_ms)
-        else:
-            self.change_state(EMPTY, "no members left", now_ms)
+        self.change_state(COMPLETING_REBALANCE, "all members joined or timed out", now_ms)
+
+    @property
+    def is_stored(self) -> bool:
+        """Whether the present generation is in the log; its leader cannot hand in another assignment then."""
+        return self.stored is not None and self.stored.generation == self.generation_id
+
+    def replay(self, value: GroupMetadataValue) -> None:
+        """Apply a record that is in the log. A generation with members becomes stable when it is replicated."""
+        self.stored = value
+        if not value.members and self.state is PREPARING_REBALANCE:
+            self.generation_id = value.generation
+            self.protocol_name = None
+            self.subscribed_topics = self.compute_subscribed_topics()
+            self.pending_sync.clear()
+            self.change_state(EMPTY, "no members left", value.current_state_timestamp)
 
     def join_response_members(self) -> list[JoinGroupResponseMember]:
         """The members as the leader gets to see them, with subscriptions for the chosen protocol."""
@@ -361,46 +369,44 @@ class Group:
 
     # -- records -------------------------------------------------------------------------------------------------
 
-    def metadata_record(self, assignment: dict[str, bytes]) -> CoordinatorRecord:
-        """The current generation as a record, with the assignment that it is to have, by member id."""
-        members = []
-        for member in self.members.values():
-            assert self.protocol_name is not None
-            members.append(
-                GroupMetadataValueMemberMetadata(
-                    member_id=member.member_id,
-                    group_instance_id=member.group_instance_id,
-                    client_id=member.client_id,
-                    client_host=member.client_host,
-                    rebalance_timeout=member.rebalance_timeout_ms,
-                    session_timeout=member.session_timeout_ms,
-                    subscription=member.metadata(self.protocol_name),
-                    assignment=assignment[member.member_id],
-                )
-            )
-        return record_types.group_metadata_record(
-            self.group_id,
-            GroupMetadataValue(
-                protocol_type=self.protocol_type or "",
-                generation=self.generation_id,
-                protocol=self.protocol_name,
-                leader=self.leader_id,
-                current_state_timestamp=-1 if self.state_since_ms is None else self.state_since_ms,
-                members=members,
-            ),
-        )
+    def assignment_record(self, assignment: dict[str, bytes]) -> CoordinatorRecord:
+        """The record of the current generation with its assignment by member id; an empty one for the others."""
+        return self._record([(member, assignment.get(member.member_id, b"")) for member in self.members.values()])
 
-    def creation_record(self) -> CoordinatorRecord:
-        """The record of a group that has just come to be and has no generation yet."""
+    def replacement_record(self, old_member_id: str, replacement: Member) -> CoordinatorRecord:
+        """The record of the current generation with a member replaced. The group is not changed."""
+        members = self._members_with(old_member_id, replacement)
+        leader_id = replacement.member_id if self.leader_id == old_member_id else self.leader_id
+        return self._record([(member, member.assignment) for member in members], leader_id)
+
+    def _record(self, assigned: list[tuple[Member, bytes]], leader_id: str | None = None) -> CoordinatorRecord:
+        assert self.protocol_name is not None
+        members = [
+            GroupMetadataValueMemberMetadata(
+                member_id=member.member_id,
+                group_instance_id=member.group_instance_id,
+                client_id=member.client_id,
+                client_host=member.client_host,
+                rebalance_timeout=member.rebalance_timeout_ms,
+                session_timeout=member.session_timeout_ms,
+                subscription=member.metadata(self.protocol_name),
+                assignment=assignment,
+            )
+            for member, assignment in assigned
+        ]
         value = GroupMetadataValue(
-            protocol_type="",
-            generation=0,
-            protocol=None,
-            leader=None,
+            protocol_type=self.protocol_type or "",
+            generation=self.generation_id,
+            protocol=self.protocol_name,
+            leader=leader_id or self.leader_id,
             current_state_timestamp=-1 if self.state_since_ms is None else self.state_since_ms,
-            members=[],
+            members=members,
         )
         return record_types.group_metadata_record(self.group_id, value)
+
+    def empty_record(self, now_ms: int) -> CoordinatorRecord:
+        """The record of the next generation of a group that has no members left."""
+        return _empty_record(self.group_id, self.protocol_type or "", self.generation_id + 1, now_ms)
 
     @classmethod
     def from_record(cls, group_id: str, value: GroupMetadataValue) -> "Group":
@@ -434,4 +440,30 @@ class Group:
                 )
             )
         group.subscribed_topics = group.compute_subscribed_topics()
+        group.stored = value
         return group
+
+
+def creation_record(group_id: str, now_ms: int) -> CoordinatorRecord:
+    """The first record of a group, which has no generation yet."""
+    return _empty_record(group_id, "", 0, now_ms)
+
+
+def _empty_record(group_id: str, protocol_type: str, generation_id: int, now_ms: int) -> CoordinatorRecord:
+    value = GroupMetadataValue(
+        protocol_type=protocol_type,
+        generation=generation_id,
+        protocol=None,
+        leader=None,
+        current_state_timestamp=now_ms,
+        members=[],
+    )
+    return record_types.group_metadata_record(group_id, value)
+
+
+def _most_voted(members: Iterable[Member], candidates: Collection[str]) -> str:
+    votes: dict[str, int] = {}
+    for member in members:
+        name = member.vote(candidates)
+        votes[name] = votes.get(name, 0) + 1
+    return max(votes, key=votes.__getitem__)

@@ -10,12 +10,11 @@ from odradek.coordinator.groups.classic.group import (
     PREPARING_REBALANCE,
     STABLE,
     Group,
+    creation_record,
 )
 from odradek.coordinator.groups.classic.member import Member, Parked
 from odradek.coordinator.groups.responses import (
     answer,
-    answer_all_joins,
-    answer_all_syncs,
     join_error,
     join_error_without_protocol,
     join_success,
@@ -25,7 +24,7 @@ from odradek.coordinator.groups.shard_state import ShardState, session_key
 from odradek.coordinator.request_context import RequestContext
 from odradek.coordinator.result import Completion, CoordinatorResult, Token
 from odradek.protocol.errors import ErrorCode, KafkaError
-from odradek.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
+from odradek.protocol.messages.join_group import JoinGroupRequest
 from odradek.protocol.types import MAX_STRING_BYTES
 
 logger = logging.getLogger(__name__)
@@ -76,18 +75,14 @@ def join_group(
     elif request.member_id:
         join.refuse(ErrorCode.UNKNOWN_MEMBER_ID, request.member_id)
     else:
-        _join_created_group(join)
+        _join_new_group(join)
     return join.result
 
 
-def _join_created_group(join: _Join) -> None:
-    """A group comes to be with its first JoinGroup, even a refused one, and is written as an empty one."""
-    group = Group(join.request.group_id, state_since_ms=join.now_ms)
-    join.state.groups[group.group_id] = group
-    _join_group(join, group)
-    if not join.result.records:
-        join.result.records.append(group.creation_record())
-        join.result.completions.append(_GroupCreation(join, group))
+def _join_new_group(join: _Join) -> None:
+    """A group begins with its first JoinGroup, even a refused one: its record is written first."""
+    join.result.records.append(creation_record(join.request.group_id, join.now_ms))
+    join.result.completions.append(_GroupCreation(join))
 
 
 def _join_group(join: _Join, group: Group) -> None:
@@ -171,26 +166,17 @@ def _add_member(join: _Join, group: Group, member_id: str) -> None:
 
 def _return_of_static_member(join: _Join, group: Group, old_member_id: str, member_id: str) -> None:
     """A static member came back without its id: it gets a new one, and whoever holds the old one is fenced."""
-    request = join.request
-    assert request.group_instance_id is not None
-    old_leader_id = group.leader_id
-    old = group.members[old_member_id]
-    fenced = ErrorCode.FENCED_INSTANCE_ID
-    parked = group.take_join(old)
-    if parked is not None:
-        answer(join.result, parked, join_error_without_protocol(fenced, old_member_id, parked.api_version))
-    answer(join.result, old.take_sync(), sync_error(fenced))
-    join.state.timers.cancel(session_key(group, old_member_id))
-    member = group.replace_static_member(request.group_instance_id, old_member_id, member_id)
-    undo = _StaticJoin(join, group, member, old_member_id, old_leader_id)
-    _update_member(join, group, member)
-    rebalance.refresh_session(join.state, group, member)
     if group.state is STABLE:
-        if group.select_protocol() == group.protocol_name:
-            assignment = {item.member_id: item.assignment for item in group.members.values()}
-            join.result.records.append(group.metadata_record(assignment))
-            join.result.completions.append(undo)
+        replacement = group.members[old_member_id].with_id(member_id)
+        replacement.protocols = join.request.protocols
+        replacement.rebalance_timeout_ms = join.rebalance_timeout_ms
+        replacement.session_timeout_ms = join.request.session_timeout_ms
+        if group.select_protocol_with(old_member_id, replacement) == group.protocol_name:
+            join.result.records.append(group.replacement_record(old_member_id, replacement))
+            join.result.completions.append(_StaticJoin(join, group, old_member_id, member_id))
             return
+    _replace_static_member(join, group, old_member_id, member_id)
+    if group.state is STABLE:
         why = f"static member {member_id} came back and changed the choice of protocol; {join.reason}"
         rebalance.start_or_complete(join.state, group, why, join.result, join.now_ms)
     elif group.state is COMPLETING_REBALANCE:
@@ -199,6 +185,23 @@ def _return_of_static_member(join: _Join, group: Group, old_member_id: str, memb
         rebalance.start(join.state, group, why, join.result, join.now_ms)
     else:
         rebalance.complete_join_if_all_joined(join.state, group, join.result, join.now_ms)
+
+
+def _replace_static_member(join: _Join, group: Group, old_member_id: str, member_id: str) -> Member:
+    """Give a static member its new id and park its JoinGroup; requests parked under the old id are fenced."""
+    instance_id = join.request.group_instance_id
+    assert instance_id is not None
+    old = group.members[old_member_id]
+    fenced = ErrorCode.FENCED_INSTANCE_ID
+    parked = group.take_join(old)
+    if parked is not None:
+        answer(join.result, parked, join_error_without_protocol(fenced, old_member_id, parked.api_version))
+    answer(join.result, old.take_sync(), sync_error(fenced))
+    join.state.timers.cancel(session_key(group, old_member_id))
+    member = group.replace_static_member(instance_id, old_member_id, member_id)
+    _update_member(join, group, member)
+    rebalance.refresh_session(join.state, group, member)
+    return member
 
 
 # -- members with an id --------------------------------------------------------------------------------------------
@@ -247,50 +250,48 @@ def _update_member(join: _Join, group: Group, member: Member) -> None:
 
 
 class _GroupCreation(Completion):
-    """Takes a new group back if its first record could not be written."""
+    """Lets the first JoinGroup of a group go on once the group's record is in the log."""
 
-    __slots__ = ("group", "state")
+    __slots__ = ("is_applied", "join")
 
-    def __init__(self, join: _Join, group: Group) -> None:
-        self.state = join.state
-        self.group = group
+    def __init__(self, join: _Join) -> None:
+        self.join = join
+        self.is_applied = False
+
+    def applied(self, result: CoordinatorResult, now_ms: int) -> None:
+        self.is_applied = True
+        _join_group(self.join, self.join.state.groups[self.join.request.group_id])
 
     def written(self, result: CoordinatorResult, now_ms: int) -> None:
         pass
 
     def failed(self, result: CoordinatorResult, error: ErrorCode, now_ms: int) -> None:
-        group = self.group
-        if self.state.groups.get(group.group_id) is not group:
-            return
-        answer_all_joins(result, group, error)
-        answer_all_syncs(result, group, error)
-        for member_id in (*group.members, *group.pending_members):
-            self.state.timers.cancel(session_key(group, member_id))
-        self.state.forget_group(group)
-        group.change_state(DEAD, f"not written: {error.name}", now_ms)
+        if not self.is_applied:
+            result.reply(self.join.parked.token, join_error(error))
 
 
 class _StaticJoin(Completion):
-    """Answers a static member that came back without a rebalance, or gives it its old id back."""
+    """Answers a static member that came back without a rebalance, once the record of its new id is replicated."""
 
-    __slots__ = ("group", "member", "old_leader_id", "old_member_id", "old_protocols", "old_timeouts_ms", "state")
+    __slots__ = ("group", "join", "member", "member_id", "old_leader_id", "old_member_id")
 
-    def __init__(
-        self, join: _Join, group: Group, member: Member, old_member_id: str, old_leader_id: str | None
-    ) -> None:
-        self.state = join.state
+    def __init__(self, join: _Join, group: Group, old_member_id: str, member_id: str) -> None:
+        self.join = join
         self.group = group
-        self.member = member
         self.old_member_id = old_member_id
-        self.old_leader_id = old_leader_id
-        self.old_protocols: list[JoinGroupRequestProtocol] = member.protocols
-        self.old_timeouts_ms = (member.rebalance_timeout_ms, member.session_timeout_ms)
+        self.member_id = member_id
+        self.old_leader_id = group.leader_id
+        self.member: Member | None = None
+
+    def applied(self, result: CoordinatorResult, now_ms: int) -> None:
+        self.member = _replace_static_member(self.join, self.group, self.old_member_id, self.member_id)
 
     def written(self, result: CoordinatorResult, now_ms: int) -> None:
-        parked = self._take()
-        if parked is None:
+        member = self.member
+        parked = None if member is None else self._take_join(member)
+        if member is None or parked is None:
             return
-        group, member = self.group, self.member
+        group = self.group
         if parked.api_version >= SKIP_ASSIGNMENT_SINCE:
             is_leader = member.member_id == group.leader_id
             response = join_success(group, member, with_members=is_leader, skip_assignment=is_leader)
@@ -299,36 +300,26 @@ class _StaticJoin(Completion):
             response = join_success(group, member, leader_id=self.old_leader_id, with_members=False)
         result.reply(parked.token, response)
         # A deadline that passed while the join was parked had no effect and is not set any more.
-        rebalance.refresh_session(self.state, group, member)
+        rebalance.refresh_session(self.join.state, group, member)
 
     def failed(self, result: CoordinatorResult, error: ErrorCode, now_ms: int) -> None:
-        if not self._refuse(result, error):
-            return
-        group, member = self.group, self.member
-        assert member.group_instance_id is not None
-        group.set_protocols(member, self.old_protocols)
-        member.rebalance_timeout_ms, member.session_timeout_ms = self.old_timeouts_ms
-        answer(result, member.take_sync(), sync_error(error))
-        self.state.timers.cancel(session_key(group, member))
-        old = group.replace_static_member(member.group_instance_id, member.member_id, self.old_member_id)
-        rebalance.refresh_session(self.state, group, old)
+        if self.member is None:
+            self._refuse(result, self.join.parked, self.group.members[self.old_member_id], error)
 
     def timed_out(self, result: CoordinatorResult, error: ErrorCode, now_ms: int) -> None:
         """The new id stays, as in the log. Its owner comes again without it, or its session expires."""
-        if self._refuse(result, error):
-            rebalance.refresh_session(self.state, self.group, self.member)
+        member = self.member
+        parked = None if member is None else self._take_join(member)
+        if member is not None and parked is not None:
+            self._refuse(result, parked, member, error)
+            rebalance.refresh_session(self.join.state, self.group, member)
 
-    def _refuse(self, result: CoordinatorResult, error: ErrorCode) -> bool:
-        """Answer the parked join with an error; whether there was one."""
-        parked = self._take()
-        if parked is None:
-            return False
-        response = join_success(self.group, self.member, leader_id=self.old_leader_id, with_members=False)
+    def _refuse(self, result: CoordinatorResult, parked: Parked, member: Member, error: ErrorCode) -> None:
+        response = join_success(self.group, member, leader_id=self.old_leader_id, with_members=False)
         response.error_code, response.member_id = error, ""
         result.reply(parked.token, response)
-        return True
 
-    def _take(self) -> Parked | None:
+    def _take_join(self, member: Member) -> Parked | None:
         """The parked join, unless a rebalance or a newer incarnation of the member has taken it over since."""
-        is_current = self.group.members.get(self.member.member_id) is self.member
-        return self.group.take_join(self.member) if is_current and self.group.state is STABLE else None
+        is_current = self.group.members.get(member.member_id) is member
+        return self.group.take_join(member) if is_current and self.group.state is STABLE else None

@@ -74,6 +74,20 @@ class Member:
         """Whether a parked request stands in for heartbeats."""
         return not self.is_new and (self.parked_join is not None or self.parked_sync is not None)
 
+    def with_id(self, member_id: str) -> "Member":
+        """A copy with another id, without what is parked."""
+        return Member(
+            member_id=member_id,
+            group_instance_id=self.group_instance_id,
+            client_id=self.client_id,
+            client_host=self.client_host,
+            rebalance_timeout_ms=self.rebalance_timeout_ms,
+            session_timeout_ms=self.session_timeout_ms,
+            protocol_type=self.protocol_type,
+            protocols=self.protocols,
+            assignment=self.assignment,
+        )
+
     def park_sync(self, parked: Parked) -> Parked | None:
         """Let a SyncGroup wait; returns the one that waited before, if any, which the caller must answer."""
         previous, self.parked_sync = self.parked_sync, parked

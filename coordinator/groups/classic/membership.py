@@ -11,7 +11,7 @@ from odradek.coordinator.groups.classic.group import (
     STABLE,
     Group,
 )
-from odradek.coordinator.groups.classic.member import EMPTY_ASSIGNMENT, Parked
+from odradek.coordinator.groups.classic.member import Parked
 from odradek.coordinator.groups.responses import (
     answer,
     heartbeat_response,
@@ -61,7 +61,7 @@ def sync_group(
         superseded = member.park_sync(Parked(token, context.api_version))
         answer(result, superseded, sync_error(ErrorCode.REBALANCE_IN_PROGRESS))
         rebalance.note_sync(state, group, member)
-        if member.member_id == group.leader_id and group.assignment_in_flight != group.generation_id:
+        if member.member_id == group.leader_id and not group.is_stored:
             _take_assignment(state, group, request, result)
     return result
 
@@ -87,40 +87,35 @@ def _differs(asked: str | None, actual: str | None) -> bool:
 
 def _take_assignment(state: ShardState, group: Group, request: SyncGroupRequest, result: CoordinatorResult) -> None:
     """Write the leader's assignment; members that it left out get an empty one."""
-    assignment = dict.fromkeys(group.members, EMPTY_ASSIGNMENT)
-    assignment.update((item.member_id, item.assignment) for item in request.assignments)
+    assignment = {item.member_id: item.assignment for item in request.assignments}
     logger.info(
         "assignment received group=%s generation=%d leader=%s members=%d",
         group.group_id, group.generation_id, request.member_id, len(group.members),
     )  # fmt: skip
-    group.assignment_in_flight = group.generation_id
-    result.records.append(group.metadata_record(assignment))
-    result.completions.append(_Assignment(state, group, assignment))
+    result.records.append(group.assignment_record(assignment))
+    result.completions.append(_Assignment(state, group))
 
 
 class _Assignment(Completion):
-    """Makes a generation stable, unless a rebalance has started since; without its record, it is not to be."""
+    """The record of a generation with its assignment: handed out when it is replicated, else everyone joins again."""
 
-    __slots__ = ("assignment", "generation_id", "group", "state")
+    __slots__ = ("generation_id", "group", "state")
 
-    def __init__(self, state: ShardState, group: Group, assignment: dict[str, bytes]) -> None:
+    def __init__(self, state: ShardState, group: Group) -> None:
         self.state = state
         self.group = group
         self.generation_id = group.generation_id
-        self.assignment = assignment
 
-    def _land(self) -> bool:
-        """The write is over; says whether the generation it was for still waits for it."""
-        if self.group.assignment_in_flight == self.generation_id:
-            self.group.assignment_in_flight = None
+    @property
+    def _is_awaited(self) -> bool:
         return self.group.state is COMPLETING_REBALANCE and self.group.generation_id == self.generation_id
 
     def written(self, result: CoordinatorResult, now_ms: int) -> None:
-        if self._land():
-            rebalance.hand_out_assignments(self.state, self.group, self.assignment, result, now_ms)
+        if self._is_awaited:
+            rebalance.hand_out_assignments(self.state, self.group, result, now_ms)
 
     def failed(self, result: CoordinatorResult, error: ErrorCode, now_ms: int) -> None:
-        if self._land():
+        if self._is_awaited:
             rebalance.reset_assignments(self.state, self.group, error, result)
             why = f"assignment not written: {error.name}"
             rebalance.start_or_complete(self.state, self.group, why, result, now_ms)

@@ -17,13 +17,16 @@ from odradek.coordinator.groups.classic.group import (
 from odradek.coordinator.groups.classic.member import EMPTY_ASSIGNMENT, Member
 from odradek.coordinator.groups.responses import answer, join_error, join_success, sync_error, sync_success
 from odradek.coordinator.groups.shard_state import ShardState, join_key, session_key, sync_key
-from odradek.coordinator.result import CoordinatorResult
+from odradek.coordinator.result import Completion, CoordinatorResult
 from odradek.protocol.errors import ErrorCode
 
 logger = logging.getLogger(__name__)
 
 MIN_RETRY_MS = 100
 """Least time between two tries to end a join phase, for members whose rebalance timeout is next to nothing."""
+
+EMPTY_RETRY_MS = 1_000
+"""Pause before the record of a group without members is written again."""
 
 
 # -- sessions ------------------------------------------------------------------------------------------------------
@@ -146,15 +149,16 @@ def complete_join(state: ShardState, group: Group, result: CoordinatorResult, no
         remove_member(state, group, member, result)
     if group.state is DEAD:
         return
-    if not group.elect_joined_leader() and group.members:
+    if not group.members:
+        result.records.append(group.empty_record(now_ms))
+        result.completions.append(_EmptyGeneration(state, group))
+        return
+    if not group.elect_joined_leader():
         # Only static members are left and none of them has joined: wait until one does or their sessions end.
         logger.info("nobody rejoined, waiting again group=%s", group.group_id)
         _schedule_join_timeout(state, group, least_ms=MIN_RETRY_MS)
         return
     group.start_next_generation(now_ms)
-    if group.state is EMPTY:
-        result.records.append(group.metadata_record({}))
-        return
     for member in group.members.values():
         is_leader = member.member_id == group.leader_id
         answer(result, group.take_join(member), join_success(group, member, with_members=is_leader))
@@ -162,6 +166,23 @@ def complete_join(state: ShardState, group: Group, result: CoordinatorResult, no
         member.is_new = False
         group.pending_sync[member.member_id] = None
     _schedule_sync_timeout(state, group)
+
+
+class _EmptyGeneration(Completion):
+    """The record of a group that lost its last member. Its replay ends the join phase; if it fails, it is retried."""
+
+    __slots__ = ("group", "state")
+
+    def __init__(self, state: ShardState, group: Group) -> None:
+        self.state = state
+        self.group = group
+
+    def written(self, result: CoordinatorResult, now_ms: int) -> None:
+        pass
+
+    def failed(self, result: CoordinatorResult, error: ErrorCode, now_ms: int) -> None:
+        if self.group.state is PREPARING_REBALANCE:
+            _schedule_join_timeout(self.state, self.group, least_ms=EMPTY_RETRY_MS)
 
 
 # -- sync phase ----------------------------------------------------------------------------------------------------
@@ -193,17 +214,17 @@ def note_sync(state: ShardState, group: Group, member: Member) -> None:
 
 
 def reset_assignments(state: ShardState, group: Group, error: ErrorCode, result: CoordinatorResult) -> None:
-    """The generation did not come to be: no assignments, and parked syncs get the error."""
+    """The generation failed: no assignments, and parked syncs get the error."""
     for member in group.members.values():
         member.assignment = EMPTY_ASSIGNMENT
         if answer(result, member.take_sync(), sync_error(error)):
             refresh_session(state, group, member)
 
 
-def hand_out_assignments(
-    state: ShardState, group: Group, assignment: dict[str, bytes], result: CoordinatorResult, now_ms: int
-) -> None:
-    """The generation is stable: everyone who waits for an assignment gets it."""
+def hand_out_assignments(state: ShardState, group: Group, result: CoordinatorResult, now_ms: int) -> None:
+    """The stored generation is replicated and so stable: everyone who waits for an assignment gets it."""
+    assert group.stored is not None
+    assignment = {item.member_id: item.assignment for item in group.stored.members}
     for member in group.members.values():
         member.assignment = assignment.get(member.member_id, EMPTY_ASSIGNMENT)
         if answer(result, member.take_sync(), sync_success(group, member)):
