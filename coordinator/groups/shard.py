@@ -1,7 +1,8 @@
 """The group coordinator of one partition of `__consumer_offsets`: the one public class of the classic group protocol.
 
-Persistent state (groups with their last record, offsets) is changed by `_apply` alone: at append, and when the log is
-loaded. A rebalance in progress is transient and changes in memory. How a server uses a shard, where `shard` may also be `GroupShard.absent(...)` for partitions led elsewhere:
+Persistent state (groups with their last record, offsets) is changed by the replay functions of `ShardState` alone: at
+append, and when the log is loaded. A rebalance in progress is transient and changes in memory. How to use a shard,
+where `shard` may also be `GroupShard.absent(...)` for partitions led elsewhere:
 
     result = shard.join_group(request, context, token, now_ms)
     while result.records:
@@ -274,11 +275,15 @@ class GroupShard:
     ) -> None:
         """Apply the result's records, which are in the log at `base_offset` and on, though maybe not replicated yet."""
         producer_id = NO_PRODUCER_ID if result.producer is None else result.producer.producer_id
+        replay_offset = self._state.replay_offset
         for offset, record in enumerate(result.records, base_offset):
-            if record.change is None:
-                self._replay(record.key, record.value, offset, producer_id, is_replicated=is_replicated)
+            change = record.change
+            if isinstance(change, OffsetChange):
+                replay_offset(change, offset, producer_id, is_replicated=is_replicated)
+            elif isinstance(change, GroupChange):
+                self._replay_group(change, offset, is_replicated=is_replicated)
             else:
-                self._apply(record.change, offset, producer_id, is_replicated=is_replicated)
+                self._replay(record.key, record.value, offset, producer_id, is_replicated=is_replicated)
         for completion in result.completions:
             completion.applied(result, now_ms)
 
@@ -352,25 +357,17 @@ class GroupShard:
                 logger.warning("record of unknown type passed over type=%d offset=%d", parsed, offset)
             elif isinstance(parsed, OffsetCommitKey):
                 commit = None if value is None else read_offset_commit_value(value)
-                offset_change = OffsetChange(parsed.group, parsed.topic, parsed.partition, commit)
-                self._apply(offset_change, offset, producer_id, is_replicated=is_replicated)
+                change = OffsetChange(parsed.group, parsed.topic, parsed.partition, commit)
+                self._state.replay_offset(change, offset, producer_id, is_replicated=is_replicated)
             else:
                 group = None if value is None else read_group_metadata_value(value)
-                self._apply(GroupChange(parsed.group, group), offset, producer_id, is_replicated=is_replicated)
+                self._replay_group(GroupChange(parsed.group, group), offset, is_replicated=is_replicated)
         except DecodeError as error:
             logger.error("record not readable, passed over offset=%d error=%s", offset, error)
 
-    def _apply(
-        self, change: OffsetChange | GroupChange, offset: int, producer_id: int, *, is_replicated: bool
-    ) -> None:
-        """Apply a record: the one function for records that are loaded and for those that are appended."""
-        if isinstance(change, OffsetChange):
-            self._state.replay_offset(change, offset, producer_id, is_replicated=is_replicated)
-        else:
-            is_loading = self._coordinator_state is CoordinatorState.LOADING
-            self._state.replay_group(
-                change.group, change.value, offset, is_replicated=is_replicated, is_loading=is_loading
-            )
+    def _replay_group(self, change: GroupChange, offset: int, *, is_replicated: bool) -> None:
+        is_loading = self._coordinator_state is CoordinatorState.LOADING
+        self._state.replay_group(change, offset, is_replicated=is_replicated, is_loading=is_loading)
 
     # -- life ----------------------------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 from odradek.coordinator.groups.classic.group import STABLE, Group
 from odradek.coordinator.groups.classic.member import Member
 from odradek.coordinator.groups.offsets import OffsetStore
-from odradek.coordinator.groups.records import GroupMetadataValue, OffsetChange
+from odradek.coordinator.groups.records import GroupChange, OffsetChange
 from odradek.coordinator.groups.settings import GroupSettings
 from odradek.coordinator.timers import DeadlineHeap, Key
 from odradek.properties import INT64_MAX
@@ -71,9 +71,10 @@ class ShardState:
     # -- records -------------------------------------------------------------------------------------------------
 
     def replay_group(
-        self, group_id: str, value: GroupMetadataValue | None, offset: int, *, is_replicated: bool, is_loading: bool
+        self, change: GroupChange, offset: int, *, is_replicated: bool, is_loading: bool
     ) -> None:
         """Apply a group's record. A group that is being loaded has no members but those of its last record."""
+        group_id, value = change
         group = self.groups.get(group_id)
         if not is_replicated:
             self._keep_group(group_id, offset)

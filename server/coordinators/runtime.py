@@ -2,8 +2,8 @@
 
 A shard decides: a request and the time give records and responses. The runtime appends the records and has the shard
 apply them before the next decision, by the function that loads a shard; the responses are sent when the records are
-replicated. So is a response without records that depends on a record of another request (`after_offset`). Results of one
-shard are appended in the order in which they were decided. A failed append changes nothing. Where it is not certain that
+replicated. So is a response without records that depends on another request's record (`after_offset`). Results of one
+shard are appended in the order in which they were decided. A failed append changes nothing. Where it is uncertain that
 nothing was appended, or where leadership ends while records wait, the state is discarded and loaded anew. A shard is
 loaded in small steps (`loading`); until then requests get COORDINATOR_LOAD_IN_PROGRESS.
 """
