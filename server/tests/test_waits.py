@@ -93,7 +93,7 @@ def test_members_of_a_group_wait_for_the_slowest_of_them():
             protocol_type="consumer",
             protocols=[JoinGroupRequestProtocol(name="range", metadata=b"")],
         )
-        shard.join_group(join, RequestContext(api_version=3), object(), 0)
+        shard.on_appended(shard.join_group(join, RequestContext(api_version=3), object(), 0), 0, 0)
     groups = SimpleNamespace(index_of=lambda group_id: 0, shard=lambda index: shard)
     services = SimpleNamespace(groups_in_use=groups)
     assert own_timeout_ms(services, JoinGroupRequest(group_id="g", rebalance_timeout_ms=1)) == 300_000
