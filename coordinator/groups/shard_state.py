@@ -4,6 +4,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
+from odradek.coordinator.groups.classic.generation_records import group_from_record
 from odradek.coordinator.groups.classic.group import STABLE, Group
 from odradek.coordinator.groups.classic.member import Member
 from odradek.coordinator.groups.offsets import OffsetStore
@@ -82,7 +83,7 @@ class ShardState:
             if group is not None:
                 self._forget_group(group)
         elif group is None or is_loading:
-            self.groups[group_id] = Group.from_record(group_id, value)
+            self.groups[group_id] = group_from_record(group_id, value)
         else:
             group.replay(value)
 

@@ -9,11 +9,9 @@ from collections.abc import Collection, Iterable
 from enum import Enum
 from typing import Final
 
-from odradek.coordinator.groups import records as record_types
 from odradek.coordinator.groups.classic.consumer_protocol import PROTOCOL_TYPE, subscribed_topics
 from odradek.coordinator.groups.classic.member import Member, Parked
-from odradek.coordinator.groups.records import GroupMetadataValue, GroupMetadataValueMemberMetadata
-from odradek.coordinator.result import CoordinatorRecord
+from odradek.coordinator.groups.records import GroupMetadataValue
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages.join_group import JoinGroupRequestProtocol, JoinGroupResponseMember
 
@@ -300,10 +298,11 @@ class Group:
 
     def select_protocol_with(self, old_member_id: str, replacement: Member) -> str:
         """The choice of `select_protocol` once a member is replaced. The group is not changed."""
-        members = self._members_with(old_member_id, replacement)
+        members = self.members_with(old_member_id, replacement)
         return _most_voted(members, set.intersection(*[member.protocol_names() for member in members]))
 
-    def _members_with(self, old_member_id: str, replacement: Member) -> list[Member]:
+    def members_with(self, old_member_id: str, replacement: Member) -> list[Member]:
+        """The members once one is replaced. The group is not changed."""
         others = [member for member in self.members.values() if member.member_id != old_member_id]
         return [*others, replacement]
 
@@ -366,99 +365,6 @@ class Group:
             )
             for member in self.members.values()
         ]
-
-    # -- records -------------------------------------------------------------------------------------------------
-
-    def assignment_record(self, assignment: dict[str, bytes]) -> CoordinatorRecord:
-        """The record of the current generation with its assignment by member id; an empty one for the others."""
-        return self._record([(member, assignment.get(member.member_id, b"")) for member in self.members.values()])
-
-    def replacement_record(self, old_member_id: str, replacement: Member) -> CoordinatorRecord:
-        """The record of the current generation with a member replaced. The group is not changed."""
-        members = self._members_with(old_member_id, replacement)
-        leader_id = replacement.member_id if self.leader_id == old_member_id else self.leader_id
-        return self._record([(member, member.assignment) for member in members], leader_id)
-
-    def _record(self, assigned: list[tuple[Member, bytes]], leader_id: str | None = None) -> CoordinatorRecord:
-        assert self.protocol_name is not None
-        members = [
-            GroupMetadataValueMemberMetadata(
-                member_id=member.member_id,
-                group_instance_id=member.group_instance_id,
-                client_id=member.client_id,
-                client_host=member.client_host,
-                rebalance_timeout=member.rebalance_timeout_ms,
-                session_timeout=member.session_timeout_ms,
-                subscription=member.metadata(self.protocol_name),
-                assignment=assignment,
-            )
-            for member, assignment in assigned
-        ]
-        value = GroupMetadataValue(
-            protocol_type=self.protocol_type or "",
-            generation=self.generation_id,
-            protocol=self.protocol_name,
-            leader=leader_id or self.leader_id,
-            current_state_timestamp=-1 if self.state_since_ms is None else self.state_since_ms,
-            members=members,
-        )
-        return record_types.group_metadata_record(self.group_id, value)
-
-    def empty_record(self, now_ms: int) -> CoordinatorRecord:
-        """The record of the next generation of a group that has no members left."""
-        return _empty_record(self.group_id, self.protocol_type or "", self.generation_id + 1, now_ms)
-
-    @classmethod
-    def from_record(cls, group_id: str, value: GroupMetadataValue) -> "Group":
-        """The group as its last record left it: Stable with members, else Empty.
-
-        A leader that is not a member, which a damaged record may name, is replaced by the first member.
-        """
-        is_leader_member = any(item.member_id == value.leader for item in value.members)
-        group = cls(
-            group_id,
-            state=STABLE if value.members else EMPTY,
-            generation_id=value.generation,
-            protocol_type=value.protocol_type or None,
-            protocol_name=value.protocol,
-            leader_id=value.leader if is_leader_member else None,
-            state_since_ms=None if value.current_state_timestamp == -1 else value.current_state_timestamp,
-        )
-        for item in value.members:
-            no_rebalance_timeout = item.rebalance_timeout == -1  # version 0 has none
-            group.add(
-                Member(
-                    member_id=item.member_id,
-                    group_instance_id=item.group_instance_id,
-                    client_id=item.client_id,
-                    client_host=item.client_host,
-                    rebalance_timeout_ms=item.session_timeout if no_rebalance_timeout else item.rebalance_timeout,
-                    session_timeout_ms=item.session_timeout,
-                    protocol_type=value.protocol_type,
-                    protocols=[JoinGroupRequestProtocol(name=value.protocol or "", metadata=item.subscription)],
-                    assignment=item.assignment,
-                )
-            )
-        group.subscribed_topics = group.compute_subscribed_topics()
-        group.stored = value
-        return group
-
-
-def creation_record(group_id: str, now_ms: int) -> CoordinatorRecord:
-    """The first record of a group, which has no generation yet."""
-    return _empty_record(group_id, "", 0, now_ms)
-
-
-def _empty_record(group_id: str, protocol_type: str, generation_id: int, now_ms: int) -> CoordinatorRecord:
-    value = GroupMetadataValue(
-        protocol_type=protocol_type,
-        generation=generation_id,
-        protocol=None,
-        leader=None,
-        current_state_timestamp=now_ms,
-        members=[],
-    )
-    return record_types.group_metadata_record(group_id, value)
 
 
 def _most_voted(members: Iterable[Member], candidates: Collection[str]) -> str:

@@ -3,6 +3,7 @@
 import logging
 
 from odradek.coordinator.groups.classic import rebalance
+from odradek.coordinator.groups.classic.generation_records import creation_record, replacement_record
 from odradek.coordinator.groups.classic.group import (
     COMPLETING_REBALANCE,
     DEAD,
@@ -10,7 +11,6 @@ from odradek.coordinator.groups.classic.group import (
     PREPARING_REBALANCE,
     STABLE,
     Group,
-    creation_record,
 )
 from odradek.coordinator.groups.classic.member import Member, Parked
 from odradek.coordinator.groups.responses import (
@@ -172,7 +172,7 @@ def _return_of_static_member(join: _Join, group: Group, old_member_id: str, memb
         replacement.rebalance_timeout_ms = join.rebalance_timeout_ms
         replacement.session_timeout_ms = join.request.session_timeout_ms
         if group.select_protocol_with(old_member_id, replacement) == group.protocol_name:
-            join.result.records.append(group.replacement_record(old_member_id, replacement))
+            join.result.records.append(replacement_record(group, old_member_id, replacement))
             join.result.completions.append(_StaticJoin(join, group, old_member_id, member_id))
             return
     _replace_static_member(join, group, old_member_id, member_id)

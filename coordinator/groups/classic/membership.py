@@ -3,6 +3,7 @@
 import logging
 
 from odradek.coordinator.groups.classic import rebalance
+from odradek.coordinator.groups.classic.generation_records import assignment_record
 from odradek.coordinator.groups.classic.group import (
     COMPLETING_REBALANCE,
     DEAD,
@@ -92,7 +93,7 @@ def _take_assignment(state: ShardState, group: Group, request: SyncGroupRequest,
         "assignment received group=%s generation=%d leader=%s members=%d",
         group.group_id, group.generation_id, request.member_id, len(group.members),
     )  # fmt: skip
-    result.records.append(group.assignment_record(assignment))
+    result.records.append(assignment_record(group, assignment))
     result.completions.append(_Assignment(state, group))
 
 

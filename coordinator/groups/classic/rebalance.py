@@ -6,6 +6,7 @@ behaviour as of Apache Kafka 4.3.
 
 import logging
 
+from odradek.coordinator.groups.classic.generation_records import empty_record
 from odradek.coordinator.groups.classic.group import (
     COMPLETING_REBALANCE,
     DEAD,
@@ -150,7 +151,7 @@ def complete_join(state: ShardState, group: Group, result: CoordinatorResult, no
     if group.state is DEAD:
         return
     if not group.members:
-        result.records.append(group.empty_record(now_ms))
+        result.records.append(empty_record(group, now_ms))
         result.completions.append(_EmptyGeneration(state, group))
         return
     if not group.elect_joined_leader():
