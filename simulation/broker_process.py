@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 from twisted.internet.defer import Deferred
 
 from odradek.log.background.tasks import Done
-from odradek.log.storage.filesystem import File, SimulatedCrash
+from odradek.log.storage.filesystem import File
+from odradek.log.storage.memory_filesystem import SimulatedCrash
 from odradek.replication.metadata.store import MetadataStore
 from odradek.server.broker import Broker, BrokerStartError
 from odradek.server.config import BrokerConfig

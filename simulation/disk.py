@@ -10,7 +10,8 @@ import os
 from collections.abc import Callable, Sequence
 from random import Random
 
-from odradek.log.storage.filesystem import File, MemoryFile, MemoryFileSystem, Piece, SimulatedCrash, _Node
+from odradek.log.storage.filesystem import File, Piece
+from odradek.log.storage.memory_filesystem import MemoryFile, MemoryFileSystem, MemoryNode, SimulatedCrash
 
 EPOCH_MS = 1_800_000_000_000
 """The time when the world begins."""
@@ -56,7 +57,7 @@ class SimulatedDisk(MemoryFileSystem):
         self.broken: dict[str, None] = {}
         self.has_refused = False
         self.written_bytes = 0
-        self._unsynced: list[_Node] = []
+        self._unsynced: list[MemoryNode] = []
         self._wall_clock_ms = wall_clock_ms
         self._random = random
         self._on_crash = on_crash
@@ -117,7 +118,7 @@ class SimulatedDisk(MemoryFileSystem):
             self.sync_failed(self._nodes[path])
             raise
 
-    def sync_failed(self, node: _Node) -> None:
+    def sync_failed(self, node: MemoryNode) -> None:
         """As Linux has it: what was to be written counts as written, and is there for as long as it is in memory."""
         node.changes.clear()
         if node not in self._unsynced:

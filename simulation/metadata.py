@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import TYPE_CHECKING, TypeVar
 
-from odradek.log.storage.filesystem import SimulatedCrash
+from odradek.log.storage.memory_filesystem import SimulatedCrash
 from odradek.replication.metadata.memory_store import MemoryMetadataServer, MemoryMetadataStore
 from odradek.replication.metadata.store import (
     MetadataStore,

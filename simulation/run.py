@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol
 
 from twisted.logger import LogLevel, globalLogPublisher
 
-from odradek.log.storage.filesystem import SimulatedCrash
+from odradek.log.storage.memory_filesystem import SimulatedCrash
 from odradek.simulation import checker, final, scenario, setup
 from odradek.simulation.faults import Faults
 from odradek.simulation.history import History, Settings

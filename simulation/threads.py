@@ -5,7 +5,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from odradek.log.background.tasks import Done
-from odradek.log.storage.filesystem import SimulatedCrash
+from odradek.log.storage.memory_filesystem import SimulatedCrash
 
 if TYPE_CHECKING:
     from odradek.simulation.broker_process import ProcessReactor

@@ -1,6 +1,7 @@
 """Files, log directories and checkpoints.
 
-- `filesystem`: the only module that opens files
+- `filesystem`: the interface of the file system, and the operating system's; no other module opens files
+- `memory_filesystem`: a file system in memory that crashes and fails on command
 - `file_lock`: the lock file of a log directory
 - `syncfs`: syncfs(2)
 - `descriptors`: limit and number of file descriptors

@@ -3,7 +3,7 @@
 from odradek.log.config import LogConfig
 from odradek.log.partition_log import PartitionLog
 from odradek.log.recovery import open_partition_log
-from odradek.log.storage.filesystem import MemoryFileSystem
+from odradek.log.storage.memory_filesystem import MemoryFileSystem
 from odradek.log.validation.batch import LongValidation
 from odradek.log.validation.long_batch import check_in_steps
 from odradek.protocol.records import Codec, build_batch, iter_batches, iter_records, read_header, rebuild_batch

@@ -12,8 +12,9 @@ from odradek.log.log_manager import LogManager
 from odradek.log.partition_log import PartitionLog
 from odradek.log.storage import checkpoints
 from odradek.log.storage.checkpoint_file import OffsetCheckpointFile
-from odradek.log.storage.filesystem import DiskFullError, MemoryFileSystem, SimulatedCrash
+from odradek.log.storage.filesystem import DiskFullError
 from odradek.log.storage.log_directory import ALL_CHECKPOINTS
+from odradek.log.storage.memory_filesystem import MemoryFileSystem, SimulatedCrash
 from odradek.log.tests.managers import NEW_ID, TOPIC_ID, append, opened, run_until
 from odradek.log.tests.threads import Threads
 

@@ -11,7 +11,7 @@ from odradek.log.storage.checkpoints import (
     format_java_properties,
     parse_java_properties,
 )
-from odradek.log.storage.filesystem import MemoryFileSystem
+from odradek.log.storage.memory_filesystem import MemoryFileSystem
 
 PATH = "/d/file"
 TOPIC_ID = bytes(range(16))

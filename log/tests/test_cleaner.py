@@ -14,7 +14,8 @@ from odradek.log.config import LogConfig
 from odradek.log.log_manager import LogManager
 from odradek.log.partition_log import PartitionLog
 from odradek.log.storage import checkpoints
-from odradek.log.storage.filesystem import MemoryFileSystem, OsFileSystem, SimulatedCrash
+from odradek.log.storage.filesystem import OsFileSystem
+from odradek.log.storage.memory_filesystem import MemoryFileSystem, SimulatedCrash
 from odradek.log.tests.cleaning import (
     COMPACT,
     T0,

@@ -7,7 +7,7 @@ import pytest
 
 from odradek.log.compaction.cleanable import find_target
 from odradek.log.storage import checkpoints
-from odradek.log.storage.filesystem import MemoryFileSystem
+from odradek.log.storage.memory_filesystem import MemoryFileSystem
 from odradek.log.tests.cleaning import (
     T0,
     batches,

@@ -5,7 +5,7 @@ import errno
 import pytest
 
 from odradek.log.partition_log import PartitionLog
-from odradek.log.storage.filesystem import MemoryFileSystem
+from odradek.log.storage.memory_filesystem import MemoryFileSystem
 from odradek.log.tests.cleaning import T0, clean, make_log, open_manager, put, records, roll
 from odradek.log.tests.threads import Threads
 from odradek.protocol.streaming import run_steps

@@ -7,7 +7,7 @@ import pytest
 from odradek.log import retention
 from odradek.log.partition_log import PartitionLog
 from odradek.log.segments.segment import CorruptSegmentError, Segment
-from odradek.log.storage.filesystem import MemoryFileSystem
+from odradek.log.storage.memory_filesystem import MemoryFileSystem
 from odradek.log.tests import managers
 from odradek.log.tests.managers import opened, run_until
 from odradek.log.tests.support import NOW_MS, append, config, idempotent, open_log, read_all

@@ -13,11 +13,11 @@ from odradek.log.storage.filesystem import (
     DiskFullError,
     ExhaustedError,
     LogDirFailure,
-    MemoryFileSystem,
     OsFileSystem,
     ShortageError,
     storage_error,
 )
+from odradek.log.storage.memory_filesystem import MemoryFileSystem
 from odradek.log.tests.managers import TOPIC_ID, append, folders, opened, run_until
 from odradek.log.tests.threads import Threads
 from odradek.protocol.errors import ErrorCode

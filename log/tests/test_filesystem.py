@@ -10,13 +10,8 @@ import pytest
 
 from odradek.log.storage import file_lock, filesystem, syncfs
 from odradek.log.storage.file_lock import LockedError
-from odradek.log.storage.filesystem import (
-    MemoryFileSystem,
-    OsFileSystem,
-    SimulatedCrash,
-    remove_if_exists,
-    write_atomically,
-)
+from odradek.log.storage.filesystem import OsFileSystem, remove_if_exists, write_atomically
+from odradek.log.storage.memory_filesystem import MemoryFileSystem, SimulatedCrash
 
 
 @pytest.fixture(params=["os", "memory"])

@@ -6,8 +6,9 @@ import pytest
 
 from odradek.log.log_manager import LogManager
 from odradek.log.storage import checkpoints
-from odradek.log.storage.filesystem import LogDirFailure, MemoryFileSystem
+from odradek.log.storage.filesystem import LogDirFailure
 from odradek.log.storage.found_directories import KnownPartitions, find_partitions, shown
+from odradek.log.storage.memory_filesystem import MemoryFileSystem
 from odradek.log.tests.managers import NEW_ID, TOPIC_ID, append, folders, known, make_manager, opened
 
 SEGMENT = "00000000000000000000.log"

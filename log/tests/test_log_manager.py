@@ -14,15 +14,9 @@ from odradek.log.log_manager import AllLogDirsFailed, DuplicateLogError, LogMana
 from odradek.log.storage import checkpoints
 from odradek.log.storage.checkpoints import MetaProperties
 from odradek.log.storage.file_lock import LockedError
-from odradek.log.storage.filesystem import (
-    DiskFullError,
-    LogDirFailure,
-    MemoryFileSystem,
-    OsFileSystem,
-    SimulatedCrash,
-    write_atomically,
-)
+from odradek.log.storage.filesystem import DiskFullError, LogDirFailure, OsFileSystem, write_atomically
 from odradek.log.storage.log_directory import InconsistentMetaError, marked_name, parse_directory_name
+from odradek.log.storage.memory_filesystem import MemoryFileSystem, SimulatedCrash
 from odradek.log.tests.managers import (
     DIRECTORIES,
     NEW_ID,

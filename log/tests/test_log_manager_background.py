@@ -6,7 +6,8 @@ import pytest
 from odradek.log.log_manager import LogManager
 from odradek.log.partition_log import PartitionLog
 from odradek.log.storage import checkpoints
-from odradek.log.storage.filesystem import LogDirFailure, MemoryFileSystem
+from odradek.log.storage.filesystem import LogDirFailure
+from odradek.log.storage.memory_filesystem import MemoryFileSystem
 from odradek.log.tests.managers import (
     DIRECTORIES,
     NEW_ID,

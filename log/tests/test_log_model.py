@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from odradek.log.partition_log import Origin
-from odradek.log.storage.filesystem import DiskFullError, LogDirFailure, MemoryFileSystem
+from odradek.log.storage.filesystem import DiskFullError, LogDirFailure
+from odradek.log.storage.memory_filesystem import MemoryFileSystem
 from odradek.log.tests.support import NOW_MS, batch, config, open_log, read_all
 from odradek.protocol.errors import KafkaError
 from odradek.protocol.records import Codec

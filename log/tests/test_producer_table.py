@@ -10,7 +10,7 @@ from odradek.log.producer_expiry import ProducerExpiry
 from odradek.log.producers import table as producer_table
 from odradek.log.producers.entry import BatchMark, ProducerEntry
 from odradek.log.producers.table import RECORD, ProducerTable
-from odradek.log.storage.filesystem import MemoryFileSystem
+from odradek.log.storage.memory_filesystem import MemoryFileSystem
 from odradek.log.tests.managers import TOPIC_ID, opened
 
 

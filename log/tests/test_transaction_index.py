@@ -13,7 +13,7 @@ from odradek.log.segments.transaction_index import (
     CorruptTransactionIndexError,
     TransactionIndex,
 )
-from odradek.log.storage.filesystem import MemoryFileSystem
+from odradek.log.storage.memory_filesystem import MemoryFileSystem
 
 PATH = "/data/00000000000000000000.txnindex"
 

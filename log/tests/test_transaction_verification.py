@@ -3,7 +3,7 @@
 import pytest
 
 from odradek.log.producers.state import ProducerState
-from odradek.log.storage.filesystem import MemoryFileSystem
+from odradek.log.storage.memory_filesystem import MemoryFileSystem
 from odradek.protocol.errors import ErrorCode, KafkaError
 
 OLD = ErrorCode.INVALID_PRODUCER_EPOCH

@@ -4,7 +4,7 @@ import pytest
 
 from odradek.log.log_manager import LogManager
 from odradek.log.storage import checkpoints
-from odradek.log.storage.filesystem import MemoryFileSystem
+from odradek.log.storage.memory_filesystem import MemoryFileSystem
 from odradek.log.tests.managers import TOPIC_ID, append, opened, set_monotonic
 from odradek.log.tests.support import NOW_MS
 

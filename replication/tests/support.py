@@ -3,7 +3,7 @@
 import random
 
 from odradek.log.log_manager import LogManager
-from odradek.log.storage.filesystem import MemoryFileSystem
+from odradek.log.storage.memory_filesystem import MemoryFileSystem
 from odradek.properties import PropertySet, UpdateMode, boolean, integer, long, password, string, string_list
 from odradek.replication.controller.config_admin import ConfigAdmin
 from odradek.replication.controller.config_description import ConfigDescriber

@@ -4,7 +4,7 @@ import pytest
 
 from odradek.log.config import LogConfig
 from odradek.log.recovery import open_partition_log
-from odradek.log.storage.filesystem import MemoryFileSystem
+from odradek.log.storage.memory_filesystem import MemoryFileSystem
 from odradek.protocol.batch_builder import build_batch
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.streaming import run_steps

@@ -16,7 +16,8 @@ from odradek.coordinator.partitioning import partition_for
 from odradek.log.background.tasks import run_inline
 from odradek.log.config import LogConfig
 from odradek.log.recovery import open_partition_log
-from odradek.log.storage.filesystem import LogDirFailure, MemoryFileSystem
+from odradek.log.storage.filesystem import LogDirFailure
+from odradek.log.storage.memory_filesystem import MemoryFileSystem
 from odradek.log.validation.batch import Origin
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.messages.describe_groups import DescribeGroupsRequest

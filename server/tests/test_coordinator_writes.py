@@ -13,7 +13,8 @@ from odradek.coordinator.groups.settings import GroupSettings
 from odradek.coordinator.transactions.settings import TransactionSettings
 from odradek.log.config import LogConfig
 from odradek.log.recovery import open_partition_log
-from odradek.log.storage.filesystem import DiskFullError, MemoryFileSystem
+from odradek.log.storage.filesystem import DiskFullError
+from odradek.log.storage.memory_filesystem import MemoryFileSystem
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.messages.delete_groups import DeleteGroupsRequest
 from odradek.protocol.messages.describe_groups import DescribeGroupsRequest

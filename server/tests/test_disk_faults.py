@@ -15,7 +15,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 
 from odradek.coordinator.groups.settings import GroupSettings
-from odradek.log.storage.filesystem import MemoryFileSystem
+from odradek.log.storage.memory_filesystem import MemoryFileSystem
 from odradek.protocol import codec
 from odradek.protocol.errors import KafkaError
 from odradek.protocol.messages.offset_commit import (

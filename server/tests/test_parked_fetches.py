@@ -10,7 +10,7 @@ from itertools import pairwise
 import pytest
 from twisted.internet.defer import CancelledError, Deferred
 
-from odradek.log.storage.filesystem import MemoryFile
+from odradek.log.storage.memory_filesystem import MemoryFile
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages.fetch import (
     FetchRequest,

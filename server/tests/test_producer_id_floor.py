@@ -6,7 +6,7 @@ import pytest
 
 from odradek.coordinator.transactions.records import TransactionLogValue, transaction_record
 from odradek.log.log_manager import LogManagerSettings
-from odradek.log.storage.filesystem import MemoryFileSystem
+from odradek.log.storage.memory_filesystem import MemoryFileSystem
 from odradek.log.tests.managers import opened
 from odradek.protocol.records import build_batch
 from odradek.replication.metadata.memory_store import MemoryMetadataStore

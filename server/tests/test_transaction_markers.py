@@ -19,7 +19,8 @@ from odradek.coordinator.tests.driver import run_at_once
 from odradek.coordinator.transactions.settings import TransactionSettings
 from odradek.log.config import LogConfig
 from odradek.log.recovery import open_partition_log
-from odradek.log.storage.filesystem import DiskFullError, LogDirFailure, MemoryFileSystem
+from odradek.log.storage.filesystem import DiskFullError, LogDirFailure
+from odradek.log.storage.memory_filesystem import MemoryFileSystem
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages.add_partitions_to_txn import (
     AddPartitionsToTxnRequest,
