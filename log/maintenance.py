@@ -185,7 +185,7 @@ class LogUpkeep:
         for key in lost:
             log = self._logs.pop(key)
             if log.failure is None:
-                log.failure = LogDirFailure(path, f"{path} is offline")
+                log.state.failure = LogDirFailure(path, f"{path} is offline")
             self._offline[key] = log.directory
         self._on_directory_failure(path, lost)
 

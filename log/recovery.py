@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from odradek.log.config import LogConfig
 from odradek.log.leader_epochs import LeaderEpochs
-from odradek.log.partition_log import LoadedState, PartitionLog
+from odradek.log.partition_log import PartitionLog
 from odradek.log.producers import replay as producer_replay
 from odradek.log.producers.in_flight_batches import recall_batches
 from odradek.log.producers.state import ProducerState
@@ -29,6 +29,7 @@ from odradek.log.segments.segment import (
 )
 from odradek.log.segments.transaction_index import CorruptTransactionIndexError
 from odradek.log.segments.transaction_index_check import check_transaction_index
+from odradek.log.state import LoadedState
 from odradek.log.storage import checkpoints
 from odradek.log.storage.filesystem import TEMPORARY_SUFFIX, FileSystem, remove_if_exists, storage_error
 from odradek.protocol.record_batch import CONTROL_FLAG, TRANSACTIONAL_FLAG, BatchHeader
@@ -94,8 +95,8 @@ def open_partition_log(
             fs, directory, topic, partition, config, state, monotonic_ms=monotonic_ms, choose_jitter_ms=choose_jitter_ms
         )
         if is_clean and loader.has_found_segments and not loader.rebuilt:
-            log.mark_untouched()
-        log._unless_full(log._write_epochs)
+            log.flusher.mark_untouched()
+        log.state.unless_full(log.state.write_epochs)
         return log
     except CorruptSegmentError as error:
         raise DamagedLogError(

@@ -12,10 +12,10 @@ from odradek.coordinator.groups import offset_commands, transactional_offsets
 from odradek.coordinator.groups.offsets import CommittedOffset, OffsetStore
 from odradek.coordinator.transactions import markers as transaction_markers
 from odradek.log.flush import FlushTask
-from odradek.log.partition_log import PartitionLog
 from odradek.log.producers import replay as producer_replay
 from odradek.log.producers.entry import ProducerEntry
 from odradek.log.producers.state import ProducerState
+from odradek.log.read import LogReader
 from odradek.log.recovery import _Loader
 from odradek.log.segments import segment_scan as verification
 from odradek.log.segments.segment import Segment
@@ -322,7 +322,7 @@ SAFEGUARDS: Final = (
     Safeguard(
         "aborted-list",
         "A reader of committed records is told which transactions were aborted.",
-        ((PartitionLog, "aborted_transactions", _replaced_by(lambda self, offset, region: [])),),
+        ((LogReader, "aborted_transactions", _replaced_by(lambda self, offset, region: [])),),
         (_K.ABORTED_READ,),
         0,
     ),

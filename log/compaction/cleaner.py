@@ -413,7 +413,7 @@ class Cleaner:
             self._give_up(compaction, None)
             return
         try:
-            log.begin_replacement(replacement, group)
+            log.replacement.begin_replacement(replacement, group)
         except (LogDirFailure, ShortageError) as failure:
             self._give_up(compaction, failure)
             return
@@ -436,10 +436,10 @@ class Cleaner:
         try:
             # Oldest first, so that no value outlives, by a crash, the tombstone behind it.
             for _ in range(min(len(left), _RENAMED_AT_ONCE)):
-                deleted.append(log.put_away(left[0], replacement))
+                deleted.append(log.replacement.retire_replaced(left[0], replacement))
                 del left[0]
             if not left:
-                log.finish_replacement(replacement)
+                log.replacement.finish_replacement(replacement)
             wait_seconds = 0.0
         except LogDirFailure as failure:
             self._give_up(compaction, failure)

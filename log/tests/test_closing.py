@@ -114,9 +114,9 @@ def test_a_log_that_changed_is_closed(way, change):
     with_logs(fs, 2, 3).close(0)
     manager = opened(fs, [DIRECTORY])
     log = manager.get("t", 0)
-    assert log._is_untouched
+    assert log.flusher.is_untouched
     change(log)
-    assert not log._is_untouched
+    assert not log.flusher.is_untouched
     end_offset = log.log_end_offset
     manager.close(0)
     fs.crash(lose_names=True)
@@ -129,7 +129,7 @@ def test_a_log_of_an_unclean_stop_is_closed_although_nothing_was_written(way):
     fs.crash()
     fs._held.clear()
     manager = opened(fs, [DIRECTORY])
-    assert not manager.get("t", 0)._is_untouched
+    assert not manager.get("t", 0).flusher.is_untouched
     manager.close(0)
     fs.crash(lose_names=True)
     assert len(contents(fs, 2)) == 2

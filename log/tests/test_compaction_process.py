@@ -15,10 +15,10 @@ from odradek.log.compaction import process as compaction_process
 from odradek.log.compaction.process import ProcessWorker
 from odradek.log.compaction.run import Cancelled, WorkerLost, WorkerStalled
 from odradek.log.compaction.worker_pipe import Heartbeat, WorkerPipe, wait_for
-from odradek.log.partition_log import Origin
 from odradek.log.storage.filesystem import OsFileSystem
 from odradek.log.tests.cleaning import T0, clean, make_log, mark, open_manager, put, records, roll
 from odradek.log.tests.managers import ONE_THREAD, run_due
+from odradek.log.validation.batch import Origin
 from odradek.protocol.records import Codec, ControlType, build_batch, empty_batch, read_header
 
 DEADLINE_SECONDS = 20

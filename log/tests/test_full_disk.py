@@ -8,11 +8,12 @@ from itertools import combinations
 import pytest
 
 from odradek.log.log_manager import LogManager
-from odradek.log.partition_log import Origin, PartitionLog
+from odradek.log.partition_log import PartitionLog
 from odradek.log.storage.filesystem import DiskFullError, LogDirFailure
 from odradek.log.storage.memory_filesystem import MemoryFileSystem
 from odradek.log.tests.managers import DIRECTORIES, NEW_ID, TOPIC_ID, folders, opened, run_due, run_until
 from odradek.log.tests.support import NOW_MS, append, config, idempotent, open_log
+from odradek.log.validation.batch import Origin
 from odradek.protocol.records import ControlType, build_control_batch
 
 PATH = "/data/a"

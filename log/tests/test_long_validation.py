@@ -6,10 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from odradek.log.partition_log import Origin
 from odradek.log.tests.support import NOW_MS, append, batch, config, idempotent, misnumbered, open_log, read_all
 from odradek.log.validation import batch as validation
-from odradek.log.validation.batch import LongValidation, check_batch
+from odradek.log.validation.batch import LongValidation, Origin, check_batch
 from odradek.log.validation.long_batch import check_in_steps
 from odradek.log.validation.record import MOST_RECORD_ERRORS, RejectedRecordsError
 from odradek.protocol.batch_builder import put_varint

@@ -5,7 +5,6 @@ from random import Random
 
 import pytest
 
-from odradek.log.partition_log import Origin
 from odradek.log.producers.snapshots import encode_snapshot
 from odradek.log.producers.state import ProducerState
 from odradek.log.segments.segment import INDEX_SUFFIX, TIME_INDEX_SUFFIX
@@ -23,6 +22,7 @@ from odradek.log.tests.support import (
     open_log,
     read_all,
 )
+from odradek.log.validation.batch import Origin
 from odradek.protocol.records import ControlType, build_control_batch
 from odradek.protocol.streaming import run_steps
 

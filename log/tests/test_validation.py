@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from odradek.log.partition_log import Origin
 from odradek.log.tests.support import NOW_MS, append, batch, config, idempotent, misnumbered, open_log, read_all
-from odradek.log.validation.batch import is_sound_first
+from odradek.log.validation.batch import Origin, is_sound_first
 from odradek.log.validation.record import RejectedRecordsError
 from odradek.protocol.crc import crc32c
 from odradek.protocol.errors import ErrorCode, KafkaError

@@ -217,7 +217,7 @@ class Partition:
             self._on_failure(failure)
             raise
         if self._follows_log_end:
-            log.update_high_watermark(log.log_end_offset)
+            log.update_high_watermark(log.state.log_end_offset)
             if self.watchers:
                 self.wake_watchers()
         else:
@@ -253,7 +253,8 @@ class Partition:
         log = self._leader_log
         if log is None or current_leader_epoch not in (NO_EPOCH, self.leader_epoch):
             log = self.leading_log(current_leader_epoch)
-        upper_offset = log.last_stable_offset if isolation_level else log.high_watermark
+        state = log.state
+        upper_offset = state.last_stable_offset if isolation_level else state.high_watermark
         try:
             return log.read(offset, max_bytes, upper_offset=upper_offset, at_least_one=at_least_one)
         except (LogDirFailure, ShortageError) as failure:
@@ -437,12 +438,13 @@ class Partition:
         log = self._leader_log
         if log is None or len(self.isr) < self._min_isr:
             return False
-        offset = log.flushed_offset if self._syncs_before_acks else log.log_end_offset
+        state = log.state
+        offset = state.flushed_offset if self._syncs_before_acks else state.log_end_offset
         for replica in self.isr:
             follower = self.followers.get(replica)
             if follower is not None and follower.log_end_offset < offset:
                 offset = follower.log_end_offset
-        if offset <= log.high_watermark:
+        if offset <= state.high_watermark:
             return False
         log.update_high_watermark(offset)
         return True

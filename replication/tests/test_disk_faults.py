@@ -9,11 +9,11 @@ from random import Random
 
 import pytest
 
-from odradek.log.partition_log import Origin
 from odradek.log.recovery import open_partition_log
 from odradek.log.storage.filesystem import DiskFullError, LogDirFailure
 from odradek.log.storage.memory_filesystem import MemoryFileSystem
 from odradek.log.tests.support import config, read_all
+from odradek.log.validation.batch import Origin
 from odradek.protocol.batch_builder import build_batch
 from odradek.protocol.errors import KafkaError
 from odradek.protocol.records import ControlType, build_control_batch

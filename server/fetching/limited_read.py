@@ -74,15 +74,16 @@ class LimitedRead:
             asked, partition = target.asked, target.partition
             try:
                 log = partition.leading_log(asked.current_leader_epoch)
+                state = log.state
                 if asked.last_fetched_epoch < 0 and (
-                    asked.fetch_offset == log.log_end_offset
+                    asked.fetch_offset == state.log_end_offset
                     or (self._remaining_bytes <= 0 < self.read_bytes and _is_in_log(log, asked.fetch_offset))
                 ):
                     # Nothing to read, or no room left: the common case of a fetch of many partitions.
-                    if asked.fetch_offset == log.log_end_offset:
+                    if asked.fetch_offset == state.log_end_offset:
                         log.add_end_hint()
                     target.available_bytes = 0
-                    if self._names_all or asked.is_news(log.high_watermark, log.log_start_offset):
+                    if self._names_all or asked.is_news(state.high_watermark, state.log_start_offset):
                         self.rows.append((asked, self._empty_row(asked, log)))
                     continue
                 row, size_bytes = self._read_one(asked, partition, log)
@@ -139,19 +140,21 @@ class LimitedRead:
                 for entry in partition.aborted_transactions(asked.fetch_offset, region)
             ]
         row.records = region
-        if region.file is not log.active_segment.file:
+        if region.file is not log.state.active.file:
             self.is_urgent = True
         return row, region.size_bytes
 
     def _upper_offset(self, log: "PartitionLog") -> int:
-        return log.last_stable_offset if self._isolation_level else log.high_watermark
+        state = log.state
+        return state.last_stable_offset if self._isolation_level else state.high_watermark
 
     def _empty_row(self, asked: "FetchPartition", log: "PartitionLog") -> FetchResponsePartitionData:
+        state = log.state
         return FetchResponsePartitionData(
             partition_index=asked.index,
-            high_watermark=log.high_watermark,
-            last_stable_offset=log.last_stable_offset,
-            log_start_offset=log.log_start_offset,
+            high_watermark=state.high_watermark,
+            last_stable_offset=state.last_stable_offset,
+            log_start_offset=state.log_start_offset,
             aborted_transactions=[] if self._isolation_level == READ_COMMITTED else None,
             records=NO_RECORDS,
         )
@@ -196,4 +199,4 @@ def failed_row(index: int, error: KafkaError, version: int) -> FetchResponsePart
 
 
 def _is_in_log(log: "PartitionLog", offset: int) -> bool:
-    return log.log_start_offset <= offset <= log.log_end_offset
+    return log.state.log_start_offset <= offset <= log.state.log_end_offset

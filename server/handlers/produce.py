@@ -251,7 +251,7 @@ class _Appends:
             self._has_failed = True
             return _failed_row(data.index, error, partition)
         row = _row(data.index, info)
-        if request.acks == -1 and log.high_watermark <= info.last_offset:
+        if request.acks == -1 and log.state.high_watermark <= info.last_offset:
             self._unfinished[partition] = info.last_offset + 1, row
         if info.flush_due and partition.waits_for_sync(info, request.acks):
             self._flushes.append(_flush(self._services, partition, row))

@@ -158,7 +158,7 @@ class ProduceMemo:
         out = bytearray(known.response)
         out[_ANSWERED_ID] = frame[_CORRELATION_ID]
         _pack_offsets(out, known.offsets_at, info.first_offset, info.log_append_time_ms, info.log_start_offset)
-        if info.flush_due or (known.acks == -1 and log.high_watermark <= info.last_offset):
+        if info.flush_due or (known.acks == -1 and log.state.high_watermark <= info.last_offset):
             return self._when_done(known, info, out)
         return out
 

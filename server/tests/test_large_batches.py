@@ -242,7 +242,7 @@ def test_a_failure_of_the_log_meanwhile_counts(machine):
     pending = machine.produce()
     machine.step(2)
     log = machine.partition.log
-    log._fail("test", OSError(5, "broken"))
+    log.state.fail("test", OSError(5, "broken"))
     machine.finish()
     assert pending.row == (ErrorCode.KAFKA_STORAGE_ERROR, -1)
     assert log.log_end_offset == 0

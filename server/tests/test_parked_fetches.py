@@ -241,7 +241,7 @@ def test_segments_may_go_while_a_fetch_waits(world):
     world.append("t", size=300)
     assert sizes(answers[0]) == [size, 0]
     _, answers = world.park(("t", 0, 3), ("t", 1, 0), min_bytes=NEVER)
-    partition.log.high_watermark = 4
+    partition.log.state.high_watermark = 4
     assert partition.log.delete_old_segments(10**15)
     partition.wake_watchers()
     assert errors(answers[0]) == [E.OFFSET_OUT_OF_RANGE, E.NONE]
