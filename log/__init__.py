@@ -18,11 +18,7 @@
 - `retention`: selection of segments to delete
 - `segment_age`: the age of segments, for retention
 - `log_manager`: all logs of a broker
-- `maintenance`: the log manager's background tasks
-- `removals`: removal of files in a thread
-- `closing`: closing of all logs
-- `producer_expiry`: expiry of producers
-- `producer_id_search`: search for producer ids in use
+- `management`: the parts of the log manager, and its background tasks
 - `compaction`: compaction of logs with cleanup.policy=compact
 - `storage`: files, directories and checkpoints
 - `background`: scheduled work, threads, and pacing

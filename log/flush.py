@@ -1,6 +1,6 @@
 """Durability of a log: flushes, and the close of a log.
 
-A flush has three steps: `prepare_flush` collects what to sync in the log's thread, `FlushTask.run` syncs in any thread,
+A flush has three steps: `prepare_flush` collects what to sync in the log's thread, `LogSync.run` syncs in any thread,
 `finish_flush` records the result in the log's thread.
 """
 
@@ -28,7 +28,7 @@ class SyncGate:
         self.failure: LogDirFailure | None = None
 
 
-class FlushTask:
+class LogSync:
     """Syncs after which batches below `target_offset` survive a crash of the machine.
 
     `files` are open and may grow, `paths` are synced by name, so the log can append, roll and delete meanwhile;
@@ -105,7 +105,7 @@ class LogFlusher:
     def __init__(self, log: LogState, monotonic_ms: int) -> None:
         self._log = log
         self._gate = SyncGate()
-        self._tasks: list[FlushTask] = []
+        self._tasks: list[LogSync] = []
         self.last_flush_ms = monotonic_ms
 
     def flush_due_offset(self, monotonic_ms: int) -> int | None:
@@ -118,7 +118,7 @@ class LogFlusher:
             return log.log_end_offset
         return log.active.base_offset if log.unsynced_segments else None
 
-    def prepare_flush(self, target_offset: int | None = None) -> FlushTask | None:
+    def prepare_flush(self, target_offset: int | None = None) -> LogSync | None:
         """Return the task that makes batches below `target_offset` (the log's end) durable; None if they are.
 
         Run it in any thread, then call `finish_flush` in the log's thread.
@@ -150,7 +150,7 @@ class LogFlusher:
         if log.has_unsynced_name:
             paths.append(log.topic_id_path)
             directories.append(log.log_directory)
-        task = FlushTask(
+        task = LogSync(
             log.fs,
             log.log_directory,
             target,
@@ -164,7 +164,7 @@ class LogFlusher:
         self._tasks.append(task)
         return task
 
-    def finish_flush(self, task: FlushTask, monotonic_ms: int) -> None:
+    def finish_flush(self, task: LogSync, monotonic_ms: int) -> None:
         """Record that the task ran: batches below its target are durable, unless the disk failed meanwhile."""
         log = self._log
         self._tasks.remove(task)
@@ -179,7 +179,7 @@ class LogFlusher:
         log.unsynced_segments = [s for s in log.unsynced_segments if s not in task.sealed_segments]
         self.last_flush_ms = monotonic_ms
 
-    def abandon_flush(self, task: FlushTask) -> None:
+    def abandon_flush(self, task: LogSync) -> None:
         """Leave the syncs of a task that had no descriptor to a later one."""
         log = self._log
         self._tasks.remove(task)
@@ -233,7 +233,7 @@ class LogFlusher:
             log.fs.sync_directory(log.log_directory)
             self.finish_close(task, monotonic_ms)
 
-    def prepare_close(self) -> FlushTask | None:
+    def prepare_close(self) -> LogSync | None:
         """Write the files of a clean stop, unsynced; return None if nothing has changed since the last one.
 
         Run the task and sync the log directory before `finish_close`. Blocks. Raises LogDirFailure; ShortageError if
@@ -264,7 +264,7 @@ class LogFlusher:
         paths |= {log.producer_state.snapshot_path(snapshot.offset) for snapshot in written}
         if log.has_unsynced_name:
             paths.add(log.topic_id_path)
-        task = FlushTask(
+        task = LogSync(
             log.fs,
             log.log_directory,
             log.log_end_offset,
@@ -286,7 +286,7 @@ class LogFlusher:
                 log.unwritten_snapshots += [one for one in task.snapshots if not one.is_cancelled]
                 task.snapshots = ()
 
-    def finish_close(self, task: FlushTask, monotonic_ms: int) -> None:
+    def finish_close(self, task: LogSync, monotonic_ms: int) -> None:
         """Record that the task ran. Raises LogDirFailure if a sync of this log has failed, now or before."""
         log = self._log
         try:

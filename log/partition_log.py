@@ -8,7 +8,7 @@ from collections.abc import Callable, Generator
 from odradek.log.append import Appender
 from odradek.log.config import LogConfig
 from odradek.log.deletion import SegmentDeletion
-from odradek.log.flush import FlushTask, LogFlusher
+from odradek.log.flush import LogFlusher, LogSync
 from odradek.log.leader_epochs import LeaderEpochs
 from odradek.log.read import LogReader
 from odradek.log.replacement import SegmentReplacement
@@ -24,7 +24,7 @@ from odradek.protocol.streaming import Step
 class PartitionLog:
     """The public face of a log: its state, and the methods of the parts that read and change it.
 
-    Made by `odradek.log.recovery.open_partition_log`. Not thread-safe, but for `FlushTask.run`, `remove_deleted` and
+    Made by `odradek.log.recovery.open_partition_log`. Not thread-safe, but for `LogSync.run`, `remove_deleted` and
     regions that were read.
 
     `state` is shared by the parts and has the same values as the properties; the produce and fetch paths read it
@@ -138,15 +138,15 @@ class PartitionLog:
         """Return the offset up to which a flush is due now; None if none is."""
         return self.flusher.flush_due_offset(monotonic_ms)
 
-    def prepare_flush(self, target_offset: int | None = None) -> FlushTask | None:
+    def prepare_flush(self, target_offset: int | None = None) -> LogSync | None:
         """Return the task that makes batches below `target_offset` (the log's end) durable; None if they are."""
         return self.flusher.prepare_flush(target_offset)
 
-    def finish_flush(self, task: FlushTask, monotonic_ms: int) -> None:
+    def finish_flush(self, task: LogSync, monotonic_ms: int) -> None:
         """Record that the task ran."""
         self.flusher.finish_flush(task, monotonic_ms)
 
-    def abandon_flush(self, task: FlushTask) -> None:
+    def abandon_flush(self, task: LogSync) -> None:
         """Leave the syncs of a task that had no descriptor to a later one."""
         self.flusher.abandon_flush(task)
 
@@ -154,11 +154,11 @@ class PartitionLog:
         """Run all three steps of a flush. Blocks. Raises LogDirFailure, ExhaustedError."""
         self.flusher.flush(monotonic_ms, target_offset)
 
-    def prepare_close(self) -> FlushTask | None:
+    def prepare_close(self) -> LogSync | None:
         """Write the files of a clean stop, unsynced; return None if nothing has changed since the last one."""
         return self.flusher.prepare_close()
 
-    def finish_close(self, task: FlushTask, monotonic_ms: int) -> None:
+    def finish_close(self, task: LogSync, monotonic_ms: int) -> None:
         """Record that the task of `prepare_close` ran."""
         self.flusher.finish_close(task, monotonic_ms)
 

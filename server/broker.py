@@ -22,7 +22,10 @@ from twisted.python.failure import Failure
 
 from odradek import __version__
 from odradek.coordinator.transactions.producer_ids import ProducerIdManager
-from odradek.log.log_manager import AllLogDirsFailed, DuplicateLogError, LogManager, LogManagerSettings
+from odradek.log.log_manager import LogManager
+from odradek.log.management.loading import DuplicateLogError
+from odradek.log.management.log_directories import AllLogDirsFailed
+from odradek.log.management.settings import LogManagerSettings
 from odradek.log.storage import descriptors
 from odradek.log.storage.checkpoints import read_meta_properties
 from odradek.log.storage.file_lock import LockedError

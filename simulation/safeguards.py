@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 from odradek.coordinator.groups import offset_commands, transactional_offsets
 from odradek.coordinator.groups.offsets import CommittedOffset, OffsetStore
 from odradek.coordinator.transactions import markers as transaction_markers
-from odradek.log.flush import FlushTask
+from odradek.log.flush import LogSync
 from odradek.log.producers import replay as producer_replay
 from odradek.log.producers.entry import ProducerEntry
 from odradek.log.producers.state import ProducerState
@@ -201,7 +201,7 @@ def _failed_writes_count(old: Any) -> Any:
 
 
 def _failed_syncs_count(old: Any) -> Any:
-    def run(self: FlushTask) -> None:
+    def run(self: LogSync) -> None:
         with suppress(OSError):
             self._sync()
 
@@ -301,7 +301,7 @@ SAFEGUARDS: Final = (
     Safeguard(
         "sync-errors",
         "A sync that failed takes the directory offline.",
-        ((FlushTask, "run", _failed_syncs_count),),
+        ((LogSync, "run", _failed_syncs_count),),
         (_K.LOST_WRITE, _K.LOST_TRANSACTION, _K.OFFSET_BACK, _K.TWO_VALUES),
         1827,
     ),

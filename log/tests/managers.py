@@ -5,7 +5,8 @@ from random import Random
 from typing import Any
 
 from odradek.log.config import LogConfig
-from odradek.log.log_manager import LogManager, LogManagerSettings
+from odradek.log.log_manager import LogManager
+from odradek.log.management.settings import LogManagerSettings
 from odradek.log.partition_log import PartitionLog
 from odradek.log.storage.filesystem import FileSystem
 from odradek.log.storage.found_directories import KnownPartitions

@@ -374,7 +374,7 @@ def test_what_goes_wrong_in_the_process_is_told(tmp_path, workers):
 
 PARENT = """
 import os, signal
-from odradek.log.compaction_process import ProcessWorker
+from odradek.log.compaction.process import ProcessWorker
 print(ProcessWorker().pid, flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
 """

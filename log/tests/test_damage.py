@@ -10,7 +10,8 @@ from typing import NamedTuple
 import pytest
 
 from odradek.log.config import LogConfig
-from odradek.log.log_manager import LogManager, LogManagerSettings
+from odradek.log.log_manager import LogManager
+from odradek.log.management.settings import LogManagerSettings
 from odradek.log.recovery import DamagedLogError
 from odradek.log.storage import checkpoints
 from odradek.log.storage.memory_filesystem import MemoryFileSystem

@@ -187,7 +187,7 @@ def beside_a_damaged_log() -> tuple[MemoryFileSystem, LogManager]:
     manager = opened(fs, DIRECTORIES)
     manager.create_log("t", 0, TOPIC_ID, 0)
     fs.make_directory("/data/b/t-0")
-    manager._offline["t", 0] = "/data/b/t-0"
+    manager.table.offline["t", 0] = "/data/b/t-0"
     return fs, manager
 
 

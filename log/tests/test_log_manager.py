@@ -10,7 +10,9 @@ from random import Random
 import pytest
 
 from odradek.log.config import LogConfig
-from odradek.log.log_manager import AllLogDirsFailed, DuplicateLogError, LogManager
+from odradek.log.log_manager import LogManager
+from odradek.log.management.loading import DuplicateLogError
+from odradek.log.management.log_directories import AllLogDirsFailed
 from odradek.log.storage import checkpoints
 from odradek.log.storage.checkpoints import MetaProperties
 from odradek.log.storage.file_lock import LockedError

@@ -248,7 +248,7 @@ def test_one_sync_of_a_log_at_a_time_shared_by_all_who_came_during_the_last() ->
     log.roll(0)
     flush("second")
     flush("third")
-    manager._flush_if_due(log, 0)
+    manager.flush_task.visit(log, 0)
     assert len(threads.waiting) == 1
     threads.run()
     assert ended == [("first", None, 1), ("second", None, 2), ("third", None, 2)]

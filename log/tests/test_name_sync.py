@@ -3,7 +3,7 @@
 import errno
 
 from odradek.log.background.tasks import run_inline
-from odradek.log.removals import Removals
+from odradek.log.management.removals import Removals
 from odradek.log.storage.filesystem import DiskFullError
 from odradek.log.storage.memory_filesystem import MemoryFileSystem
 from odradek.log.tests.managers import opened

@@ -51,9 +51,9 @@ class Cluster:
         self.image = ClusterMetadata()
         self.configs = BrokerConfigs(broker_id, SomeBrokerConfig(static or {}), self.image)
         self.logs = logs or memory_logs(self.configs)
-        self.logs._topic_config = self.configs.topic
+        self.logs.topic_config = self.configs.topic
         self.replicas = ReplicaManager(broker_id, self.image, self.configs, self.logs, lambda: self.now_ms)
-        self.logs._on_directory_failure = self.replicas.directory_failed
+        self.logs.log_dirs.on_failure = self.replicas.directory_failed
         self.controller = Controller(self.store, self.image, broker_id, lambda: self.now_ms)
         self.topics = TopicAdmin(self.controller, self.configs, random.Random(seed), self.replicas.applied)
         self.config_admin = ConfigAdmin(self.controller, self.configs)

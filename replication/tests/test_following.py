@@ -240,7 +240,7 @@ def test_placing_a_log_does_not_look_at_all_others():
 
     cluster = Cluster(logs=memory_logs(Cluster().configs, ("/a", "/b")))
     logs: LogManager = cluster.logs
-    logs._logs = Logs()
+    logs.table.logs = Logs()
     for index in range(6):
         logs.create_log("t", index, ID, 0, is_new=True)
     logs.delete_log("t", 1)

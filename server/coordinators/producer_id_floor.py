@@ -22,8 +22,8 @@ from collections.abc import Callable, Sequence
 
 from odradek.coordinator.transactions.records import largest_producer_id, read_transaction_key, read_transaction_value
 from odradek.log.log_manager import LogManager
+from odradek.log.management.producer_id_search import NO_PRODUCER_ID, largest_id_in_batches, largest_id_in_states
 from odradek.log.partition_log import PartitionLog
-from odradek.log.producer_id_search import NO_PRODUCER_ID, largest_id_in_batches, largest_id_in_states
 from odradek.log.segments.segment import Segment
 from odradek.protocol.records import iter_records
 from odradek.replication.metadata.producer_id_blocks import begin_blocks_at, next_block_start

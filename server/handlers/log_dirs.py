@@ -7,7 +7,7 @@ there are no moves between directories (future replicas) and no cordoned directo
 from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING, Any
 
-from odradek.log.log_manager import DirectoryDescription
+from odradek.log.management.log_directories import DirectoryDescription
 from odradek.protocol.errors import KafkaError
 from odradek.protocol.messages.describe_log_dirs import (
     DescribeLogDirsRequest,

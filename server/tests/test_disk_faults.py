@@ -76,7 +76,7 @@ class Broker:
         )  # fmt: skip
         if cluster.replicas.get(OFFSETS, 0).log is not None:
             self.services.groups.lead(cluster.replicas.get(OFFSETS, 0))
-        logs._on_directory_failure = self._directory_failed
+        logs.log_dirs.on_failure = self._directory_failed
         self.memo = ProduceMemo(self.services)
         self.context = RequestContext("host", "PLAINTEXT")
         self.context.api_version = VERSION

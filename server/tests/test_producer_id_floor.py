@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from odradek.coordinator.transactions.records import TransactionLogValue, transaction_record
-from odradek.log.log_manager import LogManagerSettings
+from odradek.log.management.settings import LogManagerSettings
 from odradek.log.storage.memory_filesystem import MemoryFileSystem
 from odradek.log.tests.managers import opened
 from odradek.protocol.records import build_batch

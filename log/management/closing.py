@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 
 from odradek.log.background.tasks import RunAll
-from odradek.log.flush import FlushTask
+from odradek.log.flush import LogSync
 from odradek.log.partition_log import PartitionLog
 from odradek.log.storage.filesystem import LogDirFailure, ShortageError
 from odradek.log.storage.log_directory import LogDirectory
@@ -25,7 +25,7 @@ def close_logs(
     """Make all logs durable, so that the next start need not recover; return what failed. Blocks."""
     failures: Failures = []
     undone: set[PartitionLog] = set()
-    tasks: list[tuple[PartitionLog, FlushTask]] = []
+    tasks: list[tuple[PartitionLog, LogSync]] = []
 
     def guarded(log: PartitionLog, action: Callable[[], None]) -> Callable[[], None]:
         def act() -> None:

@@ -1,7 +1,7 @@
-"""Removing files of deleted logs and segments, in a thread.
+"""Removal of the files of deleted logs and segments, in a thread.
 
-A topic may have had thousands of partitions. One piece of work at a time has the thread, so that the syncs which
-acknowledgements wait for, in the same threads, do not stand behind all of them.
+A deleted topic may have thousands of partitions. One piece of work at a time uses a thread, so that the syncs which
+acknowledgements wait for, in the same threads, are not queued behind all of them.
 """
 
 from collections.abc import Callable
@@ -12,29 +12,41 @@ from odradek.log.background.tasks import RunInThread
 _AT_ONCE: Final = 32
 
 _Removal = tuple[str, Callable[[], None]]
-"""A log directory, and what removes something in it."""
+"""A log directory, and the function that removes something in it."""
 
 
 class Removals:
-    """What is to be removed. `failed(path, error)` returns whether a removal is to be kept for `retry`."""
+    """Removals that wait for a thread.
 
-    __slots__ = ("_failed", "_is_running", "_refused", "_run_in_thread", "_waiting")
+    `is_online(path)` returns whether a log directory is. `failed(path, error)` returns whether a removal is kept for
+    `retry`.
+    """
 
-    def __init__(self, run_in_thread: RunInThread, failed: Callable[[str, Exception], bool]) -> None:
+    __slots__ = ("_failed", "_is_online", "_is_running", "_refused", "_run_in_thread", "_waiting")
+
+    def __init__(
+        self,
+        run_in_thread: RunInThread,
+        failed: Callable[[str, Exception], bool],
+        is_online: Callable[[str], bool] = lambda path: True,
+    ) -> None:
         self._run_in_thread = run_in_thread
         self._failed = failed
+        self._is_online = is_online
         self._waiting: list[_Removal] = []
         self._refused: list[_Removal] = []
         self._is_running = False
 
     def add(self, path: str, remove: Callable[[], None]) -> None:
-        """Have something in the log directory `path` removed."""
+        """Run `remove` in a thread, unless the log directory `path` is offline."""
+        if not self._is_online(path):
+            return
         self._waiting.append((path, remove))
         if not self._is_running:
             self._begin()
 
     def retry(self) -> None:
-        """Try again what there was no room for."""
+        """Repeat the removals for which a resource was short."""
         self._waiting += self._refused
         self._refused = []
         if self._waiting and not self._is_running:

@@ -1,4 +1,4 @@
-"""Producers that wrote nothing for producer.id.expiration.ms are forgotten, a bounded number of them at a time."""
+"""Expiry of producers that wrote nothing for producer.id.expiration.ms, a bounded number of them at a time."""
 
 import logging
 from collections.abc import Callable, Iterator
@@ -15,8 +15,8 @@ _PRODUCERS_PER_STEP: Final = 5000
 _LOGS_PER_STEP: Final = 200
 
 
-class ProducerExpiry:
-    """A step of background work that looks at all producers of all logs."""
+class ProducerExpiryTask:
+    """A step of background work that visits all producers of all logs."""
 
     __slots__ = ("_end", "_log", "_logs", "_monotonic_ms", "_remaining")
 
@@ -37,12 +37,12 @@ class ProducerExpiry:
             assert self._log is not None
             state = self._log.producer_state
             end = min(self._end, len(state.producers))
-            # If it throws, the log is left for the next time, and the others have theirs.
+            # If it raises, the log is left for the next run, and the other logs are visited.
             self._end = 0
             try:
                 self._end = state.remove_expired(now_ms, end, budget)
             except Exception:
-                logger.exception("producers cannot be forgotten; please report it log=%s", self._log)
+                logger.exception("producers cannot be expired; please report it log=%s", self._log)
             budget -= end - self._end
             if self._end == 0:
                 self._log = None
