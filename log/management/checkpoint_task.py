@@ -95,8 +95,12 @@ class OffsetCheckpoints:
         self._schedule.once(_AFTER_ROLL_MS, write)
 
     def _log_start_write(self, path: str) -> SharedWrite:
-        prepare = partial(self._prepare, path, LOG_START_OFFSETS_FILE)
-        return SharedWrite(prepare, self._run_in_thread, partial(self._log_dirs.work_failed, path))
+        def ended(error: Exception | None) -> Exception | None:
+            if error is not None:
+                self._log_dirs.work_failed(path, error)
+            return error
+
+        return SharedWrite(partial(self._prepare, path, LOG_START_OFFSETS_FILE), self._run_in_thread, ended)
 
     def write_log_starts(self, path: str, done: Done) -> None:
         """Make the starts of a directory's logs durable, then call `done`, with the failure if there was one.

@@ -1,6 +1,10 @@
 """Flushes: on request, and when flush.messages, flush.ms or a roll require one. One at a time for each log."""
 
+from collections.abc import Callable
+
+from odradek.log.background.shared_write import SharedWrite
 from odradek.log.background.tasks import Done, RunInThread, Schedule
+from odradek.log.flush import LogSync
 from odradek.log.management.checkpoint_task import OffsetCheckpoints
 from odradek.log.management.log_directories import LogDirectories
 from odradek.log.management.log_table import LogTable
@@ -11,7 +15,7 @@ from odradek.protocol.errors import ErrorCode, KafkaError
 
 
 class FlushTask:
-    """Flushes logs. Callers that come during a flush of a log share the next one."""
+    """Flushes logs. Callers that come during a flush of a log share the next one (`SharedWrite`)."""
 
     def __init__(
         self,
@@ -26,7 +30,7 @@ class FlushTask:
         self._checkpoints = checkpoints
         self._schedule = schedule
         self._run_in_thread = run_in_thread
-        self._flushing: dict[PartitionLog, list[Done]] = {}
+        self._flushing: dict[PartitionLog, SharedWrite] = {}
 
     def visit(self, log: PartitionLog, now_ms: int) -> None:
         """Begin a flush if one is due, unless one is under way."""
@@ -34,50 +38,21 @@ class FlushTask:
             return
         target = log.flush_due_offset(self._schedule.monotonic_ms())
         if target is not None:
-            self._flush(log, target, [])
+            self._begin(log, target).request()
 
     def flush(self, log: PartitionLog, done: Done = lambda error: None) -> None:
         """Sync the log's present content in a thread, then call `done`, with the failure if there was one."""
-        waiting = self._flushing.get(log)
-        if waiting is not None:
-            waiting.append(done)
-        else:
-            self._flush(log, None, [done])
+        (self._flushing.get(log) or self._begin(log, None)).request(done)
 
-    def _flush(self, log: PartitionLog, target_offset: int | None, served: list[Done]) -> None:
-        task = None
-        failure: KafkaError | None = None
-        if not self._table.serves(log):
-            # The files of a deleted log may be gone, which is no failure of the disk.
-            failure = log.failure or KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{log!r} was deleted")
-        else:
-            try:
-                task = log.prepare_flush(target_offset)
-            except LogDirFailure as error:
-                failure = error
-                self._log_dirs.fail(log.log_directory, error)
-        if task is None:
-            for done in served:
-                done(failure)
-            return
-        self._flushing[log] = []
+    def _begin(self, log: PartitionLog, target_offset: int | None) -> SharedWrite:
+        """Return the flushes of a log until it is idle again. The first ends at `target_offset`."""
+        flush = _LogFlush(log, target_offset, self._table, self._log_dirs, self._checkpoints, self._schedule)
 
-        def finish(error: Exception | None) -> None:
-            if error is not None:
-                if isinstance(error, ShortageError):
-                    log.abandon_flush(task)
-                self._log_dirs.work_failed(log.log_directory, error)
-            else:
-                log.finish_flush(task, self._schedule.monotonic_ms())
-                if task.sealed_segments:
-                    self._checkpoints.write_recovery_points_soon(log.log_directory)
-            waiting = self._flushing.pop(log)
-            if waiting:
-                self._flush(log, None, waiting)
-            for done in served:
-                done(error or log.failure)
+        def idle() -> None:
+            del self._flushing[log]
 
-        self._run_in_thread(task.run, finish)
+        shared = self._flushing[log] = SharedWrite(flush.prepare, self._run_in_thread, flush.ended, idle)
+        return shared
 
     def record_recovery_point(self, log: PartitionLog, offset: int, done: Done) -> None:
         """Make the log durable up to `offset`, and its recovery point; then call `done`."""
@@ -92,3 +67,54 @@ class FlushTask:
             self.flush(log, flushed)
         else:
             flushed(None)
+
+
+class _LogFlush:
+    """Flushes of one log, one after the other."""
+
+    __slots__ = ("_checkpoints", "_log", "_log_dirs", "_schedule", "_sync", "_table", "_target_offset")
+
+    def __init__(
+        self,
+        log: PartitionLog,
+        target_offset: int | None,
+        table: LogTable,
+        log_dirs: LogDirectories,
+        checkpoints: OffsetCheckpoints,
+        schedule: Schedule,
+    ) -> None:
+        self._log = log
+        self._target_offset = target_offset
+        self._table = table
+        self._log_dirs = log_dirs
+        self._checkpoints = checkpoints
+        self._schedule = schedule
+        self._sync: LogSync | None = None
+
+    def prepare(self) -> Callable[[], None] | None:
+        """Return the next sync; None if everything is durable. Raises KafkaError for a failed or deleted log."""
+        log = self._log
+        if not self._table.serves(log):
+            # The files of a deleted log may be gone, which is no failure of the disk.
+            raise log.failure or KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{log!r} was deleted")
+        target_offset, self._target_offset = self._target_offset, None
+        try:
+            self._sync = log.prepare_flush(target_offset)
+        except LogDirFailure as failure:
+            self._log_dirs.fail(log.log_directory, failure)
+            raise
+        return None if self._sync is None else self._sync.run
+
+    def ended(self, error: Exception | None) -> Exception | None:
+        """Record the result of a sync; return the error for those who wait for it."""
+        log, sync = self._log, self._sync
+        assert sync is not None
+        if error is None:
+            log.finish_flush(sync, self._schedule.monotonic_ms())
+            if sync.sealed_segments:
+                self._checkpoints.write_recovery_points_soon(log.log_directory)
+        else:
+            if isinstance(error, ShortageError):
+                log.abandon_flush(sync)
+            self._log_dirs.work_failed(log.log_directory, error)
+        return error or log.failure
