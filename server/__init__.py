@@ -5,8 +5,10 @@
 - `environment`: clock, randomness, files, threads and metadata store of a broker
 - `services`: the parts that handlers work with
 - `apis`: the table of APIs
+- `dispatch`: the API, version and handler of a request
 - `config`: broker properties
-- `request`: a request as handlers get it
+- `request`: the context of a request, and the replies of a handler
+- `produce_request`: parts of a Produce request that several modules use
 - `network`: connections and requests
 - `handlers`: one module for each group of APIs
 - `fetching`: fetch sessions, delayed fetches, and the read of a fetch

@@ -14,13 +14,14 @@ import random
 import socket
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from odradek.log.background import parallel
 from odradek.log.background.tasks import Done
 from odradek.log.compaction.run import Worker
 from odradek.log.storage.filesystem import File, FileSystem, OsFileSystem
 from odradek.replication.metadata.store import MetadataStore
+from odradek.server.network.watchdog import Watchdog
+from odradek.server.work.clock import Reactor, call_in_pool
 from odradek.server.work.slices import SLICE_S
 from odradek.server.work.threads import GrowingThreads
 
@@ -30,13 +31,18 @@ class Environment:
 
     fs: where the logs lie
     random_source: for ids, jitter and whatever else must not repeat itself
+    watchdog: the reactor's, if it has one
     slice_s: seconds of each reactor iteration for long work (`slices`)
     """
 
     slice_s = SLICE_S
+    watchdog: Watchdog | None = None
 
-    def __init__(self, reactor: Any, random_source: random.Random | None = None) -> None:
+    def __init__(
+        self, reactor: Reactor, random_source: random.Random | None = None, watchdog: Watchdog | None = None
+    ) -> None:
         self.reactor = reactor
+        self.watchdog = watchdog
         self.random_source: random.Random = random_source or random.SystemRandom()
         self.fs: FileSystem = OsFileSystem()
         self._compaction_threads = GrowingThreads(reactor, "compaction")
@@ -59,9 +65,7 @@ class Environment:
 
     def run_in_thread(self, work: Callable[[], None], done: Done) -> None:
         """Do `work` in a thread, then call `done` in the reactor's with the exception it raised, or None."""
-        from twisted.internet.threads import deferToThreadPool
-
-        deferred = deferToThreadPool(self.reactor, self.reactor.getThreadPool(), work)
+        deferred = call_in_pool(self.reactor, self.reactor.getThreadPool(), work)
         deferred.addCallbacks(lambda _: done(None), lambda failure: done(failure.value))
 
     def run_compaction(self, work: Callable[[], None], done: Done) -> None:

@@ -7,7 +7,7 @@ not made, its sockets and files are dead, and what its threads had not done is n
 import logging
 from collections.abc import Callable, Sequence
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from twisted.internet.defer import Deferred
 
@@ -20,6 +20,7 @@ from odradek.server.config import BrokerConfig
 from odradek.server.environment import Environment
 from odradek.server.network.scheduler import RequestScheduler
 from odradek.server.network.write_coalescer import WriteCoalescer
+from odradek.server.work.clock import Reactor
 from odradek.simulation.clock import Call
 from odradek.simulation.network import Port
 
@@ -90,7 +91,9 @@ class SimulatedEnvironment(Environment):
     slice_s = 0.0
 
     def __init__(self, world: "World", reactor: ProcessReactor, random: Random) -> None:
-        self.reactor = reactor
+        # It has what a broker in simulated time uses of a reactor.
+        self.reactor = cast(Reactor, reactor)
+        self._process_reactor = reactor
         self.random_source = random
         self.fs = world.disk
         self._world = world
@@ -108,7 +111,7 @@ class SimulatedEnvironment(Environment):
         pass
 
     def run_in_thread(self, work: Callable[[], None], done: Done) -> None:
-        self._world.threads.run(self.reactor, work, done)
+        self._world.threads.run(self._process_reactor, work, done)
 
     run_compaction = run_in_thread
 
@@ -125,7 +128,7 @@ class SimulatedEnvironment(Environment):
         return self._world.metadata.is_in(directory)
 
     def open_metadata_store(self, directory: str) -> MetadataStore:
-        return self._world.metadata.open(directory, self.reactor)
+        return self._world.metadata.open(directory, self._process_reactor)
 
     def absolute_path(self, path: str) -> str:
         return path

@@ -7,19 +7,22 @@ from odradek.log.config import LogConfig
 from odradek.properties import INT32_MAX, INT64_MAX, Property, UnknownPropertyError, nearest
 from odradek.server.config.broker import THEMES, BrokerConfig
 
+AnyProperty = Property[Any]
+"""A property with values of any type."""
 
-def _rows(properties: Iterable[Property[Any]], *, is_topic: bool) -> Iterator[tuple[str, str, str, str, str]]:
+
+def _rows(properties: Iterable[AnyProperty], *, is_topic: bool) -> Iterator[tuple[str, str, str, str, str]]:
     """Name, type, default, update mode, doc of each property that is not internal, by name."""
     for prop in sorted(properties, key=lambda one: one.name):
         if not prop.internal:
             yield prop.name, _kind(prop), _default(prop), _update(prop, is_topic), prop.doc
 
 
-def _kind(prop: Property[Any]) -> str:
+def _kind(prop: AnyProperty) -> str:
     return prop.kind.name.lower()
 
 
-def _default(prop: Property[Any]) -> str:
+def _default(prop: AnyProperty) -> str:
     if prop.default is None:
         return "not set"
     if prop.default in (INT32_MAX, INT64_MAX) and not isinstance(prop.default, bool):
@@ -27,7 +30,7 @@ def _default(prop: Property[Any]) -> str:
     return prop.format(prop.default) or "empty"
 
 
-def _update(prop: Property[Any], is_topic: bool) -> str:
+def _update(prop: AnyProperty, is_topic: bool) -> str:
     if prop.no_effect:
         return "no effect"
     return "topic" if is_topic else prop.update_mode.value
@@ -59,7 +62,7 @@ def describe(name: str) -> str:
     return "\n".join(parts)
 
 
-def _details(prop: Property[Any], scope: str, *, is_topic: bool) -> str:
+def _details(prop: AnyProperty, scope: str, *, is_topic: bool) -> str:
     pairs = [("scope", scope), ("type", _kind(prop)), ("default", _default(prop))]
     if prop.allowed:
         pairs.append(("allowed", prop.allowed))
@@ -89,7 +92,7 @@ def markdown() -> str:
     return "\n".join(lines) + "\n"
 
 
-def _section(title: str, properties: Iterable[Property[Any]], *, is_topic: bool) -> list[str]:
+def _section(title: str, properties: Iterable[AnyProperty], *, is_topic: bool) -> list[str]:
     last = "Broker default" if is_topic else "Update"
     lines = ["", f"## {title}", "", f"| Name | Type | Default | Allowed | {last} | What it is for |"]
     lines.append("|---|---|---|---|---|---|")

@@ -5,7 +5,7 @@ the offsets take effect. Partitions led elsewhere are refused with NOT_LEADER_OR
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from odradek.coordinator.result import TransactionOutcome
 from odradek.coordinator.steps import Steps
@@ -16,8 +16,10 @@ from odradek.replication.metadata.topic_names import GROUP_METADATA_TOPIC
 from odradek.server.coordinators.context import is_replicated
 
 if TYPE_CHECKING:
+    from odradek.replication.metadata.image import ClusterMetadata
     from odradek.replication.replicas.partition import Partition
-    from odradek.server.services import Services
+    from odradek.replication.replicas.replica_manager import ReplicaManager
+    from odradek.server.coordinators.groups import GroupCoordinatorRuntime
 
 Done = Callable[[ErrorCode], None]
 TopicPartition = tuple[str, int]
@@ -43,10 +45,21 @@ class Marker(NamedTuple):
         )
 
 
+class MarkerSenderServices(Protocol):
+    """The parts of a broker that writing markers needs."""
+
+    metadata: "ClusterMetadata"
+    now_ms: Callable[[], int]
+    replicas: "ReplicaManager"
+
+    @property
+    def groups(self) -> "GroupCoordinatorRuntime": ...
+
+
 class MarkerSender:
     """Writes markers to the partitions of this broker."""
 
-    def __init__(self, services: "Services") -> None:
+    def __init__(self, services: MarkerSenderServices) -> None:
         self._services = services
 
     def send(self, outcome: TransactionOutcome, done: Callable[[TopicPartition, ErrorCode], None]) -> Steps[None]:

@@ -5,10 +5,10 @@ is asked whether they announced it. Without that, a batch that was long on its w
 transaction has ended, and nobody would ever end it again. Where the transaction is open already, nobody is asked.
 """
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from enum import Enum
 from struct import Struct
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from twisted.internet.defer import Deferred
 
@@ -22,13 +22,19 @@ from odradek.protocol.messages.add_partitions_to_txn import (
 from odradek.protocol.messages.produce import ProduceRequest
 from odradek.protocol.record_batch import RECORD_BATCH_OVERHEAD
 from odradek.replication.metadata.topic_names import TRANSACTION_STATE_TOPIC
-from odradek.server.handlers import produce
-from odradek.server.work.waits import Wait
+from odradek.server.produce_request import find_partition, is_transactional_batch
+from odradek.server.work.waits import Wait, then
 
 if TYPE_CHECKING:
     from odradek.log.producers.state import Verification
+    from odradek.replication.metadata.image import ClusterMetadata
     from odradek.replication.replicas.partition import Partition
-    from odradek.server.services import Services
+    from odradek.replication.replicas.replica_manager import ReplicaManager
+    from odradek.server.config import BrokerConfig
+    from odradek.server.coordinators.transactions import TransactionCoordinatorRuntime
+    from odradek.server.request import Reply
+    from odradek.server.work.clock import Clock
+    from odradek.server.work.slices import Slices
 
 MOST_AT_ONCE: Final = 100
 """Partitions of a request that are looked at in one step, within 0.5 ms."""
@@ -40,6 +46,9 @@ _PRODUCER_AT: Final = 43
 _unpack_producer: Final = Struct(">qhi").unpack_from
 _AS_BROKER: Final = RequestContext(api_version=5)
 """The coordinator is asked by AddPartitionsToTxn as brokers send it, also where it is this broker."""
+
+_Result = AddPartitionsToTxnResponseAddPartitionsToTxnResult | ErrorCode
+"""The coordinator's answer, or an error for all partitions."""
 
 _NOT_NOW: Final = frozenset(
     {
@@ -118,13 +127,27 @@ class Verified(NamedTuple):
         )
 
 
+class VerificationServices(Protocol):
+    """The parts of a broker that verification needs."""
+
+    config: "BrokerConfig"
+    metadata: "ClusterMetadata"
+    monotonic_ms: Callable[[], int]
+    reactor: "Clock"
+    replicas: "ReplicaManager"
+    slices: "Slices"
+
+    @property
+    def transactions(self) -> "TransactionCoordinatorRuntime": ...
+
+
 class TransactionVerifier:
     """Asks the coordinators of transactions. They are on this broker; others would be asked here."""
 
-    def __init__(self, services: "Services") -> None:
+    def __init__(self, services: VerificationServices) -> None:
         self._services = services
 
-    def before_produce(self, request: ProduceRequest, version: int) -> Any:
+    def before_produce(self, request: ProduceRequest, version: int) -> "Reply[Verified | None]":
         """What has to be known before a transactional Produce is appended: `Verified`, or a Deferred of it.
 
         None if nothing in it is transactional. Raises KafkaError INVALID_PRODUCER_ID_MAPPING for several producers.
@@ -135,7 +158,7 @@ class TransactionVerifier:
             self._find_transactional(request, version, batches, producers),
             sum([len(topic.partition_data) for topic in request.topic_data]),
         )
-        return _then(found, lambda _: self._verify_batches(request, version, batches, producers))
+        return then(found, lambda _: self._verify_batches(request, version, batches, producers))
 
     def _find_transactional(
         self,
@@ -148,15 +171,15 @@ class TransactionVerifier:
             for number, data in enumerate(topic.partition_data, 1):
                 if not number % MOST_AT_ONCE:
                     yield
-                records: Any = data.records
-                if not produce.is_transactional_batch(records) or len(records) < RECORD_BATCH_OVERHEAD:
+                records: memoryview | None = data.records  # type: ignore[assignment] # decoded: a view of the frame
+                if records is None or not is_transactional_batch(records) or len(records) < RECORD_BATCH_OVERHEAD:
                     continue
                 producer_id, epoch, sequence = _unpack_producer(records, _PRODUCER_AT)
                 if producer_id < 0:
                     continue
                 producers.add((producer_id, epoch))
                 try:
-                    batches[produce.find_partition(self._services, topic, data.index, version)] = sequence
+                    batches[find_partition(self._services.replicas, topic, data.index, version)] = sequence
                 except KafkaError:
                     continue
 
@@ -166,7 +189,7 @@ class TransactionVerifier:
         version: int,
         batches: "dict[Partition, int]",
         producers: set[tuple[int, int]],
-    ) -> Any:
+    ) -> "Reply[Verified | None]":
         if not producers:
             return None
         if len(producers) > 1:
@@ -177,14 +200,19 @@ class TransactionVerifier:
         writer = Writer(request.transactional_id or "", producer_id, epoch, Support.of_produce(version))
         verified = self.verify(writer, batches)
         if writer.support is not Support.ADDS:
-            return verified
+            return verified  # type: ignore[return-value] # Deferred is invariant
         # Only once the client would come back much later: the transaction before is most often about to be complete.
         config = self._services.config
         patience_ms = min(config.add_partitions_to_txn_retry_backoff_max_ms, config.request_timeout_ms)
         until_ms = self._services.monotonic_ms() + patience_ms
-        return _then(verified, lambda first: self._retried(first, batches, until_ms, _FIRST_PAUSE_MS))
+        retried: Reply[Verified] = then(
+            verified, lambda first: self._retried(first, batches, until_ms, _FIRST_PAUSE_MS)
+        )
+        return retried  # type: ignore[return-value] # Deferred is invariant
 
-    def _retried(self, verified: Verified, batches: "dict[Partition, int]", until_ms: int, pause_ms: int) -> Any:
+    def _retried(
+        self, verified: Verified, batches: "dict[Partition, int]", until_ms: int, pause_ms: int
+    ) -> "Reply[Verified]":
         services = self._services
         if ErrorCode.CONCURRENT_TRANSACTIONS not in verified.errors.values() or services.monotonic_ms() >= until_ms:
             return verified
@@ -192,13 +220,13 @@ class TransactionVerifier:
         pause_ms = min(pause_ms, services.config.add_partitions_to_txn_retry_backoff_ms)
         timer = services.reactor.callLater(pause_ms / 1000, pause.callback, None)
         return pause.addCallback(
-            lambda _: _then(
+            lambda _: then(
                 self.verify(verified.writer, batches),
                 lambda again: self._retried(again, batches, until_ms, pause_ms * 2),
             )
         )
 
-    def verify(self, writer: Writer, sequences: "dict[Partition, int]") -> Any:
+    def verify(self, writer: Writer, sequences: "dict[Partition, int]") -> "Reply[Verified]":
         """Whether these partitions may be written: `Verified`, or a Deferred of it.
 
         `sequences` has the first sequence number of what is to be written.
@@ -209,7 +237,7 @@ class TransactionVerifier:
         if not adds and not is_checked:
             return verified
         begun = self._run(self._begin(verified, sequences), len(sequences))
-        return _then(begun, lambda _: self._ask_about_guarded(verified))
+        return then(begun, lambda _: self._ask_about_guarded(verified))
 
     def _begin(self, verified: Verified, sequences: "dict[Partition, int]") -> Generator[None, None, None]:
         """Begin the verification of each partition, before the coordinator is asked."""
@@ -229,12 +257,16 @@ class TransactionVerifier:
                 if guard is not None:
                     verified.guards[partition] = guard
 
-    def _ask_about_guarded(self, verified: Verified) -> Any:
+    def _ask_about_guarded(self, verified: Verified) -> "Reply[Verified]":
         if not verified.guards:
             return verified
-        return _then(self._ask(verified.writer, list(verified.guards)), lambda result: _noted(verified, result))
+        result = self._ask(verified.writer, list(verified.guards))
+        if not isinstance(result, Deferred):
+            return _noted(verified, result)
+        noted: Deferred[Verified] = result.addCallback(lambda answer: _noted(verified, answer))
+        return noted
 
-    def _run(self, steps: Generator[None, None, None], count: int) -> Any:
+    def _run(self, steps: Generator[None, None, None], count: int) -> "Reply[None]":
         """Run the steps for `count` partitions: None, or a Deferred of it if they are run in slices."""
         if count > MOST_AT_ONCE:
             return self._services.slices.run(steps)
@@ -242,7 +274,7 @@ class TransactionVerifier:
             pass
         return None
 
-    def _ask(self, writer: Writer, partitions: "list[Partition]") -> Any:
+    def _ask(self, writer: Writer, partitions: "list[Partition]") -> "Reply[_Result]":
         """The coordinator's AddPartitionsToTxnResult, an ErrorCode for all of it, or a Deferred of either."""
         services = self._services
         coordinators = services.transactions
@@ -263,13 +295,14 @@ class TransactionVerifier:
                 for name, indexes in topics.items()
             ],
         )
-        return coordinators.run_on(
+        reply: Reply[_Result] = coordinators.run_on(
             index, lambda shard, token, now_ms: shard.add_partitions_of(asked, _AS_BROKER, token, now_ms)
         )
+        return reply
 
 
 def _noted(
-    verified: Verified, result: AddPartitionsToTxnResponseAddPartitionsToTxnResult | ErrorCode
+    verified: Verified, result: _Result
 ) -> Verified:
     """Take down what the coordinator says, in terms that writers know."""
     support = verified.writer.support
@@ -292,8 +325,3 @@ def _for_writer(code: ErrorCode, support: Support) -> ErrorCode:
     if code is ErrorCode.TRANSACTION_ABORTABLE and support is Support.OLD:
         return ErrorCode.INVALID_TXN_STATE
     return code
-
-
-def _then(outcome: Any, change: Any) -> Any:
-    """Change what is there or will come."""
-    return outcome.addCallback(change) if isinstance(outcome, Deferred) else change(outcome)

@@ -7,19 +7,23 @@ One append may wake a thousand operations: `CompletionQueue` retries some of the
 import logging
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
 from twisted.internet.defer import Deferred
 from twisted.internet.task import SchedulerStopped
 from twisted.python.failure import Failure
 
-from odradek.server.work.waits import Wait
+from odradek.server.work.clock import Clock, DelayedCall
+from odradek.server.work.waits import AnyDeferred, Wait
 
 if TYPE_CHECKING:
     from odradek.replication.replicas.partition import Partition
     from odradek.server.work.slices import Slices
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+"""The response."""
 
 _MOST_NAMED: Final = 3
 
@@ -32,7 +36,7 @@ class PartitionWatch:
 
     __slots__ = ("operation", "partition")
 
-    operation: "DelayedOperation"
+    operation: "DelayedOperation[Any]"  # of any response
 
     def __init__(self, partition: "Partition") -> None:
         self.partition = partition
@@ -43,14 +47,14 @@ class PartitionWatch:
         self.operation.wake()
 
 
-class DelayedOperation:
+class DelayedOperation(Generic[T]):
     """One waiting request.
 
     `try_complete` returns the response, a Deferred of it where making it takes several slices, or None to go on
     waiting. `on_timeout` returns one of the first two. The response comes through `deferred`; cancelling that (the
     client is gone) drops the operation. With a `queue`, many operations that are woken together are retried in slices.
 
-    changed: the watches that were woken since the last `take_changed`
+    changed: the watches that were woken; `try_complete` takes out those that it has checked
     """
 
     __slots__ = (
@@ -60,21 +64,21 @@ class DelayedOperation:
 
     def __init__(
         self,
-        try_complete: Callable[[], Any | None],
-        on_timeout: Callable[[], Any],
+        try_complete: Callable[[], "T | Deferred[T] | None"],
+        on_timeout: Callable[[], "T | Deferred[T]"],
         queue: "CompletionQueue | None" = None,
     ) -> None:
-        self.deferred: Wait[Any] = Wait(self._describe, self._cancelled)
+        self.deferred: Wait[T] = Wait(self._describe, self._cancelled)
         self.changed: dict[PartitionWatch, None] = {}
         self._try_complete = try_complete
-        self._on_timeout = on_timeout
+        self._on_timeout: Callable[[], T | Deferred[T] | None] = on_timeout
         self._queue = queue
         self._watching: list[PartitionWatch] = []
-        self._timer: Any = None
-        self._completion: Deferred[Any] | None = None
+        self._timer: DelayedCall | None = None
+        self._completion: Deferred[T] | None = None
         self._is_checking = self._is_expired = self._is_queued = self._is_woken = False
 
-    def wait(self, clock: Any, timeout_ms: int, partitions: "Iterable[Partition]") -> "Deferred[Any]":
+    def wait(self, clock: Clock, timeout_ms: int, partitions: "Iterable[Partition]") -> "Deferred[T]":
         """Watch `partitions` for at most `timeout_ms`. A timeout <= 0 expires in the next reactor iteration."""
         for partition in partitions:
             self.watch(PartitionWatch(partition))
@@ -86,12 +90,12 @@ class DelayedOperation:
         watch.partition.watchers[watch] = None
         self._watching.append(watch)
 
-    def begin(self, clock: Any, timeout_ms: int) -> "Deferred[Any]":
+    def begin(self, clock: Clock, timeout_ms: int) -> "Deferred[T]":
         """Wait for at most `timeout_ms`. What is watched already may have changed; `wake` to retry because of that."""
         self._timer = clock.callLater(max(0, timeout_ms) / 1000, self._timed_out)
         return self.deferred
 
-    def let_hasten(self, clock: Any, timeout_ms: int) -> None:
+    def let_hasten(self, clock: Clock, timeout_ms: int) -> None:
         """Allow `hasten_wait` to leave at most `timeout_ms` of the wait. `clock` is as in `begin`."""
 
         def hasten() -> None:
@@ -100,11 +104,6 @@ class DelayedOperation:
                 timer.reset(timeout_ms / 1000)
 
         self.deferred.hasten = hasten
-
-    def take_changed(self) -> Iterable[PartitionWatch]:
-        """Return `changed`, and begin anew."""
-        changed, self.changed = self.changed, {}
-        return changed
 
     def wake(self) -> None:
         """Retry, because a watched partition changed."""
@@ -148,7 +147,7 @@ class DelayedOperation:
         elif isinstance(outcome, Deferred):
             self._completion = outcome
             outcome.chainDeferred(self.deferred)
-        else:
+        elif outcome is not None:
             self.deferred.callback(outcome)
 
     def _timed_out(self) -> None:
@@ -161,7 +160,7 @@ class DelayedOperation:
         more = len(self._watching) - len(names)
         return f"purgatory: {', '.join(names)}{f' and {more} more' if more else ''}"
 
-    def _cancelled(self, deferred: "Deferred[Any]") -> None:
+    def _cancelled(self, deferred: AnyDeferred) -> None:
         self.drop()
         if self._completion is not None:
             self._completion.cancel()
@@ -187,6 +186,12 @@ def _expect_stop(failure: Failure) -> Failure | None:
     return None if isinstance(failure.value, SchedulerStopped) else failure
 
 
+class Retryable(Protocol):
+    """A delayed operation of any response."""
+
+    def check(self) -> None: ...
+
+
 class CompletionQueue:
     """Retries operations in the order in which they were woken: at once while there is time, else in slices.
 
@@ -196,10 +201,10 @@ class CompletionQueue:
 
     def __init__(self, slices: "Slices") -> None:
         self._slices = slices.separate(_COMPLETION_S)
-        self._operations: deque[DelayedOperation] = deque()
+        self._operations: deque[Retryable] = deque()
         self._is_running = False
 
-    def add(self, operation: DelayedOperation) -> None:
+    def add(self, operation: Retryable) -> None:
         """Retry an operation. What it wakes in turn is retried after it, not within."""
         if self._is_running:
             self._operations.append(operation)
@@ -223,7 +228,7 @@ class CompletionQueue:
             yield
         self._is_running = False
 
-    def _retry(self, operation: DelayedOperation) -> None:
+    def _retry(self, operation: Retryable) -> None:
         try:
             operation.check()
         except Exception:

@@ -7,11 +7,12 @@ answered; of many, in slices. Sessions: KIP-227. Topics by id from version 13 on
 """
 
 from collections import OrderedDict
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from functools import cache
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final, Protocol, overload
 
+from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
 from odradek.protocol.errors import ErrorCode, KafkaError
@@ -38,10 +39,18 @@ from odradek.server.fetching.fetch_sessions import (
 )
 from odradek.server.fetching.limited_read import NO_RECORDS, FetchTarget, LimitedRead, Row, available_bytes, failed_row
 from odradek.server.fetching.purgatory import DelayedOperation
+from odradek.server.handlers.leaders import find_leader
 
 if TYPE_CHECKING:
-    from odradek.server.request import RequestContext
-    from odradek.server.services import Services
+    from odradek.replication.metadata.image import ClusterMetadata
+    from odradek.replication.replicas.partition import Partition
+    from odradek.replication.replicas.replica_manager import ReplicaManager
+    from odradek.server.config import BrokerConfig
+    from odradek.server.fetching.fetch_sessions import FetchSessionCache
+    from odradek.server.fetching.purgatory import CompletionQueue
+    from odradek.server.request import Reply, RequestContext
+    from odradek.server.work.clock import Clock
+    from odradek.server.work.slices import Slices
 
 TOPIC_IDS_SINCE: Final = 13
 ERROR_AT_TOP_SINCE: Final = 7
@@ -57,10 +66,25 @@ _FREED_AT_ONCE: Final = 1000
 _MISSING: Final = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
 
 Wanted = dict[PartitionKey, FetchPartition]
-Steps = Generator[None, None, Any]
+Reading = Generator[None, None, FetchResponse]
+FirstReading = Generator[None, None, FetchResponse | None]
+"""Returns None to wait for more."""
 
 
-def fetch(services: "Services", context: "RequestContext", request: FetchRequest) -> Any:
+class FetchServices(Protocol):
+    """The parts of a broker that Fetch needs."""
+
+    completions: "CompletionQueue"
+    config: "BrokerConfig"
+    fetch_sessions: "FetchSessionCache"
+    metadata: "ClusterMetadata"
+    monotonic_ms: Callable[[], int]
+    reactor: "Clock"
+    replicas: "ReplicaManager"
+    slices: "Slices"
+
+
+def fetch(services: FetchServices, context: "RequestContext", request: FetchRequest) -> "Reply[FetchResponse]":
     """Read at once if there is enough to read, else wait for it."""
     return _Fetch(services, context, request).begin()
 
@@ -107,7 +131,7 @@ class _Fetch:
         "wanted",
     )
 
-    def __init__(self, services: "Services", context: "RequestContext", request: FetchRequest) -> None:
+    def __init__(self, services: FetchServices, context: "RequestContext", request: FetchRequest) -> None:
         self.services = services
         self.context = context
         self.request = request
@@ -118,13 +142,13 @@ class _Fetch:
         self.session: FetchSession | None = None
         self.epoch = 0
         self.opens_session = False
-        self.operation: DelayedOperation | None = None
+        self.operation: DelayedOperation[FetchResponse] | None = None
         self.targets: list[FetchTarget] = []
         self.refused: list[FetchPartition] = []
         self.reasons: list[KafkaError] = []
         self.available_bytes = 0
 
-    def begin(self) -> Any:
+    def begin(self) -> "Reply[FetchResponse]":
         request = self.request
         self._resume()
         if _is_large(request):
@@ -157,10 +181,10 @@ class _Fetch:
 
     # -- a fetch of many partitions --------------------------------------------------------------------------------
 
-    def _begin_in_slices(self, steps: Steps) -> Any:
+    def _begin_in_slices(self, steps: FirstReading) -> "Deferred[FetchResponse]":
         return self.services.slices.run(steps).addErrback(self._end_broken_session).addCallback(self._begun)
 
-    def _begun(self, response: FetchResponse | None) -> Any:
+    def _begun(self, response: FetchResponse | None) -> "Reply[FetchResponse]":
         if response is not None:
             return response
         operation = self.operation
@@ -170,7 +194,7 @@ class _Fetch:
             operation.wake()
         return outcome
 
-    def _decoded_steps(self) -> Steps:
+    def _decoded_steps(self) -> FirstReading:
         asked: Wanted = OrderedDict()
         named = 0
         for topic, partitions in _parts(self.request.topics):
@@ -210,7 +234,7 @@ class _Fetch:
             self.services.fetch_sessions.remove(session.id)
         return failure
 
-    def _first_steps(self, wanted: Wanted) -> Steps:
+    def _first_steps(self, wanted: Wanted) -> FirstReading:
         """Read all partitions; return the response, or None to wait for more.
 
         Each partition is watched from before it is read on: nothing that happens to it until the end is missed.
@@ -239,7 +263,7 @@ class _Fetch:
             operation.drop()
         return (yield from self._respond_steps(read))
 
-    def _read_steps(self) -> Steps:
+    def _read_steps(self) -> Reading:
         """Read all partitions once more, and return the response."""
         read = self._new_read()
         for start in range(0, len(self.targets), MOST_AT_ONCE):
@@ -253,7 +277,7 @@ class _Fetch:
             self._add_refused(read, start, start + MOST_AT_ONCE)
             yield
 
-    def _respond_steps(self, read: LimitedRead) -> Steps:
+    def _respond_steps(self, read: LimitedRead) -> Reading:
         """As `_respond`. A session goes on at any step; what the client was not told after all is then news again."""
         rows, session = read.rows, self.session
         topics: list[FetchResponseFetchableTopicResponse] = []
@@ -283,11 +307,11 @@ class _Fetch:
 
     # -- waiting ---------------------------------------------------------------------------------------------------
 
-    def _new_operation(self) -> DelayedOperation:
+    def _new_operation(self) -> DelayedOperation[FetchResponse]:
         self.operation = DelayedOperation(self._try_complete, self._complete, self.services.completions)
         return self.operation
 
-    def _wait(self, operation: DelayedOperation) -> Any:
+    def _wait(self, operation: DelayedOperation[FetchResponse]) -> "Deferred[FetchResponse]":
         """Wait for max_wait_ms; not for long once the client may be gone, as what a fetch keeps may be large."""
         max_wait_ms = self.request.max_wait_ms
         if self.context.has_input_ended:
@@ -295,7 +319,7 @@ class _Fetch:
         operation.let_hasten(self.services.reactor, ENDED_INPUT_WAIT_MS)
         return operation.begin(self.services.reactor, max_wait_ms)
 
-    def _try_complete(self) -> Any:
+    def _try_complete(self) -> "Reply[FetchResponse] | None":
         if len(self.targets) + len(self.refused) > 1:
             return self._complete() if self._has_enough() else None
         read = self._new_read()
@@ -307,7 +331,7 @@ class _Fetch:
         """Look at the targets that have changed: many of them are left for the next time."""
         operation = self.operation
         assert operation is not None
-        changed: dict[Any, None] = operation.changed
+        changed: dict[FetchTarget, None] = operation.changed  # type: ignore[assignment] # a fetch watches targets
         isolation_level = self.request.isolation_level
         for _ in range(min(len(changed), MOST_AT_ONCE)):
             target, _ = changed.popitem()
@@ -323,7 +347,7 @@ class _Fetch:
             operation.wake()
         return False
 
-    def _complete(self) -> Any:
+    def _complete(self) -> "Reply[FetchResponse]":
         """The response with what there is now, or a Deferred of it."""
         if len(self.targets) + len(self.refused) > MOST_AT_ONCE:
             return self.services.slices.run(self._read_steps())
@@ -370,8 +394,9 @@ class _Fetch:
 
     def _find(self, wanted: Iterable[tuple[PartitionKey, FetchPartition]]) -> list[FetchTarget]:
         """Find the replicas; return what is new in `targets`."""
-        replicas = self.services.replicas
-        partitions: Any = replicas.partitions_by_id if self.uses_ids else replicas.partitions
+        # The keys of a request are all ids or all names.
+        by_id, by_name = self.services.replicas.partitions_by_id, self.services.replicas.partitions
+        partitions: dict[PartitionKey, Partition] = by_id if self.uses_ids else by_name  # type: ignore[assignment]
         request = self.request
         replica_id = request.replica_id if self.version < REPLICA_STATE_SINCE else request.replica_state.replica_id
         found = []
@@ -420,10 +445,12 @@ class _Fetch:
     def _cause(self, asked: FetchPartition, error: KafkaError) -> KafkaError:
         """A partition that was there when the request came may have been deleted since."""
         if error.code == ErrorCode.NOT_LEADER_OR_FOLLOWER:
-            replicas = self.services.replicas
-            partitions: Any = replicas.partitions_by_id if self.uses_ids else replicas.partitions
-            key = (asked.topic_id if self.uses_ids else asked.topic), asked.index
-            if key not in partitions and self._why_missing(asked) in _MISSING:
+            replicas, index = self.services.replicas, asked.index
+            if self.uses_ids:
+                is_here = (asked.topic_id, index) in replicas.partitions_by_id
+            else:
+                is_here = (asked.topic, index) in replicas.partitions
+            if not is_here and self._why_missing(asked) in _MISSING:
                 return KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         return error
 
@@ -490,8 +517,8 @@ class _Fetch:
         for asked, row in rows:
             if row.error_code not in (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH):
                 continue
-            leader = self.services.current_leader(
-                asked.topic, asked.topic_id, asked.index, self.context.listener_name
+            leader = find_leader(
+                self.services.metadata, asked.topic, asked.topic_id, asked.index, self.context.listener_name
             )
             if leader is not None:
                 row.current_leader = FetchResponseLeaderIdAndEpoch(
@@ -500,6 +527,14 @@ class _Fetch:
                 nodes[leader.broker_id] = FetchResponseNodeEndpoint(
                     node_id=leader.broker_id, host=leader.host, port=leader.port, rack=leader.rack
                 )
+
+
+class _Freeable(Protocol):
+    """A list of anything."""
+
+    def __len__(self) -> int: ...
+
+    def __delitem__(self, index: slice, /) -> None: ...
 
 
 @cache
@@ -525,7 +560,7 @@ def _drain(wanted: Wanted) -> Iterator[tuple[PartitionKey, FetchPartition]]:
         yield wanted.popitem(last=False)
 
 
-def _free_steps(done: Iterable[list[Any]]) -> Generator[None, None, None]:
+def _free_steps(done: Iterable[_Freeable]) -> Generator[None, None, None]:
     """Empty lists that are not needed any more. To free much at once takes long."""
     count = 0
     for items in done:
@@ -538,7 +573,19 @@ def _free_steps(done: Iterable[list[Any]]) -> Generator[None, None, None]:
                 count = 0
 
 
-def _parts(topics: Iterable[Any]) -> Iterator[tuple[Any, list[Any]]]:
+@overload
+def _parts(
+    topics: Iterable[FetchRequestFetchTopic],
+) -> Iterator[tuple[FetchRequestFetchTopic, list[FetchRequestFetchPartition]]]: ...
+
+
+@overload
+def _parts(
+    topics: Iterable[FetchRequestForgottenTopic],
+) -> Iterator[tuple[FetchRequestForgottenTopic, list[int]]]: ...
+
+
+def _parts(topics: Iterable[FetchRequestFetchTopic | FetchRequestForgottenTopic]) -> Iterator[tuple[object, object]]:
     """Each topic with a few of its partitions at a time. One without any comes once: it takes time, too."""
     for topic in topics:
         partitions = topic.partitions

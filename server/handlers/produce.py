@@ -10,9 +10,9 @@ disk. A batch that takes long to check is checked in steps between other request
 (leadership, properties, transaction, sequence) is looked at when it is appended.
 """
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Final, Protocol, Self
 
 from twisted.internet.defer import Deferred
 
@@ -34,29 +34,33 @@ from odradek.protocol.messages.produce import (
 from odradek.protocol.schema import rows
 from odradek.protocol.streaming import Step
 from odradek.server.fetching.purgatory import DelayedOperation
-from odradek.server.request import NO_RESPONSE, CloseConnection
-from odradek.server.work.waits import shield, wait_for_all
+from odradek.server.handlers.leaders import find_leader
+from odradek.server.produce_request import TOPIC_IDS_SINCE, find_partition, is_transactional_batch
+from odradek.server.request import NO_RESPONSE, CloseConnection, NoResponse
+from odradek.server.work.waits import AnyDeferred, shield, wait_for_all
 
 if TYPE_CHECKING:
+    from odradek.log.partition_log import PartitionLog
+    from odradek.replication.metadata.image import ClusterMetadata
     from odradek.replication.replicas.partition import Partition
+    from odradek.replication.replicas.replica_manager import ReplicaManager
+    from odradek.server.coordinators.interfaces import TransactionVerification
     from odradek.server.coordinators.transaction_verification import Verified
-    from odradek.server.request import RequestContext
-    from odradek.server.services import Services
+    from odradek.server.request import Reply, RequestContext
+    from odradek.server.work.clock import Clock
+    from odradek.server.work.flusher import Flusher
+    from odradek.server.work.record_work import RecordWork
+    from odradek.server.work.slices import Slices
 
-TOPIC_IDS_SINCE: Final = 13
 MOST_AT_ONCE: Final = 8
 """Partitions that are appended to in one step. A batch takes 20 us, one of the largest 1 ms."""
 
 ADMIN_CLIENT_ID: Final = "__admin_client"
 """The one client that may write to internal topics, as in Kafka."""
 
-_ATTRIBUTES_AT: Final = 22
-_MAGIC_AT: Final = 16
-_TRANSACTIONAL: Final = 0x10
-"""In the lower byte of a batch's attributes."""
-
 _CHECKED_PER_STEP: Final = 200
 _VALID_ACKS: Final = (-1, 1, 0)
+ProduceOutcome = ProduceResponse | NoResponse
 _Unfinished = dict["Partition", tuple[int, ProduceResponsePartitionProduceResponse]]
 """The offset that the high watermark of a partition has to reach, and the row of the response that waits for it."""
 
@@ -76,7 +80,22 @@ _WITHOUT_LOG_START: Final = frozenset(
 _EMPTY_RECORDS: Final = memoryview(b"")
 
 
-def produce(services: "Services", context: "RequestContext", request: ProduceRequest) -> Any:
+class ProduceServices(Protocol):
+    """The parts of a broker that Produce needs."""
+
+    flusher: "Flusher"
+    metadata: "ClusterMetadata"
+    now_ms: Callable[[], int]
+    reactor: "Clock"
+    record_work: "RecordWork"
+    replicas: "ReplicaManager"
+    slices: "Slices"
+
+    @property
+    def verifier(self) -> "TransactionVerification": ...
+
+
+def produce(services: ProduceServices, context: "RequestContext", request: ProduceRequest) -> "Reply[ProduceOutcome]":
     """Append what each partition was sent; wait for replicas and for the disk where that was asked for.
 
     A request is carried out to its end when the connection is lost meanwhile, as in Kafka: with acks=0 a client may
@@ -91,31 +110,34 @@ def produce(services: "Services", context: "RequestContext", request: ProduceReq
             pass
     for _ in _check_transactional(request):
         pass
-    verified = None
-    if request.transactional_id is not None:
-        verified = services.verifier.before_produce(request, context.api_version)
+    if request.transactional_id is None:
+        return _Appends(services, context, request, None).run().finish()
+    verified = services.verifier.before_produce(request, context.api_version)
     if isinstance(verified, Deferred):
         appended = verified.addCallback(lambda outcome: _Appends(services, context, request, outcome).run())
         return shield(appended).addCallback(_Appends.finish)
     return _Appends(services, context, request, verified).run().finish()
 
 
-def _produce_in_slices(services: "Services", context: "RequestContext", request: ProduceRequest) -> Any:
+def _produce_in_slices(
+    services: ProduceServices, context: "RequestContext", request: ProduceRequest
+) -> "Deferred[ProduceOutcome]":
     """Append to many partitions. Other requests are served in between: each partition is found when its turn comes."""
 
     def check() -> Generator[None, None, None]:
         yield from _drop_repeated(request, context.api_version)
         yield from _check_transactional(request)
 
-    def verify(_: None) -> Any:
+    def verify(_: None) -> "Reply[Verified | None]":
         if request.transactional_id is None:
             return None
         return services.verifier.before_produce(request, context.api_version)
 
-    def append(verified: "Verified | None") -> Any:
+    def append(verified: "Verified | None") -> "Deferred[_Appends]":
         return services.slices.run(_Appends(services, context, request, verified).run_in_steps())
 
-    appended = services.slices.run(check()).addCallback(verify).addCallback(append)
+    checked: Deferred[Verified | None] = services.slices.run(check()).addCallback(verify)
+    appended: Deferred[_Appends] = checked.addCallback(append)
     return shield(appended).addCallback(_Appends.finish)
 
 
@@ -127,7 +149,7 @@ class _Appends:
     )  # fmt: skip
 
     def __init__(
-        self, services: "Services", context: "RequestContext", request: ProduceRequest, verified: "Verified | None"
+        self, services: ProduceServices, context: "RequestContext", request: ProduceRequest, verified: "Verified | None"
     ) -> None:
         self._services = services
         self._context = context
@@ -135,7 +157,7 @@ class _Appends:
         self._verified = verified
         self._topics: list[ProduceResponseTopicProduceResponse] = []
         self._unfinished: _Unfinished = {}
-        self._flushes: list[Deferred[Any]] = []
+        self._flushes: list[Deferred[None]] = []
         self._later: list[Generator[Step, None, None]] = []
         self._has_failed = False
 
@@ -157,7 +179,7 @@ class _Appends:
                 yield
         return self
 
-    def finish(self) -> Any:
+    def finish(self) -> "Reply[ProduceOutcome]":
         """The response, or a Deferred of it. Raises CloseConnection if a failure has no other way to be reported."""
         if self._later:
             record_work = self._services.record_work
@@ -222,7 +244,7 @@ class _Appends:
 
     def _find(self, topic: ProduceRequestTopicProduceData, index: int) -> "Partition | None":
         with suppress(KafkaError):
-            return find_partition(self._services, topic, index, self._context.api_version)
+            return find_partition(self._services.replicas, topic, index, self._context.api_version)
         return None
 
     def _append(
@@ -238,7 +260,7 @@ class _Appends:
         try:
             partition = _find_writable(self._services, self._context, request, topic, data.index, self._verified)
             # The log is what it was then: whom the append wakes may find its disk broken.
-            log: Any = partition.log
+            log: PartitionLog = partition.log  # type: ignore[assignment] # None fails the append
             info = partition.append_as_leader(
                 data.records or _EMPTY_RECORDS,  # type: ignore[arg-type] # decoded: a view of the frame
                 required_acks=request.acks,
@@ -259,7 +281,7 @@ class _Appends:
 
 
 def _find_writable(
-    services: "Services",
+    services: ProduceServices,
     context: "RequestContext",
     request: ProduceRequest,
     topic: ProduceRequestTopicProduceData,
@@ -267,7 +289,7 @@ def _find_writable(
     verified: "Verified | None",
 ) -> "Partition":
     """Return the partition to append to. Raises KafkaError if the request may not write to it."""
-    partition = find_partition(services, topic, index, context.api_version)
+    partition = find_partition(services.replicas, topic, index, context.api_version)
     if request.acks not in _VALID_ACKS:
         raise KafkaError(ErrorCode.INVALID_REQUIRED_ACKS)
     if partition.is_internal and context.client_id != ADMIN_CLIENT_ID:
@@ -307,38 +329,19 @@ def _check_transactional(request: ProduceRequest) -> Generator[None, None, None]
         return
     for topic in request.topic_data:
         for number, data in enumerate(topic.partition_data):
-            if is_transactional_batch(data.records):
+            if is_transactional_batch(data.records):  # type: ignore[arg-type] # decoded: a view of the frame
                 raise KafkaError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
             if not (number + 1) % _CHECKED_PER_STEP:
                 yield
 
 
-def is_transactional_batch(records: Any) -> bool:
-    """Whether a produced batch says that it belongs to a transaction."""
-    return bool(
-        records
-        and len(records) > _ATTRIBUTES_AT
-        and records[_MAGIC_AT] == 2
-        and records[_ATTRIBUTES_AT] & _TRANSACTIONAL
-    )
-
-
-def find_partition(
-    services: "Services", topic: ProduceRequestTopicProduceData, index: int, version: int
-) -> "Partition":
-    """The partition that a request means. Raises as `ReplicaManager.get` and `get_by_id`."""
-    if version >= TOPIC_IDS_SINCE:
-        return services.replicas.get_by_id(topic.topic_id, index)
-    return services.replicas.get(topic.name, index)
-
-
 def finish_one(
-    services: "Services",
+    services: ProduceServices,
     partition: "Partition",
     topic: ProduceRequestTopicProduceData,
     request: ProduceRequest,
     info: AppendInfo,
-) -> "Deferred[ProduceResponse]":
+) -> "Deferred[ProduceOutcome]":
     """The response to a request for one partition whose batch is appended, but has to be waited for."""
     row = _row(partition.index, info)
     response = ProduceResponse(
@@ -415,14 +418,16 @@ def _first_error(topics: list[ProduceResponseTopicProduceResponse]) -> str:
     return "unknown"
 
 
-def _name_leaders(services: "Services", context: "RequestContext", response: ProduceResponse) -> None:
+def _name_leaders(services: ProduceServices, context: "RequestContext", response: ProduceResponse) -> None:
     """Tell who leads the partitions that are not led here (KIP-951)."""
     nodes: dict[int, ProduceResponseNodeEndpoint] = {}
     for topic in response.responses:
         for row in topic.partition_responses:
             if row.error_code != ErrorCode.NOT_LEADER_OR_FOLLOWER:
                 continue
-            leader = services.current_leader(topic.name, topic.topic_id, row.index, context.listener_name)
+            leader = find_leader(
+                services.metadata, topic.name, topic.topic_id, row.index, context.listener_name
+            )
             if leader is None:
                 continue
             row.current_leader = ProduceResponseLeaderIdAndEpoch(
@@ -435,12 +440,12 @@ def _name_leaders(services: "Services", context: "RequestContext", response: Pro
 
 
 def _when_done(
-    services: "Services",
+    services: ProduceServices,
     request: ProduceRequest,
     response: ProduceResponse,
     unfinished: _Unfinished,
-    flushes: list["Deferred[Any]"],
-) -> "Deferred[ProduceResponse]":
+    flushes: list["Deferred[None]"],
+) -> "Deferred[ProduceOutcome]":
     """The response once every partition is replicated as far as asked, or failed, or time is up, and synced."""
 
     def settle(partition: "Partition") -> None:
@@ -464,17 +469,17 @@ def _when_done(
             _fail_row(row, KafkaError(ErrorCode.REQUEST_TIMED_OUT))
         return response
 
-    waits: list[Deferred[Any]] = list(flushes)
+    waits: list[AnyDeferred] = [*flushes]
     for partition in list(unfinished):
         settle(partition)
     if unfinished:
-        operation = DelayedOperation(settle_changed, timed_out)
+        operation = DelayedOperation[ProduceResponse](settle_changed, timed_out)
         waits.append(operation.wait(services.reactor, request.timeout_ms, list(unfinished)))
     return wait_for_all(waits).addCallback(lambda _: response)
 
 
 def _flush(
-    services: "Services", partition: "Partition", row: ProduceResponsePartitionProduceResponse
+    services: ProduceServices, partition: "Partition", row: ProduceResponsePartitionProduceResponse
 ) -> "Deferred[None]":
     def synced(is_synced: bool) -> None:
         if not is_synced:

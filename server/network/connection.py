@@ -16,7 +16,7 @@ import struct
 from collections import deque
 from collections.abc import Generator, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final, cast
 
 from twisted.internet.task import SchedulerStopped
 from twisted.python.failure import Failure
@@ -27,7 +27,8 @@ from odradek.protocol.framing import API_KEY_AT, NO_API_KEY, SIZE_BYTES
 from odradek.protocol.headers import PREFIX_BYTES, read_client_id, read_request_prefix
 from odradek.protocol.schema import Message
 from odradek.protocol.types import FileRegionLike
-from odradek.server.apis import PRODUCE_KEY, BoundApi, Dispatch
+from odradek.server.apis import PRODUCE_KEY
+from odradek.server.dispatch import BoundApi, Dispatch, HandlerReply
 from odradek.server.network.large_messages import (
     EncodedResponse,
     encode_in_steps,
@@ -36,18 +37,18 @@ from odradek.server.network.large_messages import (
     response_head,
     run_first_steps,
 )
-from odradek.server.request import NO_RESPONSE, CloseConnection, EncodedBody, RequestContext
-from odradek.server.work.waits import hasten_wait
+from odradek.server.request import CloseConnection, EncodedBody, NoResponse, RequestContext
+from odradek.server.work.waits import AnyDeferred, hasten_wait
 
 if TYPE_CHECKING:
-    from twisted.internet.defer import Deferred
-
     from odradek.server.network.produce_fast_path import PendingProduce, ProduceMemo
     from odradek.server.network.transport import KafkaTransport
 
 logger = logging.getLogger(__name__)
 
 Piece = bytes | bytearray | memoryview | FileRegionLike
+Answer = Message | EncodedBody | EncodedResponse | bytearray | NoResponse | Failure
+"""The results of Deferreds that a request waits for."""
 
 _pack_response_head: Final = struct.Struct(">ii").pack
 _pack_size_into: Final = struct.Struct(">i").pack_into
@@ -70,8 +71,8 @@ class RequestInProgress:
         self,
         api: BoundApi,
         correlation_id: int,
-        request: Any,
-        deferred: "Deferred[Any]",
+        request: Message | None,
+        deferred: AnyDeferred,
         frame: bytes | memoryview | None,
     ) -> None:
         self.api = api
@@ -307,7 +308,7 @@ class Connection:
             self._respond(api, correlation_id, response)
             if is_memorable:
                 self._remember_produce(frame, request, response)
-        elif response is not NO_RESPONSE:
+        elif not isinstance(response, NoResponse):
             memorable = frame if is_memorable else None
             self._wait_for(RequestInProgress(api, correlation_id, request, response, memorable), response)
 
@@ -316,7 +317,7 @@ class Connection:
         api: BoundApi,
         correlation_id: int,
         frame: bytes | memoryview,
-        steps: Generator[None, None, tuple[Any, int]],
+        steps: Generator[None, None, tuple[Message, int]],
         unforeseen: Exception | None,
     ) -> None:
         """Decode what is left of a large request, then call its handler."""
@@ -324,7 +325,7 @@ class Connection:
         decoding = self._services.slices.run(steps)
         waiting = RequestInProgress(api, correlation_id, None, decoding, None)
 
-        def decoded(result: tuple[Any, int]) -> Any:
+        def decoded(result: tuple[Message, int]) -> HandlerReply:
             waiting.request, end = result
             if api.key == PRODUCE_KEY and end == len(frame):
                 waiting.frame = frame
@@ -334,7 +335,7 @@ class Connection:
 
         self._wait_for(waiting, decoding.addCallbacks(decoded, refuse_malformed))
 
-    def _remember_produce(self, frame: bytes | memoryview, request: Any, response: Any) -> None:
+    def _remember_produce(self, frame: bytes | memoryview, request: Message | None, response: Message) -> None:
         if self._produce_memo is None:
             # Imported when somebody produces: a start needs none of it.
             from odradek.server.network.produce_fast_path import ProduceMemo
@@ -342,7 +343,7 @@ class Connection:
             self._produce_memo = ProduceMemo(self._services)
         # The topic may be gone by now.
         with suppress(KafkaError):
-            self._produce_memo.remember(frame, self.context, request, response)
+            self._produce_memo.remember(frame, self.context, request, response)  # type: ignore[arg-type] # of Produce
 
     def _answer_produce(self, frame: bytes | memoryview, answer: "bytearray | PendingProduce") -> None:
         """Send the memo's response, or wait for it."""
@@ -362,11 +363,11 @@ class Connection:
         self._client_id_bytes = bytes(frame[_CLIENT_ID_AT : _CLIENT_ID_AT + size]) if size > 0 else _NO_ID
         return position
 
-    def _wait_for(self, waiting: RequestInProgress, outcome: "Deferred[Any]") -> None:
+    def _wait_for(self, waiting: RequestInProgress, outcome: AnyDeferred) -> None:
         self.in_progress = waiting
         outcome.addBoth(self._answered, waiting)
 
-    def _answered(self, outcome: Any, waiting: RequestInProgress) -> None:
+    def _answered(self, outcome: Answer, waiting: RequestInProgress) -> None:
         """The handler's Deferred has fired: send the response."""
         self.in_progress = None
         if self._is_closed:
@@ -383,16 +384,18 @@ class Connection:
                 out = response_head(waiting.api, waiting.correlation_id)
                 out += outcome.body
                 self._send(out, [])
-            elif outcome is not NO_RESPONSE:
+            elif not isinstance(outcome, NoResponse):
                 self._respond(waiting.api, waiting.correlation_id, outcome)
                 if waiting.frame is not None:
                     self._remember_produce(waiting.frame, waiting.request, outcome)
         except Exception:
             self._close_after_defect()
-        # Not begun at once: the Deferred may have fired within another connection's append, which has to end first.
+        # Not begun at once: the Deferred may have fired within another connection's append, which must end first.
         self._get_in_line()
 
-    def _answer_failure(self, api: BoundApi, correlation_id: int, request: Any, error: BaseException) -> None:
+    def _answer_failure(
+        self, api: BoundApi, correlation_id: int, request: Message | None, error: BaseException
+    ) -> None:
         if isinstance(error, CloseConnection):
             self.refuse(str(error))
             return
@@ -465,4 +468,4 @@ class _LostTransport:
         """Nothing is left to close."""
 
 
-_LOST: Final[Any] = _LostTransport()
+_LOST: Final = cast("KafkaTransport", _LostTransport())

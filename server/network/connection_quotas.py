@@ -9,9 +9,13 @@ import logging
 from collections import Counter, deque
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
+
+from twisted.python.failure import Failure
 
 from odradek.properties import INT32_MAX
+from odradek.server.work.clock import DelayedCall, Reactor
+from odradek.server.work.listening_port import ListeningPort
 
 if TYPE_CHECKING:
     from odradek.server.config import BrokerConfig
@@ -80,7 +84,7 @@ class ConnectionQuotas:
     def __init__(
         self,
         config: "BrokerConfig",
-        clock: Any,
+        clock: Reactor,
         *,
         protected: str,
         spare_descriptors: Callable[[], int],
@@ -105,7 +109,7 @@ class ConnectionQuotas:
         self._take_on_overrides()
         self._rate.quota = config.max_connection_creation_rate
 
-    def listen(self, listener: str, port: Any) -> "Acceptor":
+    def listen(self, listener: str, port: ListeningPort) -> "Acceptor":
         """Guard a listener's port, which is read from `Acceptor.start` on."""
         acceptor = Acceptor(self, listener, port, self._new_rate())
         acceptor.update(self._config)
@@ -207,7 +211,7 @@ class ConnectionQuotas:
             def resolved(address: str, most: int = most) -> None:
                 overrides[address] = most
 
-            def failed(failure: Any, host: str = host) -> None:
+            def failed(failure: Failure, host: str = host) -> None:
                 logger.warning(
                     "max.connections.per.ip.overrides has no effect for a host that has no address host=%s error=%s",
                     host,
@@ -223,7 +227,7 @@ class Acceptor:
     most: connections that the listener may have; count: those that it has
     """
 
-    def __init__(self, quotas: ConnectionQuotas, listener: str, port: Any, rate: CreationRate) -> None:
+    def __init__(self, quotas: ConnectionQuotas, listener: str, port: ListeningPort, rate: CreationRate) -> None:
         self.listener = listener
         self.most = UNLIMITED
         self.count = 0
@@ -233,7 +237,7 @@ class Acceptor:
         self._is_started = False
         self._is_reading = False
         self._paused_until_s = float("-inf")
-        self._call: Any = None
+        self._call: DelayedCall | None = None
         if hasattr(port, "doRead"):
             # Twisted accepts a hundred connections and more at once; how many is set each time.
             self._accept: Callable[[], None] = port.doRead

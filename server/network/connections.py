@@ -1,15 +1,17 @@
 """All open client connections: closed at the end, and when idle; looked after for stalls."""
 
 import logging
+from collections.abc import Callable
 from heapq import nsmallest
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
+from odradek.protocol.schema import Message
 from odradek.server.network.stalls import StallWatch
+from odradek.server.work.clock import Clock, DelayedCall
 
 if TYPE_CHECKING:
     from odradek.server.network.transport import KafkaTransport
-    from odradek.server.services import Services
 
 logger = logging.getLogger(__name__)
 
@@ -20,7 +22,7 @@ _LOOKS_AT_ONCE: Final = 256
 
 
 class ConnectionRegistry:
-    """The open connections.
+    """The open connections. `own_timeout_ms` returns the wait that a request allows itself, see `stalls`.
 
     From `start` on every connection is looked at every few seconds. It is idle, and is closed, when no bytes were
     received or sent for `max_idle_ms` (Kafka: `connections.max.idle.ms`, -1: never). As in Kafka that includes
@@ -29,21 +31,22 @@ class ConnectionRegistry:
     closes connections that are broken without an event (`KafkaTransport.is_broken`).
     """
 
-    def __init__(self, services: "Services", max_idle_ms: int) -> None:
-        self._services = services
+    def __init__(self, clock: Clock, own_timeout_ms: Callable[[Message | None], int], max_idle_ms: int) -> None:
+        self._clock = clock
+        self._own_timeout_ms = own_timeout_ms
         self._max_idle_s = max_idle_ms / 1000
         self._interval_s = _LOOK_INTERVAL_S
         if max_idle_ms > 0:
             self._interval_s = min(_LOOK_INTERVAL_S, self._max_idle_s / _LOOKS_PER_IDLE_TIME)
         self._open: dict[KafkaTransport, _Observed] = {}
-        self._call: Any = None
+        self._call: DelayedCall | None = None
 
     def __len__(self) -> int:
         return len(self._open)
 
     def add(self, connection: "KafkaTransport") -> None:
         """A client has connected."""
-        self._open[connection] = _Observed(self._services.reactor.seconds())
+        self._open[connection] = _Observed(self._clock.seconds())
 
     def remove(self, connection: "KafkaTransport") -> None:
         """A client is gone."""
@@ -51,7 +54,7 @@ class ConnectionRegistry:
 
     def start(self) -> None:
         """Begin to look at the connections."""
-        self._call = self._services.reactor.callLater(self._interval_s, self._look)
+        self._call = self._clock.callLater(self._interval_s, self._look)
 
     def stop(self) -> None:
         """Close all connections."""
@@ -80,13 +83,13 @@ class ConnectionRegistry:
         self._look_at_some(list(self._open), 0)
 
     def _look_at_some(self, connections: "list[KafkaTransport]", start: int) -> None:
-        reactor = self._services.reactor
+        clock = self._clock
         end = start + _LOOKS_AT_ONCE
         if end < len(connections):
-            self._call = reactor.callLater(0, self._look_at_some, connections, end)
+            self._call = clock.callLater(0, self._look_at_some, connections, end)
         else:
-            self._call = reactor.callLater(self._interval_s, self._look)
-        now_s = reactor.seconds()
+            self._call = clock.callLater(self._interval_s, self._look)
+        now_s = clock.seconds()
         for connection in connections[start:end]:
             observed = self._open.get(connection)
             if observed is None:
@@ -102,7 +105,7 @@ class ConnectionRegistry:
             connection.writer.abort()
             return
         stall = observed.stall
-        stall.look(connection, self._services, now_s, connection.writer.has_progressed)
+        stall.look(connection, self._own_timeout_ms, now_s, connection.writer.has_progressed)
         if connection.take_activity():
             observed.active_s = now_s
         idle_s = now_s - observed.active_s

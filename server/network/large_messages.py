@@ -3,13 +3,13 @@
 import logging
 import struct
 from collections.abc import Generator
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from twisted.python.failure import Failure
 
 from odradek.protocol.codec import MALFORMED, SMALL_MESSAGE_BYTES, STEP_BYTES, Splice
 from odradek.protocol.schema import Message
-from odradek.server.apis import BoundApi
+from odradek.server.dispatch import BoundApi
 from odradek.server.request import CloseConnection
 
 logger = logging.getLogger(__name__)
@@ -20,13 +20,13 @@ MAX_RESPONSE_BYTES: Final = 1 << 28
 """A larger response closes the connection: few clients would read it, and none can read 2 GiB."""
 
 
-def run_first_steps(steps: Generator[None, None, tuple[Any, int]]) -> tuple[Any, int] | None:
+def run_first_steps(steps: Generator[None, None, tuple[Message, int]]) -> tuple[Message, int] | None:
     """Return what `steps` returns if it ends soon, as a request does that is large for the records in it."""
     try:
         for _ in range(_FIRST_STEPS):
             next(steps)
     except StopIteration as end:
-        decoded: tuple[Any, int] = end.value
+        decoded: tuple[Message, int] = end.value
         return decoded
     return None
 

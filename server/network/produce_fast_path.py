@@ -13,7 +13,7 @@ never the log: a retired partition has released it, so that the files of a delet
 
 import struct
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from odradek.log.validation.batch import LongValidation
 from odradek.protocol.codec import MALFORMED, Buffer, encoder, read_varint_tail
@@ -31,14 +31,15 @@ from odradek.protocol.messages.produce import (
 from odradek.protocol.record_batch import RECORD_BATCH_OVERHEAD
 from odradek.server.fetching.purgatory import DelayedOperation
 from odradek.server.handlers import produce
+from odradek.server.produce_request import find_partition
 
 if TYPE_CHECKING:
     from twisted.internet.defer import Deferred
 
     from odradek.log.append import AppendInfo
+    from odradek.log.partition_log import PartitionLog
     from odradek.replication.replicas.partition import Partition
     from odradek.server.request import RequestContext
-    from odradek.server.services import Services
 
 _CODE: Final = slice(4, 8)
 _CORRELATION_ID: Final = slice(8, 12)
@@ -57,6 +58,10 @@ _NO_TAGS: Final = b"\0\0\0"
 _unpack_producer: Final = struct.Struct(">qh").unpack_from
 _pack_offsets: Final = struct.Struct(">qqq").pack_into
 _SENTINELS: Final = (0x5A6B7C8D9EAFB0C1, 0x5A6B7C8D9EAFB0C2, 0x5A6B7C8D9EAFB0C3)
+
+
+Answer = bytearray | produce.ProduceOutcome
+"""An encoded response, or one that is still to be encoded."""
 
 
 class _Known:
@@ -99,11 +104,11 @@ class _Known:
 class PendingProduce(NamedTuple):
     """A batch that is appended and still waits: the request as far as an error needs it, and the response to come.
 
-    `response` gives the encoded response, or a `ProduceResponse`.
+    `response` fires with the encoded response, or with a `ProduceResponse`.
     """
 
     request: ProduceRequest
-    response: "Deferred[Any]"
+    response: "Deferred[Answer] | Deferred[produce.ProduceOutcome]"
 
 
 class ProduceMemo:
@@ -111,7 +116,7 @@ class ProduceMemo:
 
     __slots__ = ("_code", "_flexible", "_head_ends", "_heads", "_services", "_version")
 
-    def __init__(self, services: "Services") -> None:
+    def __init__(self, services: produce.ProduceServices) -> None:
         self._services = services
         self._heads: dict[bytes, _Known] = {}
         self._head_ends: tuple[int, ...] = ()
@@ -140,7 +145,7 @@ class ProduceMemo:
             return None
         partition = known.partition
         # Whom the append wakes may find the disk broken, and then the partition has no log any more.
-        log: Any = partition.log
+        log: PartitionLog = partition.log  # type: ignore[assignment] # None fails the append
         try:
             info = known.append(
                 records,
@@ -180,14 +185,15 @@ class ProduceMemo:
             except KafkaError as error:
                 return failed(error)
 
-        response: Deferred[Any]
+        response: Deferred[Answer]
         if not partition.waits_for_sync(info, acks):
-            operation = DelayedOperation(settled, lambda: failed(KafkaError(ErrorCode.REQUEST_TIMED_OUT)))
+            operation = DelayedOperation[Answer](settled, lambda: failed(KafkaError(ErrorCode.REQUEST_TIMED_OUT)))
             response = operation.wait(services.reactor, known.timeout_ms, (partition,))
             # Whom the append woke may have found the disk broken.
             operation.wake()
         elif acks == -1:
-            response = produce.finish_one(services, partition, known.topic, request, info)
+            finished = produce.finish_one(services, partition, known.topic, request, info)
+            return PendingProduce(request, finished)
         else:
             response = services.flusher.flush(partition).addCallback(
                 lambda is_synced: out if is_synced else failed(KafkaError(ErrorCode.KAFKA_STORAGE_ERROR))
@@ -229,9 +235,9 @@ class ProduceMemo:
         if len(topic.partition_data) != 1 or response.responses[0].partition_responses[0].error_code:
             return
         data = topic.partition_data[0]
-        partition = produce.find_partition(self._services, topic, data.index, version)
+        partition = find_partition(self._services.replicas, topic, data.index, version)
         flexible = ProduceRequest.is_flexible(version)
-        records: Any = data.records
+        records: memoryview = data.records  # type: ignore[assignment] # decoded: a view of the frame
         head_end = _head_end(frame, len(records), flexible)
         if head_end is None or head_end > _MAX_HEAD_END or partition.is_internal:
             return
@@ -256,13 +262,21 @@ class ProduceMemo:
 def _append_in_open_transaction(partition: "Partition") -> "Callable[..., AppendInfo]":
     """Append like the partition, but look first whether there is need to ask anybody."""
 
-    def append(records: memoryview, **how: Any) -> "AppendInfo":
+    def append(
+        records: memoryview, *, required_acks: int, now_ms: int, produce_version: int, is_verified: bool
+    ) -> "AppendInfo":
         log = partition.log
         if log is not None:
             producer_id, epoch = _unpack_producer(records, _PRODUCER_AT)
             entry = log.producer_state.producers.get(producer_id)
             if entry is not None and entry.transaction_start >= 0 and entry.epoch == epoch:
-                return partition.append_as_leader(records, **how)
+                return partition.append_as_leader(
+                    records,
+                    required_acks=required_acks,
+                    now_ms=now_ms,
+                    produce_version=produce_version,
+                    is_verified=is_verified,
+                )
         raise KafkaError(ErrorCode.INVALID_TXN_STATE)
 
     return append

@@ -17,8 +17,9 @@ Everything else, errors included, is Twisted's.
 import select
 import sys
 import time
+from collections.abc import Callable, Mapping, Sequence
 from heapq import heapify, heappop, heappush
-from typing import Any, Final
+from typing import Final, cast
 
 from twisted.internet.epollreactor import EPollReactor
 from twisted.internet.main import installReactor
@@ -27,6 +28,7 @@ from twisted.python import log
 from odradek.server.network.scheduler import READ_S, RequestScheduler
 from odradek.server.network.watchdog import NOTABLE_S, Watchdog
 from odradek.server.network.write_coalescer import WriteCoalescer
+from odradek.server.work.clock import Reactor
 
 _READABLE: Final = select.EPOLLIN
 
@@ -46,30 +48,28 @@ class PlainEPollReactor(EPollReactor):
     seconds = staticmethod(time.monotonic)
 
     def __init__(self) -> None:
-        construct: Any = super().__init__
-        construct()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.write_coalescer = WriteCoalescer()
         self.watchdog = Watchdog()
         self.scheduler = RequestScheduler(self.seconds, self.write_coalescer, self.watchdog)
         self._woke_s: float | None = None
-        self._unhandled: list[tuple[int, int, Any]] = []
+        self._unhandled: list[tuple[int, int, object]] = []
 
     def runUntilCurrent(self) -> None:
         """Run the timers that are due, and what threads have handed over; then send the responses made.
 
         Before the reactor computes how long it may sleep: sending may schedule calls.
         """
-        reactor: Any = self
-        reactor._insertNewDelayedCalls()
-        if reactor._pendingTimedCalls:
-            late_s = self.seconds() - reactor._pendingTimedCalls[0].time
+        self._insertNewDelayedCalls()
+        if self._pendingTimedCalls:
+            late_s = self.seconds() - self._pendingTimedCalls[0].time
             if late_s > _LATE_S:
                 self._handle_input(min(late_s, _CATCH_UP_S))
         self._run_handed_over()
         self._run_timers()
-        if reactor._justStopped:
-            reactor._justStopped = False
-            reactor.fireSystemEvent("shutdown")
+        if self._justStopped:
+            self._justStopped = False
+            self.fireSystemEvent("shutdown")
         self.write_coalescer.flush()
 
     def doPoll(self, timeout: float | None) -> None:
@@ -102,24 +102,22 @@ class PlainEPollReactor(EPollReactor):
         return had_events
 
     def _poll(self, timeout: float) -> list[tuple[int, int]]:
-        reactor: Any = self
         try:
-            events: list[tuple[int, int]] = reactor._poller.poll(timeout, _MOST_EVENTS)
+            events: list[tuple[int, int]] = self._poller.poll(timeout, _MOST_EVENTS)
         except InterruptedError:
             return []
         return events
 
     def _take_unhandled(self) -> list[tuple[int, int]]:
         """Take the events for which the last iteration had no time, but for those of descriptors closed since."""
-        selectables: Any = self._selectables
+        selectables = self._selectables
         unhandled, self._unhandled = self._unhandled, []
         return [(descriptor, event) for descriptor, event, owner in unhandled if selectables.get(descriptor) is owner]
 
     def _handle(self, events: list[tuple[int, int]], end_s: float) -> None:
         """Handle events until `end_s`; those that are left come first in the next iteration."""
-        reactor: Any = self
         scheduler, clock = self.scheduler, self.seconds
-        selectables = reactor._selectables
+        selectables = self._selectables
         remaining = iter(events)
         for descriptor, event in remaining:
             selectable = selectables.get(descriptor)
@@ -127,9 +125,9 @@ class PlainEPollReactor(EPollReactor):
                 continue
             try:
                 if event != _READABLE:
-                    reactor._doReadOrWrite(selectable, descriptor, event)
+                    self._doReadOrWrite(selectable, descriptor, event)  # type: ignore[no-untyped-call]
                 elif why := selectable.doRead():
-                    reactor._disconnectSelectable(selectable, why, True)
+                    self._disconnectSelectable(selectable, why, True)  # type: ignore[no-untyped-call]
             except BaseException as error:
                 _log_failure()
                 self._disconnect(selectable, error)
@@ -140,11 +138,10 @@ class PlainEPollReactor(EPollReactor):
             if ended_s > end_s:
                 self._unhandled = [(descriptor, event, selectables.get(descriptor)) for descriptor, event in remaining]
 
-    def _disconnect(self, selectable: Any, error: BaseException) -> None:
+    def _disconnect(self, selectable: object, error: BaseException) -> None:
         """Disconnect what has failed; nothing of it may affect others."""
-        reactor: Any = self
         try:
-            reactor._disconnectSelectable(selectable, error, True)
+            self._disconnectSelectable(selectable, error, True)  # type: ignore[no-untyped-call]
         except BaseException:
             _log_failure()
 
@@ -158,8 +155,7 @@ class PlainEPollReactor(EPollReactor):
 
     def _run_handed_over(self) -> None:
         """Make the calls that threads have handed over; those handed over meanwhile are for the next iteration."""
-        reactor: Any = self
-        queue = reactor.threadCallQueue
+        queue = self.threadCallQueue
         if not queue:
             return
         calls = queue[: len(queue)]
@@ -167,29 +163,29 @@ class PlainEPollReactor(EPollReactor):
         for function, arguments, keywords in calls:
             self._call(function, arguments, keywords)
         if queue:
-            reactor.wakeUp()
+            self.wakeUp()
 
     def _run_timers(self) -> None:
-        reactor: Any = self
-        reactor._insertNewDelayedCalls()
-        pending = reactor._pendingTimedCalls
+        self._insertNewDelayedCalls()
+        pending = self._pendingTimedCalls
         now_s = self.seconds()
         while pending and pending[0].time <= now_s:
             call = heappop(pending)
             if call.cancelled:
-                reactor._cancellations -= 1
+                self._cancellations -= 1
             elif call.delayed_time > 0:
                 call.activate_delay()
                 heappush(pending, call)
             else:
                 call.called = 1
                 self._call(call.func, call.args, call.kw)
-        if reactor._cancellations > 50 and reactor._cancellations > len(pending) >> 1:
-            reactor._cancellations = 0
+        if self._cancellations > 50 and self._cancellations > len(pending) >> 1:
+            self._cancellations = 0
             pending[:] = [call for call in pending if not call.cancelled]
             heapify(pending)
 
-    def _call(self, function: Any, arguments: Any, keywords: Any) -> None:
+    def _call(self, function: Callable[..., object], arguments: Sequence[object], keywords: Mapping[str, object]
+    ) -> None:
         began_s = self.seconds()
         try:
             function(*arguments, **keywords)
@@ -201,16 +197,18 @@ class PlainEPollReactor(EPollReactor):
 
 
 def _log_failure() -> None:
-    report: Any = log.err
-    report()
+    log.err()  # type: ignore[no-untyped-call]
 
 
-def install() -> Any:
-    """Make it the process's reactor, unless there is one already; the reactor."""
+def install() -> Reactor:
+    """Install the reactor unless the process has one already; return the process's reactor."""
     if "twisted.internet.reactor" not in sys.modules:
-        reactor_type: Any = PlainEPollReactor
-        install_as_default: Any = installReactor
-        install_as_default(reactor_type())
+        installReactor(PlainEPollReactor())  # type: ignore[no-untyped-call]
     from twisted.internet import reactor
 
-    return reactor
+    return cast(Reactor, reactor)
+
+
+def find_watchdog(reactor: Reactor) -> Watchdog | None:
+    """Return the watchdog of a reactor, if it has one."""
+    return reactor.watchdog if isinstance(reactor, PlainEPollReactor) else None

@@ -16,7 +16,7 @@ Bounds, with `r` the time of one request:
 
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from odradek.protocol.framing import API_KEY_AT, NO_API_KEY
 from odradek.server.network.watchdog import NOTABLE_S, Watchdog
@@ -77,7 +77,7 @@ class RequestScheduler:
         clock: Callable[[], float],
         write_coalescer: "WriteCoalescer",
         watchdog: Watchdog | None = None,
-        wake: Callable[[], Any] | None = None,
+        wake: Callable[[], object] | None = None,
         iteration_s: float = ITERATION_S,
     ) -> None:
         self.is_direct = True
@@ -190,7 +190,7 @@ class RequestScheduler:
         line.insert(place, connection)
         return True
 
-    def _ask_for_serve(self, wake: Callable[[], Any]) -> None:
+    def _ask_for_serve(self, wake: Callable[[], object]) -> None:
         if not self._is_woken:
             self._is_woken = True
             wake()

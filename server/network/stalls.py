@@ -6,14 +6,18 @@ this. The age is counted from the look that first found the stall, and is too sm
 """
 
 import logging
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
 
+from odradek.protocol.messages.join_group import JoinGroupRequest
+from odradek.protocol.messages.sync_group import SyncGroupRequest
+from odradek.protocol.schema import Message
 from odradek.server.work.waits import describe_wait
 
 if TYPE_CHECKING:
+    from odradek.server.coordinators.groups import GroupCoordinatorRuntime
     from odradek.server.network.connection import RequestInProgress
     from odradek.server.network.transport import KafkaTransport
-    from odradek.server.services import Services
 
 logger = logging.getLogger(__name__)
 
@@ -22,17 +26,16 @@ MARGIN_S: Final = 30.0
 
 As long as a client's default request.timeout.ms: what is reported, most clients have given up."""
 
-_JOIN_GROUP_KEY, _SYNC_GROUP_KEY = 11, 14
 _TIMEOUT_FIELDS: Final = ("max_wait_ms", "timeout_ms")
 """Fields of requests that bound the wait for the response: Fetch, and Produce with the requests that change topics."""
 
 
-def own_timeout_ms(services: "Services", request: Any) -> int:
-    """Return the wait that a request allows by its own fields; 0 for one that has none, or is not decoded yet."""
-    if request is None:
-        return 0
-    groups = services.groups_in_use
-    if groups is not None and request.api_key in (_JOIN_GROUP_KEY, _SYNC_GROUP_KEY):
+def own_timeout_ms(groups: "GroupCoordinatorRuntime | None", request: Message | None) -> int:
+    """Return the wait that a request allows by its own fields; 0 for one that has none, or is not decoded yet.
+
+    `groups` are the group coordinators, if there are any yet.
+    """
+    if groups is not None and isinstance(request, (JoinGroupRequest, SyncGroupRequest)):
         return groups.shard(groups.index_of(request.group_id)).rebalance_timeout_ms(request.group_id)
     return max(getattr(request, name, 0) for name in _TIMEOUT_FIELDS)
 
@@ -52,8 +55,14 @@ class StallWatch:
         """Return whether the last look found a request without a response, or a response that was not sent."""
         return self._subject is not None
 
-    def look(self, transport: "KafkaTransport", services: "Services", now_s: float, has_sent: bool) -> None:
-        """Report what has been pending for too long. `has_sent`: the socket took bytes since the last look."""
+    def look(
+        self, transport: "KafkaTransport", own_timeout_ms: Callable[[Message | None], int], now_s: float, has_sent: bool
+    ) -> None:
+        """Report a request or a response that is pending for too long.
+
+        own_timeout_ms: the wait that a request allows itself
+        has_sent: the socket took bytes since the last look
+        """
         request, writer = transport.connection.in_progress, transport.writer
         subject = request or (transport.connection.next_frame if writer.is_idle else writer)
         if transport.connection.is_in_line:
@@ -66,7 +75,7 @@ class StallWatch:
         if self._is_reported or age_s <= MARGIN_S:
             return
         if request is not None:
-            timeout_ms = own_timeout_ms(services, request.request)
+            timeout_ms = own_timeout_ms(request.request)
             if age_s <= timeout_ms / 1000 + MARGIN_S:
                 return
             _report_request(transport, request, age_s, timeout_ms)

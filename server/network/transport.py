@@ -8,20 +8,23 @@ import logging
 import socket
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final, Protocol
 
 from twisted.internet.interfaces import IAddress, IHalfCloseableProtocol, IPullProducer
-from twisted.internet.protocol import Factory, Protocol, connectionDone
+from twisted.internet.protocol import Factory, connectionDone
+from twisted.internet.protocol import Protocol as TwistedProtocol
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
-from odradek.log.storage.filesystem import File
+from odradek.log.storage.filesystem import File, FileRegion
 from odradek.protocol.framing import FrameError, FrameSplitter
 from odradek.server.network.connection import Connection, Piece
 from odradek.server.network.connection_quotas import Acceptor
 from odradek.server.network.connections import ConnectionRegistry
 from odradek.server.network.scheduler import RequestScheduler
 from odradek.server.network.write_coalescer import WriteCoalescer
+from odradek.server.work.clock import Clock
+from odradek.server.work.listening_port import Address
 
 logger = logging.getLogger(__name__)
 
@@ -48,6 +51,45 @@ A read of `READ_BYTES` may hold thousands of requests. Without a limit all their
 first is sent; with it, the request behind the one whose response the socket does not take waits."""
 
 
+class TransportReactor(Clock, Protocol):
+    """The reactor of connections."""
+
+    scheduler: RequestScheduler
+    write_coalescer: WriteCoalescer
+
+
+class TcpTransport(Protocol):
+    """A TCP connection of the reactor. Twisted's interfaces carry no types."""
+
+    bufferSize: int
+    connected: bool
+    reactor: TransportReactor
+
+    def getHandle(self) -> socket.socket: ...
+
+    def getPeer(self) -> Address: ...
+
+    def setTcpNoDelay(self, enabled: bool, /) -> None: ...
+
+    def setTcpKeepAlive(self, enabled: bool, /) -> None: ...
+
+    def registerProducer(self, producer: "SocketWriter", streaming: bool, /) -> None: ...
+
+    def unregisterProducer(self) -> None: ...
+
+    def startReading(self) -> None: ...
+
+    def stopReading(self) -> None: ...
+
+    def startWriting(self) -> None: ...
+
+    def loseConnection(self) -> None: ...
+
+    def abortConnection(self) -> None: ...
+
+    def connectionLost(self, reason: Failure, /) -> None: ...
+
+
 @implementer(IPullProducer)
 class SocketWriter:
     """Sends pieces, bytes and file regions, in order.
@@ -63,7 +105,11 @@ class SocketWriter:
     """
 
     def __init__(
-        self, transport: Any, write_coalescer: WriteCoalescer, send_file: SendFile, on_drained: Callable[[], None]
+        self,
+        transport: TcpTransport,
+        write_coalescer: WriteCoalescer,
+        send_file: SendFile,
+        on_drained: Callable[[], None],
     ) -> None:
         self.has_progressed = False
         self._transport = transport
@@ -186,7 +232,7 @@ class SocketWriter:
                         return False
                     queue.popleft()
                 else:
-                    sent = self._send_region(piece)
+                    sent = self._send_region(piece)  # type: ignore[arg-type] # of a log
                 self.has_progressed = True
                 budget_bytes -= max(sent, _LEAST_PIECE_BYTES)
         except BlockingIOError:
@@ -196,7 +242,7 @@ class SocketWriter:
             return False
         return True
 
-    def _send_region(self, region: Any) -> int:
+    def _send_region(self, region: FileRegion) -> int:
         """One `sendfile` of what is left of the region at the head of the queue."""
         already = self._region_sent_bytes
         sent = self._send_file(self._socket, region.file, region.position + already, region.size_bytes - already)
@@ -214,11 +260,13 @@ class SocketWriter:
 
 
 @implementer(IHalfCloseableProtocol)
-class KafkaTransport(Protocol):
+class KafkaTransport(TwistedProtocol):
     """One client connection on a plaintext listener.
 
     scheduler: the reactor's
     """
+
+    transport: TcpTransport  # type: ignore[assignment] # Twisted's ITransport has no types
 
     def __init__(
         self,
@@ -238,7 +286,7 @@ class KafkaTransport(Protocol):
         self.release: Callable[[], None] | None = None
 
     def connectionMade(self) -> None:
-        transport: Any = self.transport
+        transport = self.transport
         transport.setTcpNoDelay(True)
         transport.setTcpKeepAlive(True)
         transport.bufferSize = READ_BYTES
@@ -291,6 +339,11 @@ class KafkaTransport(Protocol):
         self.writer.close()
         self.connection.connection_lost()
 
+    @property
+    def peer_host(self) -> str:
+        """The address of the client."""
+        return self.transport.getPeer().host
+
     def take_activity(self) -> bool:
         """Return whether bytes were received or sent since the last call."""
         was_active = self._has_received or self.writer.has_progressed
@@ -305,7 +358,7 @@ class KafkaTransport(Protocol):
         """
         if not self._has_input_ended or self.connection.next_frame is not None:
             return False
-        transport: Any = self.transport
+        transport = self.transport
         error: int = transport.getHandle().getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         return error != 0
 
@@ -314,7 +367,7 @@ class KafkaTransport(Protocol):
         self._closing = True
         self.connection.closing()
         self.writer.flush()
-        transport: Any = self.transport
+        transport = self.transport
         if self.writer.is_idle:
             transport.loseConnection()
             # That waits for a write event. None comes while the client does not read and its responses fill more than
@@ -325,18 +378,18 @@ class KafkaTransport(Protocol):
 
     def pause_reading(self) -> None:
         """Read nothing until `resume_reading`."""
-        transport: Any = self.transport
+        transport = self.transport
         transport.stopReading()
 
     def resume_reading(self) -> None:
         """The opposite of `pause_reading`."""
-        transport: Any = self.transport
+        transport = self.transport
         if not self._closing and not self._has_input_ended and transport.connected:
             transport.startReading()
 
     def _set_read_size(self, size_bytes: int) -> None:
         self._read_bytes = size_bytes
-        transport: Any = self.transport
+        transport = self.transport
         transport.bufferSize = size_bytes
 
 

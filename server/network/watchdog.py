@@ -10,12 +10,15 @@ import math
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from twisted.internet.task import Cooperator
 
+from odradek.server.apis import APIS
+
 if TYPE_CHECKING:
     from odradek.server.network.connection import Connection
+    from odradek.server.request import RequestContext
 
 logger = logging.getLogger(__name__)
 
@@ -81,27 +84,24 @@ class Watchdog:
         )
 
 
-def _describe(work: Any) -> str:
+def _describe(work: object) -> str:
     while isinstance(work, partial):
         work = work.func
-    owner: Any = getattr(work, "__self__", None)
+    owner = getattr(work, "__self__", None)
     if isinstance(owner, Cooperator):
-        # Slices: those that are not at their end yet tell most of the time.
-        tasks: Any = owner
-        return f"slices of {', '.join(sorted({_innermost(task._iterator) for task in tasks._tasks})) or 'ended work'}"
+        # Slices are named by the tasks that have not ended.
+        return f"slices of {', '.join(sorted({_innermost(task._iterator) for task in owner._tasks})) or 'ended work'}"
     name = getattr(work, "__qualname__", None) or type(getattr(work, "protocol", work)).__qualname__
     return f"{getattr(work, '__module__', '')}.{name}"
 
 
-def _innermost(work: Any) -> str:
+def _innermost(work: object) -> str:
     while (inner := getattr(work, "gi_yieldfrom", None)) is not None:
         work = inner
     return getattr(work, "__qualname__", type(work).__qualname__)
 
 
-def _describe_request(context: Any, api_key: int) -> str:
-    from odradek.server.apis import APIS
-
+def _describe_request(context: "RequestContext", api_key: int) -> str:
     api = APIS.get(api_key)
     name = f"API {api_key}" if api is None else api.name
     return f"{name} client={context.client_host} client_id={context.client_id}"

@@ -12,6 +12,7 @@ import socket
 import struct
 from collections import deque
 from enum import Enum, unique
+from functools import partial
 from types import SimpleNamespace
 
 from twisted.internet.defer import Deferred
@@ -26,8 +27,10 @@ from odradek.protocol.messages.fetch import (
     FetchResponseFetchableTopicResponse,
     FetchResponsePartitionData,
 )
-from odradek.server.apis import Api, Dispatch
+from odradek.server.apis import Api
+from odradek.server.dispatch import Dispatch
 from odradek.server.handlers import api_versions as any_handler_module
+from odradek.server.network import stalls
 from odradek.server.network.connection import Connection
 from odradek.server.network.connections import ConnectionRegistry
 from odradek.server.network.produce_fast_path import PendingProduce
@@ -295,8 +298,9 @@ class Edge:
         self._other = Other()
         self.now_s = 0.0
         self.reactor = make_reactor(self._wait, lambda: self.now_s)
-        services = SimpleNamespace(reactor=self.reactor, groups_in_use=None)
-        self.registry = ConnectionRegistry(services, more.get("max_idle_ms", -1))
+        services = SimpleNamespace(reactor=self.reactor)
+        own_timeout_ms = partial(stalls.own_timeout_ms, None)
+        self.registry = ConnectionRegistry(self.reactor, own_timeout_ms, more.get("max_idle_ms", -1))
         dispatch = Dispatch(services, {FETCH_KEY: Api(FETCH_KEY, "Fetch", 4, VERSION, "api_versions:edge")})
         any_handler_module.edge, any_handler_module.edge_error = self._handle, self._error_response
         context = RequestContext("host", "PLAINTEXT")

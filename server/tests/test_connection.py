@@ -10,7 +10,8 @@ from twisted.internet.task import Clock, SchedulerStopped
 from odradek.protocol import codec
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
-from odradek.server.apis import Api, Dispatch
+from odradek.server.apis import Api
+from odradek.server.dispatch import Dispatch
 from odradek.server.handlers import api_versions as any_handler_module
 from odradek.server.network.connection import Connection
 from odradek.server.network.scheduler import RequestScheduler

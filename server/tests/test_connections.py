@@ -209,7 +209,7 @@ class StubTransport:
 @pytest.fixture
 def stubs():
     clock = Clock()
-    registry = ConnectionRegistry(SimpleNamespace(reactor=clock, groups_in_use=None), max_idle_ms=-1)
+    registry = ConnectionRegistry(clock, lambda request: 0, max_idle_ms=-1)
     return clock, registry
 
 

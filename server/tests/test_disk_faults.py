@@ -67,7 +67,7 @@ class Broker:
         shared = background(self.clock)
         self.services = SimpleNamespace(
             replicas=cluster.replicas, now_ms=lambda: 0, metadata=cluster.image, flusher=self.flusher,
-            reactor=self.clock, slices=shared["slices"], current_leader=lambda *_: None,
+            reactor=self.clock, slices=shared["slices"],
             groups=GroupCoordinatorRuntime(
                 GroupSettings(), reactor=self.clock, now_ms=lambda: 0, monotonic_ms=lambda: 0,
                 random_uuid=lambda: "id", partition_count=lambda: 1, load_buffer_bytes=1 << 20,

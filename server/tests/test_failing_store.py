@@ -33,7 +33,7 @@ from odradek.replication.metadata.loader import load_image
 from odradek.replication.metadata.memory_store import MemoryMetadataServer, MemoryMetadataStore
 from odradek.replication.metadata.store import StoreUnavailableError, run_now
 from odradek.replication.tests.support import Cluster, log_keys, memory_logs
-from odradek.server.apis import Dispatch
+from odradek.server.dispatch import Dispatch
 from odradek.server.image_cache import ImageCache
 from odradek.server.network.connection import Connection
 from odradek.server.request import RequestContext

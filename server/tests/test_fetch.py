@@ -47,7 +47,6 @@ class World:
             fetch_sessions=FetchSessionCache(2, itertools.count(1).__next__),
             reactor=self.clock,
             monotonic_ms=lambda: int(self.clock.seconds() * 1000),
-            current_leader=lambda *partition: None,
             slices=Slices(self.clock, self.clock.seconds),
         )
         self.services.completions = CompletionQueue(self.services.slices)

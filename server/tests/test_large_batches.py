@@ -76,7 +76,6 @@ class Machine:
             now_ms=lambda: NOW_MS,
             reactor=self.clock,
             record_work=RecordWork(self.slices, self.threads.run),
-            current_leader=lambda *arguments: None,
             flusher=SimpleNamespace(flush=self._flush),
         )
 

@@ -21,8 +21,8 @@ from odradek.replication.metadata.store import run_now
 from odradek.replication.replicas.partition import Partition
 from odradek.replication.tests.support import Cluster
 from odradek.replication.tests.test_topic_admin import create, new
-from odradek.server.apis import Dispatch
 from odradek.server.coordinators import transaction_verification
+from odradek.server.dispatch import Dispatch
 from odradek.server.fetching.purgatory import DelayedOperation
 from odradek.server.handlers.produce import MOST_AT_ONCE, produce
 from odradek.server.network.connection import Connection
@@ -50,7 +50,6 @@ class World:
             now_ms=lambda: 0,
             reactor=self.clock,
             slices=Slices(self.clock, self._tick),
-            current_leader=lambda *partition: None,
             verifier=SimpleNamespace(),
         )
 

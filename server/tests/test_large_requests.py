@@ -17,7 +17,8 @@ from odradek.protocol.messages.metadata import (
     MetadataResponseTopic,
 )
 from odradek.protocol.schema import rows
-from odradek.server.apis import Api, Dispatch
+from odradek.server.apis import Api
+from odradek.server.dispatch import Dispatch
 from odradek.server.handlers import api_versions as any_handler_module
 from odradek.server.network.connection import Connection
 from odradek.server.request import EncodedBody, RequestContext

@@ -62,7 +62,8 @@ def test_an_import_without_a_descriptor_is_made_up_for():
         from types import SimpleNamespace
         from odradek.protocol.headers import api_code
         from odradek.protocol.types import DecodeError
-        from odradek.server.apis import APIS, Dispatch
+        from odradek.server.apis import APIS
+        from odradek.server.dispatch import Dispatch
         from odradek.server.preloading import preload
         resource.setrlimit(resource.RLIMIT_NOFILE, (40, 40))
         dispatch = Dispatch(SimpleNamespace())

@@ -74,11 +74,11 @@ def test_the_purgatory_names_its_partitions():
 
 
 def test_the_time_a_request_may_wait():
-    services = SimpleNamespace(groups_in_use=None)
-    assert own_timeout_ms(services, FetchRequest(max_wait_ms=500)) == 500
-    assert own_timeout_ms(services, ProduceRequest(timeout_ms=30_000)) == 30_000
-    assert own_timeout_ms(services, DeleteTopicsRequest(timeout_ms=7)) == 7
-    assert own_timeout_ms(services, HeartbeatRequest()) == 0
+    groups = None
+    assert own_timeout_ms(groups, FetchRequest(max_wait_ms=500)) == 500
+    assert own_timeout_ms(groups, ProduceRequest(timeout_ms=30_000)) == 30_000
+    assert own_timeout_ms(groups, DeleteTopicsRequest(timeout_ms=7)) == 7
+    assert own_timeout_ms(groups, HeartbeatRequest()) == 0
 
 
 def test_members_of_a_group_wait_for_the_slowest_of_them():
@@ -95,7 +95,6 @@ def test_members_of_a_group_wait_for_the_slowest_of_them():
         )
         shard.on_appended(shard.join_group(join, RequestContext(api_version=3), object(), 0), 0, 0)
     groups = SimpleNamespace(index_of=lambda group_id: 0, shard=lambda index: shard)
-    services = SimpleNamespace(groups_in_use=groups)
-    assert own_timeout_ms(services, JoinGroupRequest(group_id="g", rebalance_timeout_ms=1)) == 300_000
-    assert own_timeout_ms(services, SyncGroupRequest(group_id="g")) == 300_000
-    assert own_timeout_ms(services, SyncGroupRequest(group_id="other")) == 0
+    assert own_timeout_ms(groups, JoinGroupRequest(group_id="g", rebalance_timeout_ms=1)) == 300_000
+    assert own_timeout_ms(groups, SyncGroupRequest(group_id="g")) == 300_000
+    assert own_timeout_ms(groups, SyncGroupRequest(group_id="other")) == 0

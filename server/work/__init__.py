@@ -1,5 +1,6 @@
 """Long work on the reactor thread, and blocking work on threads.
 
+- `clock`: types of the reactor
 - `slices`: generators that run for 2 ms per reactor iteration in total
 - `waits`: Deferreds that name what they wait for
 - `metadata_pacing`: long changes of the metadata

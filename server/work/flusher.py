@@ -9,9 +9,10 @@ the same time, one never twice at once. Nothing is held up on purpose.
 """
 
 import logging
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from odradek.log.storage.filesystem import ShortageError
+from odradek.server.work.clock import Clock
 from odradek.server.work.waits import Wait
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ _SHORTAGE_RETRY_S: Final = 1.0
 class Flusher:
     """Syncs partitions for whoever waits for it. `clock` is the reactor."""
 
-    def __init__(self, logs: "LogManager", clock: Any) -> None:
+    def __init__(self, logs: "LogManager", clock: Clock) -> None:
         self._logs = logs
         self._clock = clock
         self._is_scheduled = False

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Awaitable, Callable, Generator
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from twisted.internet.defer import Deferred
 from twisted.internet.task import SchedulerStopped
@@ -10,6 +10,7 @@ from twisted.python.failure import Failure
 
 from odradek.log.background.tasks import RunInThread
 from odradek.replication.metadata.store import Waiter
+from odradek.server.work.clock import Clock
 from odradek.server.work.slices import SLICE_S, Slices
 from odradek.server.work.waits import call_in_thread
 
@@ -23,7 +24,7 @@ class ReactorPacing:
 
     def __init__(
         self,
-        reactor: Any,
+        reactor: Clock,
         slices: Slices,
         monotonic: Callable[[], float],
         run_in_thread: RunInThread,

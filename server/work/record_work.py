@@ -8,14 +8,14 @@ go to the connections in turn: one that asks for much waits for itself.
 
 from collections import OrderedDict
 from collections.abc import Callable, Generator
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from twisted.internet.defer import Deferred
 
 from odradek.log.background.tasks import RunInThread
 from odradek.protocol.streaming import Step
 from odradek.server.work.slices import Slices, Work
-from odradek.server.work.waits import Wait, call_in_thread
+from odradek.server.work.waits import AnyDeferred, Wait, call_in_thread
 
 T = TypeVar("T")
 
@@ -68,7 +68,7 @@ class RecordWork:
         if running.called:
             return running
 
-        def cancelled(_: Deferred[Any]) -> None:
+        def cancelled(_: AnyDeferred) -> None:
             if may_cancel():
                 running.cancel()
 

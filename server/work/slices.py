@@ -5,14 +5,19 @@ Only the retries of requests that wait (`CompletionQueue`) have a slice of their
 """
 
 from collections.abc import Callable, Generator
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from twisted.internet.defer import CancelledError, Deferred, fail, succeed
+from twisted.internet.interfaces import IDelayedCall
 from twisted.internet.task import CooperativeTask, Cooperator, TaskStopped
 from twisted.python.failure import Failure
 
+from odradek.server.work.clock import Clock, DelayedCall
+from odradek.server.work.waits import AnyDeferred
+
 T = TypeVar("T")
-Work = Generator[Deferred[Any] | None, None, T]
+R = TypeVar("R")
+Work = Generator[AnyDeferred | None, None, T]
 """Long work. A step yields None, or a Deferred that the next step has to wait for."""
 
 SLICE_S: Final = 0.002
@@ -34,14 +39,16 @@ class Slices:
     waits for an iteration without need.
     """
 
-    def __init__(self, clock: Any, monotonic: Callable[[], float], slice_s: float = SLICE_S) -> None:
+    def __init__(self, clock: Clock, monotonic: Callable[[], float], slice_s: float = SLICE_S) -> None:
         self._monotonic = monotonic
         self._slice_s = slice_s
         self._used_s = 0.0
         self._clock = clock
-        self._renewal: Any = None
-        self._cooperator = Cooperator(self._measure, lambda tick: clock.callLater(0, tick))
-        self._tasks: dict[CooperativeTask[Any], None] = {}
+        self._renewal: DelayedCall | None = None
+        # Twisted's interfaces carry no types: a DelayedCall is an IDelayedCall.
+        schedule: Callable[[Callable[[], None]], IDelayedCall] = lambda tick: clock.callLater(0, tick)  # type: ignore[assignment, return-value]  # noqa: E731
+        self._cooperator = Cooperator(self._measure, schedule)
+        self._tasks: dict[CooperativeTask[Work[None]], None] = {}
         self._separate: list[Slices] = []
 
     def separate(self, slice_s: float) -> "Slices":
@@ -105,7 +112,7 @@ class Slices:
             self._renewal.cancel()
             self._renewal = None
 
-    def run_later(self, work: Work[T], waited_for: Deferred[Any] | None = None) -> Deferred[T]:
+    def run_later(self, work: Work[T], waited_for: AnyDeferred | None = None) -> Deferred[T]:
         """As `run`, from the next reactor iteration on, or after `waited_for`."""
         returned: list[T] = []
         raised: list[Exception] = []
@@ -120,16 +127,16 @@ class Slices:
                 # long, all that the work held (a large request) would stay.
                 raised.append(error)
 
-        def ended(_: Any) -> "T | Failure":
+        def ended(_: object) -> "T | Failure":
             return Failure(raised.pop()) if raised else returned[0]  # type: ignore[no-untyped-call]
 
         task = self._cooperator.cooperate(steps())
 
-        def cancel(_: Deferred[Any]) -> None:
+        def cancel(_: AnyDeferred) -> None:
             task.stop()
             work.close()
 
-        def over(result: Any) -> Any:
+        def over(result: R) -> R:
             self._tasks.pop(task, None)
             return result
 

@@ -1,9 +1,10 @@
 """Threads for work whose amount at any time is bounded by those who give it."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from odradek.log.background.tasks import Done
+from odradek.server.work.clock import Reactor, call_in_pool
 
 if TYPE_CHECKING:
     from twisted.python.threadpool import ThreadPool
@@ -17,7 +18,7 @@ class GrowingThreads:
     acknowledgements wait for would stand behind them.
     """
 
-    def __init__(self, reactor: Any, name: str) -> None:
+    def __init__(self, reactor: Reactor, name: str) -> None:
         self._reactor = reactor
         self._name = name
         self._pool: ThreadPool | None = None
@@ -25,8 +26,6 @@ class GrowingThreads:
 
     def run(self, work: Callable[[], None], done: Done) -> None:
         """Do `work` in a thread, then call `done` in the reactor's with the exception it raised, or None."""
-        from twisted.internet.threads import deferToThreadPool
-
         self._count += 1
         pool = self._pool or self._start()
         if self._count > pool.max:
@@ -36,7 +35,7 @@ class GrowingThreads:
             self._count -= 1
             done(error)
 
-        deferred = deferToThreadPool(self._reactor, pool, work)
+        deferred = call_in_pool(self._reactor, pool, work)
         deferred.addCallbacks(lambda _: finish(None), lambda failure: finish(failure.value))
 
     def _start(self) -> "ThreadPool":

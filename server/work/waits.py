@@ -1,4 +1,4 @@
-"""Deferreds that tell what they wait for, so that a request without a response can be explained."""
+"""Deferreds with a description of what they wait for, for the report of a stalled request."""
 
 import logging
 from collections.abc import Callable, Coroutine, Sequence
@@ -14,6 +14,13 @@ from odradek.protocol.errors import KafkaError
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
+R = TypeVar("R")
+
+AnyDeferred = Deferred[Any]
+"""A Deferred of any result, for code that waits for it or cancels it. No other type fits: Deferred is invariant."""
+
+Work = Coroutine[AnyDeferred, object, T]
+"""A coroutine that awaits Deferreds."""
 
 UNNAMED = "its handler"
 _EXPECTED = (KafkaError, CancelledError, SchedulerStopped)
@@ -26,7 +33,7 @@ class Wait(Deferred[T]):
     """
 
     def __init__(
-        self, describe: Callable[[], str], canceller: Callable[[Deferred[Any]], None] | None = None
+        self, describe: Callable[[], str], canceller: Callable[[AnyDeferred], None] | None = None
     ) -> None:
         super().__init__(canceller)
         self.describe = describe
@@ -49,20 +56,20 @@ def _is_over() -> str:
     return UNNAMED
 
 
-def describe_wait(deferred: Deferred[Any]) -> str:
+def describe_wait(deferred: AnyDeferred) -> str:
     """Describe the wait of `deferred`: its own description, or that of the Deferred that a callback returned."""
     deferred = _innermost(deferred)
     return deferred.describe() if isinstance(deferred, Wait) else UNNAMED
 
 
-def hasten_wait(deferred: Deferred[Any]) -> None:
+def hasten_wait(deferred: AnyDeferred) -> None:
     """Have `deferred`, or the Deferred that a callback returned, fire soon if it may."""
     deferred = _innermost(deferred)
     if isinstance(deferred, Wait) and deferred.hasten is not None:
         deferred.hasten()
 
 
-def _innermost(deferred: Deferred[Any]) -> Deferred[Any]:
+def _innermost(deferred: AnyDeferred) -> AnyDeferred:
     while isinstance(inner := getattr(deferred, "result", None), Deferred):
         deferred = inner
     return deferred
@@ -83,12 +90,20 @@ def call_in_thread(run_in_thread: RunInThread, work: Callable[[], T]) -> Deferre
     return outcome
 
 
-def carry_through(work: Coroutine[Any, Any, T]) -> Deferred[T]:
+def carry_through(work: Work[T]) -> Deferred[T]:
     """Run a coroutine to its end, and return a Deferred of its result, the cancellation of which does not stop it.
 
     A change that the metadata store has must reach the image too, although the client that asked for it is gone.
     """
     return shield(Deferred.fromCoroutine(work))
+
+
+def then(reply: T | Deferred[T], change: Callable[[T], R | Deferred[R]]) -> R | Deferred[R]:
+    """Call `change` with a result: at once, or when the Deferred of it fires."""
+    if isinstance(reply, Deferred):
+        changed: Deferred[R] = reply.addCallback(change)
+        return changed
+    return change(reply)
 
 
 def shield(begun: Deferred[T]) -> Deferred[T]:
