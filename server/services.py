@@ -26,8 +26,7 @@ if TYPE_CHECKING:
     from odradek.replication.replicas.replica_manager import ReplicaManager
     from odradek.server.config import BrokerConfig
     from odradek.server.coordinators.groups import GroupCoordinatorRuntime
-    from odradek.server.coordinators.interfaces import TransactionVerification
-    from odradek.server.coordinators.marker_sender import MarkerSender
+    from odradek.server.coordinators.interfaces import MarkerWriter, TransactionVerification
     from odradek.server.coordinators.transactions import TransactionCoordinatorRuntime
     from odradek.server.fetching.fetch_sessions import FetchSessionCache
     from odradek.server.handlers.api_versions import ApiVersionsServices
@@ -176,7 +175,7 @@ class Services:
         return ImageCache(self.metadata, self.slices)
 
     @cached_property
-    def markers(self) -> "MarkerSender":
+    def markers(self) -> "MarkerWriter":
         """Writes the outcome of transactions to partitions."""
         from odradek.server.coordinators.marker_sender import MarkerSender
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 def left_waiting(broker: "Broker") -> Iterator[str]:
     """Says which requests wait although all clients are gone, and longer than any may."""
     for partition in broker.services.replicas:
-        for watcher in partition.watchers:
+        for watcher in (*partition.watchers, *partition.log_end_watchers):
             if isinstance(watcher, PartitionWatch):
                 yield f"a request waits for {partition!r} and is never answered"
 

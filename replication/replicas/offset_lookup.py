@@ -86,6 +86,6 @@ def _earliest_epoch(log: PartitionLog) -> int:
 
 
 def check_timestamp_supported(timestamp: int, version: int) -> None:
-    """Raises KafkaError E35 for a negative timestamp that has no meaning in a ListOffsets version."""
+    """Raise KafkaError UNSUPPORTED_VERSION for a negative timestamp without meaning in a ListOffsets version."""
     if timestamp < 0 and version < SPECIAL_TIMESTAMPS.get(timestamp, 1 << 15):
         raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"timestamp {timestamp} has no meaning in version {version}")

@@ -1,9 +1,9 @@
-"""One partition's replica on this broker: its role, the replicas in sync, and the high watermark.
+"""A partition's replica on this broker: its role, the replicas in sync, and the high watermark.
 
-The leader takes the appends and serves the reads; the high watermark is the smallest log end among the replicas in
-sync, and consumers see nothing above it. With one replica it is the log's end; nothing else differs.
-With flush.before.acks the leader itself is in sync only up to what is on its disk: the high watermark follows the
-sync, and with it acknowledgements, coordinators and consumers.
+The leader appends and serves reads. The high watermark is the smallest log end among the replicas in sync; consumers
+read below it. With one replica it is the log end; nothing else differs. With flush.before.acks the leader counts as in
+sync up to its last sync to disk only: the high watermark follows the sync, and acknowledgements, coordinators and
+consumers follow the high watermark.
 Sources: Kafka documentation ("Replication"), KIP-101, KIP-207, KIP-320.
 """
 
@@ -33,14 +33,14 @@ NO_EPOCH: Final = -1
 
 
 class Watcher(Protocol):
-    """A request that waits for something to happen to a partition."""
+    """A request that waits for a change of a partition."""
 
     def wake(self) -> None:
-        """The high watermark or the log's start has moved, or the partition is no longer led here: look again."""
+        """Check again: the offset that is waited for, the log start, or the leadership has changed."""
 
 
 class Follower:
-    """What the leader knows of a follower from its fetches."""
+    """The progress of a follower, as of its last fetch."""
 
     __slots__ = ("caught_up_ms", "log_end_offset", "log_start_offset")
 
@@ -51,17 +51,20 @@ class Follower:
 
 
 class Partition:
-    """One replica on this broker.
+    """A replica on this broker.
 
-    log: its log, None while it is offline, or while there is no room to make it
-    is_leader, leader, leader_epoch, partition_epoch, replicas, isr: as the controller decided
-    watchers: requests to wake, in the order in which they began to wait; each takes itself off
+    log: its log; None while it is offline, or while there is no room to create it
+    is_leader, leader, leader_epoch, partition_epoch, replicas, isr: as decided by the controller
+    watchers: requests that wait for the high watermark or the log start, in the order of their arrival
+    log_end_watchers: requests that wait for the log end, which followers read up to
+
+    A watcher removes itself. Both kinds are woken when the leadership changes.
     """
 
     __slots__ = (
         "_epoch_start_offset", "_follows_log_end", "_leader_log", "_local_id", "_min_isr", "_on_failure",
         "_request_sync", "_syncs_before_acks", "followers", "index", "is_internal", "is_leader", "isr", "leader",
-        "leader_epoch", "log", "partition_epoch", "replicas", "topic", "topic_id", "watchers",
+        "leader_epoch", "log", "log_end_watchers", "partition_epoch", "replicas", "topic", "topic_id", "watchers",
     )  # fmt: skip
 
     def __init__(
@@ -73,7 +76,7 @@ class Partition:
         on_failure: Callable[[LogDirFailure | ShortageError], None] = lambda failure: None,
         request_sync: "Callable[[Partition], None]" = lambda partition: None,
     ) -> None:
-        """`request_sync` has the log synced soon, and `synced` called then; any number of times meanwhile."""
+        """`request_sync` schedules a sync of the log, after which `synced` is called; several requests share a sync."""
         self.topic = topic
         self.topic_id = topic_id
         self.index = index
@@ -87,6 +90,7 @@ class Partition:
         self.isr: tuple[int, ...] = ()
         self.followers: dict[int, Follower] = {}
         self.watchers: dict[Watcher, None] = {}
+        self.log_end_watchers: dict[Watcher, None] = {}
         self._local_id = local_id
         self._on_failure = on_failure
         self._request_sync = request_sync
@@ -100,10 +104,10 @@ class Partition:
         role = "leader" if self.is_leader else "follower"
         return f"Partition({self.topic}-{self.index}, {role}, epoch {self.leader_epoch})"
 
-    # What the controller decides
+    # -- decisions of the controller -----------------------------------------------------------------------------------
 
     def apply(self, metadata: PartitionMetadata, log: PartitionLog | None) -> None:
-        """Takes on the role that the metadata gives this broker. `log` is None if its directory is offline."""
+        """Take the role that the metadata gives this broker. `log` is None if its directory is offline."""
         if metadata.leader_epoch < self.leader_epoch:
             return
         is_new_epoch = metadata.leader_epoch > self.leader_epoch
@@ -129,7 +133,7 @@ class Partition:
         log.elect(self.leader_epoch)
 
     def configure(self, config: LogConfig | None = None) -> None:
-        """Takes on changed topic properties, and works out anew what depends on them."""
+        """Apply changed topic properties, and compute what depends on them."""
         log = self.log
         if log is None:
             return
@@ -142,23 +146,23 @@ class Partition:
         if syncs and self.is_leader and log.flushed_offset < log.log_end_offset:
             self._request_sync(self)
         if self._advance_high_watermark():
-            self.wake_watchers()
+            self._wake(self.watchers)
 
     def take_offline(self) -> None:
-        """The log's directory failed: from now on everything is refused with KAFKA_STORAGE_ERROR."""
+        """The log directory failed: refuse all requests with KAFKA_STORAGE_ERROR from now on."""
         self.release_log()
         self.wake_watchers()
 
     def release_log(self) -> None:
-        """Use the log no longer; `wake_watchers` is to follow."""
+        """Stop using the log. The caller calls `wake_watchers` next."""
         self.log = None
         self._leader_log = None
         self._follows_log_end = False
 
     def retire(self) -> None:
-        """The topic was deleted, or the replica went elsewhere.
+        """The topic was deleted, or the replica moved to another broker.
 
-        Whoever keeps the partition, as a producer's connection does, keeps no file of its log open by that.
+        The log is released: producers' connections keep a reference to the partition, and must not keep files open.
         """
         self.is_leader = False
         self.leader = -1
@@ -169,14 +173,19 @@ class Partition:
         self.wake_watchers()
 
     def wake_watchers(self) -> None:
-        """Wake everybody. One that fails affects neither the others nor the append that woke it, which is done."""
-        for watcher in tuple(self.watchers):
+        """Wake all watchers."""
+        self._wake(self.watchers)
+        self._wake(self.log_end_watchers)
+
+    def _wake(self, watchers: dict[Watcher, None]) -> None:
+        """Wake watchers. One that fails affects neither the others nor the append that woke it."""
+        for watcher in tuple(watchers):
             try:
                 watcher.wake()
             except Exception:
                 logger.exception("a request that waits for %s-%d failed; please report it", self.topic, self.index)
 
-    # What clients ask for
+    # -- requests of clients -------------------------------------------------------------------------------------------
 
     def append_as_leader(
         self,
@@ -190,10 +199,11 @@ class Partition:
         transaction_version: int = 0,
         checked: CheckedRecords | None = None,
     ) -> AppendInfo:
-        """Appends a batch, advances the high watermark as far as it goes at once, and wakes who waits for that.
+        """Append a batch, advance the high watermark if it follows at once, and wake the watchers of what has moved.
 
-        Raises KafkaError: E6 if this broker does not lead, E19 for acks -1 with too few replicas in sync, E56 when
-        offline, and what PartitionLog.append_as_leader raises; then nothing was appended. Raises LongValidation.
+        Raises KafkaError NOT_LEADER_OR_FOLLOWER, NOT_ENOUGH_REPLICAS for acks -1 with too few replicas in sync,
+        KAFKA_STORAGE_ERROR when offline, and what PartitionLog.append_as_leader raises; then nothing was appended.
+        Raises LongValidation.
         """
         log = self._leader_log
         if log is None:
@@ -219,21 +229,23 @@ class Partition:
         if self._follows_log_end:
             log.update_high_watermark(log.state.log_end_offset)
             if self.watchers:
-                self.wake_watchers()
+                self._wake(self.watchers)
         else:
             if self._syncs_before_acks:
                 self._request_sync(self)
             if self._advance_high_watermark() and self.watchers:
-                self.wake_watchers()
+                self._wake(self.watchers)
+        if self.log_end_watchers:
+            self._wake(self.log_end_watchers)
         return info
 
     def synced(self) -> None:
         """More of the log is on the disk than before."""
         if self._syncs_before_acks and self._advance_high_watermark():
-            self.wake_watchers()
+            self._wake(self.watchers)
 
     def waits_for_sync(self, info: AppendInfo, required_acks: int) -> bool:
-        """Whether an acknowledgement waits for the disk by itself, and not as a part of waiting for all replicas."""
+        """Return whether an acknowledgement waits for a sync separately from its wait for all replicas."""
         return info.flush_due and not (required_acks == -1 and self._syncs_before_acks)
 
     def read(
@@ -245,10 +257,10 @@ class Partition:
         at_least_one: bool = True,
         current_leader_epoch: int = NO_EPOCH,
     ) -> FileRegion | None:
-        """What a consumer may see from `offset` on: below the high watermark or the last stable offset.
+        """Return the records from `offset` on that consumers may read: below the high watermark or last stable offset.
 
-        None if there is nothing, or if the first batch does not fit and `at_least_one` is not set. Raises KafkaError:
-        E74/E75/E6 as `leading_log`, E1 outside of the log, E56.
+        None if there are none, or if the first batch does not fit and `at_least_one` is not set. Raises KafkaError: as
+        `leading_log`, OFFSET_OUT_OF_RANGE, KAFKA_STORAGE_ERROR.
         """
         log = self._leader_log
         if log is None or current_leader_epoch not in (NO_EPOCH, self.leader_epoch):
@@ -262,20 +274,20 @@ class Partition:
             raise
 
     def region_to_end(self, offset: int, max_bytes: int) -> FileRegion | None:
-        """Batches from `offset` on, also those above the high watermark: for coordinators, who wrote them.
+        """Return batches from `offset` on, also those above the high watermark, for coordinators, which wrote them.
 
         At least one; None at the end. The bytes may be read on a thread; `read_failed` reports an OSError of that.
         Raises KafkaError: as `read`.
         """
         log = self.leading_log()
         try:
-            with self._telling_failures():
+            with self._reporting_failures():
                 return log.read(offset, max_bytes, upper_offset=log.log_end_offset, at_least_one=True)
         except OSError as error:
             raise self.read_failed(error) from error
 
     def read_failed(self, error: OSError) -> KafkaError:
-        """The error to raise when a read failed with `error`; a failed disk takes the log directory offline.
+        """Return the error to raise for a failed read, after taking the log directory of a failed disk offline.
 
         Raises KafkaError: as `leading_log`.
         """
@@ -284,16 +296,16 @@ class Partition:
         return failure
 
     def aborted_transactions(self, offset: int, region: FileRegion) -> list[AbortedTransaction]:
-        """What a read-committed consumer must skip in a region that `read` gave for `offset`.
+        """Return the transactions that a read-committed consumer skips in a region that `read` returned for `offset`.
 
-        Raises KafkaError: as `leading_log`, E56.
+        Raises KafkaError: as `leading_log`, KAFKA_STORAGE_ERROR.
         """
-        with self._telling_failures():
+        with self._reporting_failures():
             return self.leading_log().aborted_transactions(offset, region)
 
     @contextmanager
-    def _telling_failures(self) -> Iterator[None]:
-        """Has the directory taken offline that fails. Appends and reads, the hot paths, do it by hand."""
+    def _reporting_failures(self) -> Iterator[None]:
+        """Take a directory that fails offline. Appends and reads, the hot paths, do it without a context manager."""
         try:
             yield
         except (LogDirFailure, ShortageError) as failure:
@@ -301,9 +313,10 @@ class Partition:
             raise
 
     def leading_log(self, current_leader_epoch: int = NO_EPOCH) -> PartitionLog:
-        """The log, if this broker leads and the caller does not believe in another epoch (KIP-320).
+        """Return the log, if this broker leads in the epoch of the caller, if it names one (KIP-320).
 
-        Raises KafkaError: E74 for an older epoch, E75 for a newer one, E6 if another broker leads, E56 when offline.
+        Raises KafkaError FENCED_LEADER_EPOCH for an older epoch, UNKNOWN_LEADER_EPOCH for a newer one,
+        NOT_LEADER_OR_FOLLOWER if another broker leads, KAFKA_STORAGE_ERROR when offline.
         """
         if current_leader_epoch not in (NO_EPOCH, self.leader_epoch):
             self._raise_epoch_error(current_leader_epoch)
@@ -323,9 +336,9 @@ class Partition:
         return KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{self.topic}-{self.index} is not led here")
 
     def diverging_epoch(self, last_fetched_epoch: int, fetch_offset: int) -> tuple[int, int] | None:
-        """Where a reader's history and the log's part: (epoch, end offset), None if they do not (KIP-320, KIP-595).
+        """Return where a reader's history diverges from the log: (epoch, end offset), or None (KIP-320, KIP-595).
 
-        Raises KafkaError E1 if the log knows nothing of the epoch, or of the offset any more.
+        Raises KafkaError OFFSET_OUT_OF_RANGE if the log has no such epoch, or the offset is below its start.
         """
         if last_fetched_epoch < 0:
             return None
@@ -344,7 +357,7 @@ class Partition:
     def offset_for_leader_epoch(
         self, leader_epoch: int, current_leader_epoch: int = NO_EPOCH
     ) -> tuple[int, int]:
-        """(largest epoch at or below `leader_epoch`, where it ends); (-1, -1) if unknown. Raises as `leading_log`."""
+        """Return (largest epoch at or below `leader_epoch`, its end offset), or (-1, -1). Raises as `leading_log`."""
         return self.leading_log(current_leader_epoch).offset_for_leader_epoch(leader_epoch)
 
     def list_offset(
@@ -361,7 +374,7 @@ class Partition:
         not reached the start of its epoch (KIP-207), UNSUPPORTED_VERSION.
         """
         log = self.leading_log(current_leader_epoch)
-        with self._telling_failures():
+        with self._reporting_failures():
             search = begin_search(log, timestamp)
             searched = None if search is None else (yield from self._while_leading(log, search))
         if self.leading_log(current_leader_epoch) is not log:
@@ -376,7 +389,7 @@ class Partition:
     def _while_leading(
         self, log: PartitionLog, search: Generator[Step, None, TimestampOffset | None]
     ) -> Generator[Step, None, TimestampOffset | None]:
-        """A search in steps, which ends with the leadership: that files of a deleted log are gone is no failure."""
+        """Search in steps until the leadership ends: missing files of a deleted log are not a failure."""
         try:
             while True:
                 yield next(search)
@@ -388,17 +401,17 @@ class Partition:
             search.close()
 
     def delete_records(self, offset: int) -> int:
-        """Moves the log's start to `offset`, -1 meaning the high watermark; the low watermark that results (KIP-107).
+        """Move the log start to `offset`, or to the high watermark if it is -1; return the low watermark (KIP-107).
 
-        While the low watermark is below the offset, followers have still to follow. Raises KafkaError: E17 for an
-        internal topic, E6, E44, E1, E56.
+        The low watermark stays below the offset until the followers have moved their log start, too. Raises KafkaError:
+        as `leading_log`, INVALID_TOPIC_EXCEPTION for an internal topic, POLICY_VIOLATION, OFFSET_OUT_OF_RANGE.
         """
         if self.is_internal:
             raise KafkaError(
                 ErrorCode.INVALID_TOPIC_EXCEPTION, f"records of internal topic {self.topic} cannot be deleted"
             )
         log = self.leading_log()
-        with self._telling_failures():
+        with self._reporting_failures():
             log.delete_records_before(offset)
         self.wake_watchers()
         return self.low_watermark
@@ -412,12 +425,12 @@ class Partition:
         starts = (follower.log_start_offset for follower in self.followers.values())
         return min((log.log_start_offset, *starts))
 
-    # What followers tell
+    # -- progress of followers -----------------------------------------------------------------------------------------
 
     def update_follower(
         self, replica: int, log_end_offset: int, log_start_offset: int, monotonic_ms: int
     ) -> None:
-        """Notes how far a follower has come. Raises KafkaError: as `leading_log`, E75 for who has no replica."""
+        """Record the progress of a follower. Raises KafkaError: as `leading_log`, UNKNOWN_LEADER_EPOCH."""
         log = self.leading_log()
         follower = self.followers.get(replica)
         if follower is None:
@@ -427,13 +440,13 @@ class Partition:
         if log_end_offset >= log.log_end_offset:
             follower.caught_up_ms = monotonic_ms
         if self._advance_high_watermark():
-            self.wake_watchers()
+            self._wake(self.watchers)
 
     def _advance_high_watermark(self) -> bool:
-        """Moves the high watermark up to the smallest log end in sync; whether it moved. It never falls.
+        """Raise the high watermark to the smallest log end in sync; return whether it moved. It never falls.
 
-        It stands still while fewer replicas are in sync than must be. With flush.before.acks the leader's own end is
-        what is on the disk.
+        It does not move while fewer replicas are in sync than min.insync.replicas. With flush.before.acks the leader's
+        own end is its last sync to disk.
         """
         log = self._leader_log
         if log is None or len(self.isr) < self._min_isr:
@@ -450,9 +463,9 @@ class Partition:
         return True
 
     def has_reached(self, offset: int) -> bool:
-        """Whether everything below `offset` is on all replicas in sync: what acks -1 waits for.
+        """Return whether all replicas in sync have everything below `offset`, which acks -1 waits for.
 
-        Raises KafkaError: as `leading_log`, E20 if it is but too few replicas are left in sync.
+        Raises KafkaError: as `leading_log`, NOT_ENOUGH_REPLICAS_AFTER_APPEND if they have it but are too few.
         """
         log = self.leading_log()
         if log.high_watermark < offset:

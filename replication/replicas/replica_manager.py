@@ -119,7 +119,7 @@ class ReplicaManager:
     def get(self, topic: str, index: int) -> Partition:
         """A replica by topic name.
 
-        Raises KafkaError: E3 if the cluster has no such partition, E6 if this broker has no replica of it.
+        Raises KafkaError UNKNOWN_TOPIC_OR_PARTITION, or NOT_LEADER_OR_FOLLOWER if this broker has no replica of it.
         """
         partition = self.partitions.get((topic, index))
         if partition is None or (self._retired and self._is_deleted(partition)):
@@ -127,7 +127,7 @@ class ReplicaManager:
         return partition
 
     def get_by_id(self, topic_id: bytes, index: int) -> Partition:
-        """A replica by topic id. Raises KafkaError: E100 for an unknown id, else as `get`."""
+        """A replica by topic id. Raises KafkaError UNKNOWN_TOPIC_ID, else as `get`."""
         partition = self.partitions_by_id.get((topic_id, index))
         if partition is None or (self._retired and self._is_deleted(partition)):
             raise self._missing(self._image.topics_by_id.get(topic_id), index, ErrorCode.UNKNOWN_TOPIC_ID)

@@ -18,7 +18,8 @@ from odradek.log.background.tasks import RunInThread
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.replication.metadata.topic_names import TRANSACTION_STATE_TOPIC
 from odradek.server.coordinators.context import CoordinatorContext
-from odradek.server.coordinators.marker_sender import MarkerSender, TopicPartition
+from odradek.server.coordinators.interfaces import MarkerWriter
+from odradek.server.coordinators.marker_sender import TopicPartition
 from odradek.server.coordinators.runtime import CoordinatorRuntime, report_failure
 from odradek.server.work.slices import Slices
 
@@ -45,7 +46,7 @@ class TransactionCoordinatorRuntime(CoordinatorRuntime[TransactionShard]):
         load_buffer_bytes: int,
         slices: Slices,
         run_in_thread: RunInThread,
-        markers: MarkerSender,
+        markers: MarkerWriter,
     ) -> None:
         self.settings = settings
         self._take_producer_id = take_producer_id

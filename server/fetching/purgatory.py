@@ -17,7 +17,7 @@ from odradek.server.work.clock import Clock, DelayedCall
 from odradek.server.work.waits import AnyDeferred, Wait
 
 if TYPE_CHECKING:
-    from odradek.replication.replicas.partition import Partition
+    from odradek.replication.replicas.partition import Partition, Watcher
     from odradek.server.work.slices import Slices
 
 logger = logging.getLogger(__name__)
@@ -32,11 +32,15 @@ _COMPLETION_S: Final = 0.001
 
 
 class PartitionWatch:
-    """A watcher of one partition, for an operation that may watch many."""
+    """A watcher of one partition, for an operation that may watch many.
 
-    __slots__ = ("operation", "partition")
+    operation, watchers: set by `DelayedOperation.watch`: the operation, and the partition's watchers of the same kind
+    """
+
+    __slots__ = ("operation", "partition", "watchers")
 
     operation: "DelayedOperation[Any]"  # of any response
+    watchers: "dict[Watcher, None]"
 
     def __init__(self, partition: "Partition") -> None:
         self.partition = partition
@@ -84,10 +88,11 @@ class DelayedOperation(Generic[T]):
             self.watch(PartitionWatch(partition))
         return self.begin(clock, timeout_ms)
 
-    def watch(self, watch: PartitionWatch) -> None:
-        """Watch a partition."""
+    def watch(self, watch: PartitionWatch, *, log_end: bool = False) -> None:
+        """Watch a partition's high watermark and log start, or its log end. Followers read up to the log end."""
         watch.operation = self
-        watch.partition.watchers[watch] = None
+        watch.watchers = watch.partition.log_end_watchers if log_end else watch.partition.watchers
+        watch.watchers[watch] = None
         self._watching.append(watch)
 
     def begin(self, clock: Clock, timeout_ms: int) -> "Deferred[T]":
@@ -168,7 +173,7 @@ class DelayedOperation(Generic[T]):
     def drop(self) -> None:
         """Leave every list that could wake this again, and everything that refers back to it."""
         for watch in self._watching:
-            watch.partition.watchers.pop(watch, None)
+            watch.watchers.pop(watch, None)
         self._watching.clear()
         self.changed.clear()
         if self._timer is not None and self._timer.active():
