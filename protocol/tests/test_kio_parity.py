@@ -121,7 +121,8 @@ def _scalar_to_kio(value: Any, kind: str) -> Any:
 
 def from_kio(entity: Any, cls: type[Struct], version: int) -> Any:
     """kio's message as ours."""
-    known = pairs(cls, type(entity))
+    kio_cls: Any = type(entity)
+    known = pairs(cls, kio_cls)
     values = {
         item.name: _value_from_kio(getattr(entity, known[item.name].name), item, known[item.name], version)
         for item in cls.fields

@@ -31,7 +31,7 @@ def decode_in_steps(cls, version, data, most=MAX_ELEMENTS):
     return count, message
 
 
-def encode_in_steps(message, version):
+def encode_in_steps(message: Message, version: int) -> tuple[int, bytes]:
     out = bytearray()
     count, _ = run(codec.step_encoder(type(message), version)(message, out, []))
     return count, bytes(out)

@@ -24,10 +24,10 @@ def payload_of(count, first, times, key, value, headers=()):
 @settings(max_examples=100, deadline=None)
 @given(st.integers(1, 100), st.sampled_from([0, 5, 60, 8170]), TIMES, KEYS, VALUES, st.data())
 def test_a_run_is_what_single_records_are(count, first, times, key, value, data):
-    payload = bytearray(payload_of(count, first, times, key, value))
+    changed = bytearray(payload_of(count, first, times, key, value))
     if data.draw(st.booleans()):
-        payload[data.draw(st.integers(0, len(payload) - 1))] ^= 1 << data.draw(st.integers(0, 7))
-    payload = bytes(payload)
+        changed[data.draw(st.integers(0, len(changed) - 1))] ^= 1 << data.draw(st.integers(0, 7))
+    payload = bytes(changed)
     try:
         run = Run(payload, 0, min(count, records_to_block_end(first)))
     except InvalidRecordError:

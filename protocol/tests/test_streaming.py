@@ -107,7 +107,7 @@ def test_a_large_block_of_snappy_is_decompressed_on_a_thread():
     call = next(pieces)
     assert isinstance(call, ThreadCall)
     call()
-    assert b"".join(pieces) == content
+    assert b"".join(piece for piece in pieces if isinstance(piece, bytes)) == content
 
 
 def test_a_large_block_of_lz4_is_decompressed_on_a_thread():

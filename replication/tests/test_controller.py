@@ -154,6 +154,7 @@ def test_what_kafka_wrote_is_understood():
         b'{"partitions":{"0":[0,2,1]},"topic_id":"ZAdgemhXSEeKenw-lHBBSw","adding_replicas":{"0":[0]},'
         b'"removing_replicas":{"0":[1]},"version":3}'
     )
+    assert topic.topic_id is not None
     assert znodes.uuid_text(topic.topic_id) == "ZAdgemhXSEeKenw-lHBBSw"
     state = znodes.decode_state(
         b'{"controller_epoch":2,"leader":-1,"version":1,"leader_epoch":1,"isr":[1,2],"leader_recovery_state":1}',

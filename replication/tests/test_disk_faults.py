@@ -133,7 +133,7 @@ def changes(**properties):
     return machine.fs.operations - before
 
 
-PLAIN = {}
+PLAIN: dict[str, str] = {}
 SYNCED = {"flush_before_acks": "true"}
 
 
@@ -147,7 +147,7 @@ def test_a_disk_that_is_full_once_costs_a_retry_and_nothing_else(properties):
         try:
             machine.live()
         except LogDirFailure as failure:
-            assert "flush failed" in failure.message, "only a sync without room cannot be tried again"
+            assert "flush failed" in str(failure), "only a sync without room cannot be tried again"
             machine.fs.heal()
             machine.start(is_clean=False)
             machine.check()
@@ -189,7 +189,7 @@ def test_a_disk_that_stays_full_refuses_and_goes_on_when_there_is_room(propertie
         try:
             machine.live()
         except LogDirFailure as failure:
-            assert "flush failed" in failure.message
+            assert "flush failed" in str(failure)
             continue
         assert len(machine.acknowledged) == APPENDS
         machine.check()

@@ -7,6 +7,7 @@ import pytest
 
 from odradek.log.log_manager import LogManager
 from odradek.log.storage.memory_filesystem import MemoryFileSystem
+from odradek.log.partition_log import PartitionLog
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.records import build_batch
 from odradek.replication.metadata.image import PartitionMetadata, TopicMetadata
@@ -40,11 +41,17 @@ class Steps:
             self.work.append(steps)
 
 
+class StepwiseCluster(Cluster):
+    """A cluster whose replica manager works when `steps` runs."""
+
+    def __init__(self):
+        super().__init__()
+        self.replicas.run_steps = self.steps = Steps()
+
+
 @pytest.fixture
 def cluster():
-    cluster = Cluster()
-    cluster.steps = cluster.replicas.run_steps = Steps()
-    return cluster
+    return StepwiseCluster()
 
 
 def publish(cluster, *topics, deleted=()):
@@ -95,7 +102,12 @@ def test_growth_does_not_touch_what_was_there(cluster, monkeypatch):
     publish(cluster, topic(1000))
     cluster.steps.run()
     applied, apply = [], Partition.apply
-    monkeypatch.setattr(Partition, "apply", lambda self, *a: (applied.append(self.index), apply(self, *a)))
+
+    def note_applied(self, *arguments):
+        applied.append(self.index)
+        apply(self, *arguments)
+
+    monkeypatch.setattr(Partition, "apply", note_applied)
     cluster.steps.taken = 0
     publish(cluster, topic(1003))
     cluster.steps.run()
@@ -232,7 +244,7 @@ def test_a_retired_partition_keeps_no_file_open(cluster, tmp_path):
 
 
 def test_placing_a_log_does_not_look_at_all_others():
-    class Logs(dict):
+    class Logs(dict[tuple[str, int], PartitionLog]):
         def values(self):
             raise AssertionError("all logs are looked at")
 

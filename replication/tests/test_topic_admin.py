@@ -440,6 +440,12 @@ def test_topic_ids_print_without_a_leading_dash():
         def getrandbits(self, bits):
             return self.left.pop(0)
 
+        def randrange(self, stop):
+            raise NotImplementedError
+
+        def shuffle(self, items):
+            raise NotImplementedError
+
     assert random_topic_id(Dashes()) == bytes.fromhex("ffffffffffff4fffbfffffffffffffff")
     dashes = Dashes()
     dashes.left.pop(0)

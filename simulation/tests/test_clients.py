@@ -1,6 +1,7 @@
 """Simulated clients against a scripted broker: they retry, filter, assign and remember as Kafka's own do."""
 
 from random import Random
+from typing import Any
 
 import pytest
 from twisted.internet.defer import Deferred, fail, succeed
@@ -127,7 +128,7 @@ def history(world):
 
 
 def run(coroutine):
-    results = []
+    results: list[Any] = []
     Deferred.fromCoroutine(coroutine).addBoth(results.append)
     assert results and not hasattr(results[0], "raiseException"), results
     return results[0]
@@ -142,7 +143,7 @@ def batches_sent(world):
                 header = read_header(row.records)
                 first = next(iter_records(row.records))
                 identity = (header.producer_id, header.producer_epoch, header.base_sequence)
-                found.append((*identity, label_of(first.value)))
+                found.append((*identity, label_of(first.value or b"")))
     return found
 
 
@@ -298,7 +299,7 @@ def answered(code):
 class Member:
     generation = 1
     member_id = "m"
-    instance_id = None
+    instance_id: str | None = None
 
 
 @pytest.mark.parametrize(
