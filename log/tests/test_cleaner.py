@@ -246,6 +246,7 @@ def test_sequence_goes_on_after_compaction_and_a_crash() -> None:
     fs.crash()
     log = open_manager(fs).all_logs()[0]
     put(log, (b"a", b"3"), producer_id=5, producer_epoch=0, base_sequence=1)
+    assert records(log) == [(1, b"a", b"2"), (2, b"a", b"3")]
 
 
 # Transactions

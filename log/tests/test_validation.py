@@ -433,7 +433,8 @@ def test_changed_record_bytes_never_pass_the_quick_checks_alone(data):
     except InvalidRecordError:
         return
     if is_sound_first(memoryview(whole)):
-        check_record(memoryview(whole)[61:], 0)
+        _, offset_delta, _, end = check_record(memoryview(whole)[61:], 0)
+        assert (offset_delta, end) == (0, len(whole) - 61)
 
 
 @pytest.mark.parametrize("properties", [{}, {"cleanup_policy": "compact"}, {"message_timestamp_type": "LogAppendTime"}])

@@ -158,9 +158,12 @@ def test_gzip_has_levels_1_to_9_and_its_own_default(level):
         LogConfig({"compression.gzip.level": level})
 
 
-@pytest.mark.parametrize("text", ["", "*", "0:1", "0:1,1:2"])
-def test_throttled_replicas(text):
-    LogConfig({"leader.replication.throttled.replicas": text})
+@pytest.mark.parametrize(
+    ("text", "replicas"), [("", ()), ("*", ("*",)), ("0:1", ("0:1",)), ("0:1,1:2", ("0:1", "1:2"))]
+)
+def test_throttled_replicas(text, replicas):
+    config = LogConfig({"leader.replication.throttled.replicas": text})
+    assert config.leader_replication_throttled_replicas == replicas
 
 
 @pytest.mark.parametrize("text", ["0", "a:b", "*,0:1", ":"])

@@ -186,7 +186,7 @@ def test_every_sink_killed_in_a_batch_and_its_last_batch_repeated(pipelines):
             twins = chosen.choice(list(late_twin.MOMENTS))
             driver.run(together=number, twins=twins, doubled=doubled(pipelines, chosen))
             driver.wait_until_said(TOGETHER, TOGETHER_S)
-            time.sleep(chosen.uniform(0, 1))
+            time.sleep(chosen.uniform(0, 1))  # the moment of the kill, nothing is waited for
             driver.stop_in_batch(300)
         found = pipelines.checkpoints()
         killed_in_batch.update(sink for sink, one in found.items() if is_in_batch(one))

@@ -140,6 +140,7 @@ def test_keys_headers_and_places_of_records(problems):
     ]
 
 
+@pytest.mark.process  # the options of Java for this folder
 def test_what_is_said():
     assert list(lines([])) == ["the file has no tests"]
     assert list(lines([Result("a", ()), Result("b", ("x", "  - y"))])) == [
