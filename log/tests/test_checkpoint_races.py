@@ -18,6 +18,8 @@ from odradek.log.storage.memory_filesystem import MemoryFileSystem, SimulatedCra
 from odradek.log.tests.managers import NEW_ID, TOPIC_ID, append, opened, run_until
 from odradek.log.tests.threads import Threads
 
+pytestmark = pytest.mark.slow
+
 START, RECOVERY = "log-start-offset-checkpoint", "recovery-point-offset-checkpoint"
 CLEANER = "cleaner-offset-checkpoint"
 PATH = "/data/a"

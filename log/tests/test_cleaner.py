@@ -524,6 +524,7 @@ def prepare_for_crash(fs: MemoryFileSystem) -> tuple[LogManager, list[tuple[int,
     return manager, records(log)
 
 
+@pytest.mark.slow
 def test_a_crash_at_any_point_of_a_compaction_neither_loses_nor_brings_back() -> None:
     now_ms = T0 + 5000
     points = 0

@@ -13,6 +13,8 @@ from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.records import MAX_DECOMPRESSED_BYTES, build_batch, iter_records, read_header
 from odradek.protocol.streaming import run_steps
 
+pytestmark = pytest.mark.slow
+
 LARGE = 1 << 30
 COUNT = 100
 VALUE_BYTES = 1_047_000

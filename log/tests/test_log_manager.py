@@ -599,6 +599,7 @@ def live_through(fs: MemoryFileSystem, flushed: dict[tuple[str, int], list[bytes
     manager.close(now_ms)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [None, 1, 2])
 @pytest.mark.parametrize("lose_names", [False, True])
 def test_a_crash_at_any_point_loses_nothing_that_was_flushed(seed: int | None, lose_names: bool) -> None:

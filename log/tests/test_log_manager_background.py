@@ -145,6 +145,7 @@ def test_retention_that_was_to_go_on_leaves_a_deleted_log_alone() -> None:
     assert manager.online_directories == ["/data/a"]
 
 
+@pytest.mark.slow
 def test_sweeps_visit_a_few_logs_at_a_time() -> None:
     fs = MemoryFileSystem()
     manager = opened(fs, ["/data/a"], {"flush.ms": "0"})
@@ -158,6 +159,7 @@ def test_sweeps_visit_a_few_logs_at_a_time() -> None:
     assert all(log.flushed_offset == 1 for log in manager.all_logs())
 
 
+@pytest.mark.slow
 def test_a_sweep_leaves_out_a_log_that_was_deleted_since_it_began() -> None:
     """Its directory may be gone: to look for segments to delete would take the log directory offline."""
     fs = MemoryFileSystem()

@@ -31,6 +31,8 @@ from odradek.protocol.tests.values import (
 )
 from odradek.protocol.types import RECORDS
 
+pytestmark = pytest.mark.slow
+
 NOT_IN_KIO: dict[tuple[str, int], str] = {}
 """(message, version) that kio lacks, and why; the Java oracle covers these alone."""
 

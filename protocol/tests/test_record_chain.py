@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 from odradek.protocol.record_chain import check_records
 from odradek.protocol.records import InvalidRecordError, build_batch, check_record_chain
 
+pytestmark = pytest.mark.slow
+
 HEADER = build_batch([])[:57]
 
 # Lengths around each boundary: shortest, one to two bytes, two to three, and beyond a window.

@@ -21,6 +21,7 @@ def payload_of(count, first, times, key, value, headers=()):
     return build_batch(records)[len(build_batch(before)) :]
 
 
+@pytest.mark.slow
 @settings(max_examples=100, deadline=None)
 @given(st.integers(1, 100), st.sampled_from([0, 5, 60, 8170]), TIMES, KEYS, VALUES, st.data())
 def test_a_run_is_what_single_records_are(count, first, times, key, value, data):

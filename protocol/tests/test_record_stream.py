@@ -13,6 +13,8 @@ from odradek.protocol.record_stream import RecordStream
 from odradek.protocol.records import build_batch
 from odradek.protocol.streaming import PIECE_BYTES, run_steps
 
+pytestmark = pytest.mark.slow
+
 LARGE = b"v" * (2 * PIECE_BYTES + 1)
 RECORDS = st.lists(
     st.tuples(

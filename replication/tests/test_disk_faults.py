@@ -20,6 +20,8 @@ from odradek.protocol.records import ControlType, build_control_batch
 from odradek.replication.metadata.image import PartitionMetadata
 from odradek.replication.replicas.partition import Partition
 
+pytestmark = pytest.mark.slow
+
 NOW_MS = 100_000
 DIRECTORY = "/d/t-0"
 APPENDS = 14

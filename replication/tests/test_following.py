@@ -98,6 +98,7 @@ def test_clients_try_a_partition_again_until_its_log_is_there(cluster):
     append(cluster.replicas.get("t", 1))
 
 
+@pytest.mark.slow
 def test_growth_does_not_touch_what_was_there(cluster, monkeypatch):
     publish(cluster, topic(1000))
     cluster.steps.run()

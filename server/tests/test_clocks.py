@@ -36,7 +36,7 @@ def files_with(pattern):
     found = set()
     for package in BROKER:
         for path in (ROOT / package).rglob("*.py"):
-            if "tests" not in path.parts and re.search(pattern, path.read_text()):
+            if "tests" not in path.relative_to(ROOT).parts and re.search(pattern, path.read_text()):
                 found.add(str(path.relative_to(ROOT)))
     return found
 

@@ -43,6 +43,8 @@ from odradek.server.request import RequestContext
 from odradek.server.tests.background import background
 from odradek.server.work.flusher import Flusher
 
+pytestmark = pytest.mark.slow
+
 OFFSETS = "__consumer_offsets"
 VERSION = 9
 ROUNDS = 6

@@ -61,7 +61,7 @@ def reads() -> Reads:
     found = Reads()
     for package in PACKAGES:
         for path in sorted((ROOT / package).rglob("*.py")):
-            if "tests" in path.parts:
+            if "tests" in path.relative_to(ROOT).parts:
                 continue
             tree = ast.parse(path.read_text())
             if path == ROOT / "log" / "config.py" or path.parent == ROOT / "server" / "config":

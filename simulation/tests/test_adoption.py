@@ -1,5 +1,7 @@
 """Adoption when the process dies in the midst of it, at every change of the disk or of the metadata store in turn."""
 
+import pytest
+
 from odradek.protocol.messages.create_topics import (
     CreateTopicsRequest,
     CreateTopicsRequestCreatableTopic,
@@ -15,6 +17,8 @@ from odradek.replication.metadata.kraft_metadata import DIRECTORY
 from odradek.replication.tests import kraft
 from odradek.simulation.tests.test_world import finish
 from odradek.simulation.world import World
+
+pytestmark = pytest.mark.slow
 
 TOPICS = {"kept": 2, "other": 1, "__consumer_offsets": 2}
 DAY_MS = 86_400_000

@@ -8,6 +8,8 @@ from odradek.simulation.clients.workload import make_clients
 from odradek.simulation.run import run_seed
 from odradek.simulation.safeguards import SAFEGUARDS, finding, run_without
 
+pytestmark = pytest.mark.slow
+
 MOST_SEEDS = 40
 """A seed stands for another run whenever the broker or a client draws one number more; then the next will do."""
 

@@ -237,6 +237,7 @@ def test_a_topic_of_markers_that_cannot_be_made(monkeypatch, answer, said, may_p
     found.prepare()
 
 
+@pytest.mark.slow
 def test_a_broker_that_is_down():
     for kind in Units:
         found, _ = of(declared("shop", steps=COUNT if kind is Units.BATCHES else ""), kind)
