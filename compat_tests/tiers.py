@@ -40,11 +40,11 @@ def needs_process(item: pytest.Item) -> bool:
     if STARTING_FIXTURES & set(item.fixturenames):
         return True
     fixtures = [each for defined in item._fixtureinfo.name2fixturedefs.values() for each in defined]
-    return _reaches_starter((item.function, item.cls, *(fixture.func for fixture in fixtures)))
+    return reaches_starter((item.function, item.cls, *(fixture.func for fixture in fixtures)))
 
 
 @cache  # for all items of a parametrized test
-def _reaches_starter(found: tuple[object, ...]) -> bool:
+def reaches_starter(found: tuple[object, ...]) -> bool:
     waiting = list(found)
     seen: set[int] = set()
     while waiting:
@@ -97,7 +97,7 @@ class ProcessGuard:
 
     def __init__(self) -> None:
         self._running = ""
-        sys.addaudithook(self._audit)
+        sys.addaudithook(self.audit)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
@@ -107,6 +107,6 @@ class ProcessGuard:
         finally:
             self._running = ""
 
-    def _audit(self, event: str, arguments: tuple[object, ...]) -> None:
+    def audit(self, event: str, arguments: tuple[object, ...]) -> None:
         if self._running and event in STARTING_EVENTS:
             raise RuntimeError(f"{self._running}: {event}{arguments} starts a process; mark the test `process`")
