@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from odradek.protocol.errors import ErrorCode
 
 Token = Any
-"""Whatever the caller handed in with a request; it comes back, unread, beside the response."""
+"""Any object that the caller passes with a request; it is returned with the response."""
 
 Response = Any
 """A decoded response message."""
@@ -29,7 +29,7 @@ _WRITE_ERRORS = {
 
 
 def client_error(write_error: ErrorCode) -> ErrorCode:
-    """What a client is told when writing the coordinator's records failed with `write_error`."""
+    """Return the error that a client gets when writing the coordinator's records failed with `write_error`."""
     return _WRITE_ERRORS.get(write_error, write_error)
 
 
@@ -102,7 +102,7 @@ class ReplyWhenWritten(Completion):
 
 
 class TransactionalProducer(NamedTuple):
-    """In whose transaction records are written."""
+    """The producer in whose transaction records are written."""
 
     producer_id: int
     producer_epoch: int

@@ -59,7 +59,7 @@ NO_RETENTION = -1
 
 
 class PreparedCommit(NamedTuple):
-    """The records of an OffsetCommit, and the response once they are written. The group is not looked at yet."""
+    """The records of an OffsetCommit, and the response once they are written. The group is not checked yet."""
 
     records: list[CoordinatorRecord]
     response: OffsetCommitResponse
@@ -133,11 +133,11 @@ def _commit_value(
 
 
 def _check_commit(state: ShardState, request: OffsetCommitRequest, context: RequestContext) -> None:
-    """Raise what is wrong with a commit; one that is right counts as a heartbeat."""
+    """Raise the error of a commit; a valid one counts as a heartbeat."""
     group = state.groups.get(request.group_id)
     generation_id = request.generation_id_or_member_epoch
     if group is None:
-        # Without a generation, the group is a mere name for offsets, which comes to be with them.
+        # Without a generation, the group is only a name for offsets, and its first offset creates it.
         if generation_id < 0:
             return
         is_new_client = context.api_version >= GROUP_NOT_FOUND_SINCE

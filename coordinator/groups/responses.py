@@ -57,7 +57,7 @@ def join_error(error: ErrorCode, member_id: str = UNKNOWN_MEMBER) -> JoinGroupRe
 
 
 def join_error_without_protocol(error: ErrorCode, member_id: str, api_version: int) -> JoinGroupResponse:
-    """A refused JoinGroup where Kafka says null for the protocol, as far as the version can (7 and up, KIP-559)."""
+    """A refused JoinGroup with a null protocol, as Kafka sends from version 7 on (KIP-559)."""
     response = join_error(error, member_id)
     if api_version >= 7:
         response.protocol_name = None
@@ -147,7 +147,7 @@ def txn_offset_commit_error(
 def offset_fetch_error(
     group: OffsetFetchRequestGroup, error: ErrorCode, api_version: int
 ) -> OffsetFetchResponseGroup:
-    """An OffsetFetch that failed for the group: said once from version 2 on, at every partition in version 1."""
+    """An OffsetFetch that failed for the group: one error from version 2 on, one for every partition in version 1."""
     if api_version >= 2:
         return OffsetFetchResponseGroup(group_id=group.group_id, error_code=error)
     return OffsetFetchResponseGroup(
@@ -235,7 +235,7 @@ def with_error(response: Response, error: ErrorCode) -> Response:
 
 
 def answer(result: CoordinatorResult, parked: Parked | None, response: JoinGroupResponse | SyncGroupResponse) -> bool:
-    """Reply to a parked request, if there is one; says whether there was."""
+    """Reply to a parked request, if there is one; return whether there was."""
     if parked is None:
         return False
     result.reply(parked.token, response)

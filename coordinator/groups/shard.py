@@ -388,7 +388,7 @@ class GroupShard:
         return result
 
     def resign(self, now_ms: int) -> CoordinatorResult:
-        """Another broker takes over: everything parked is answered with NOT_COORDINATOR, and nothing is kept."""
+        """Discard the state: another broker takes over. Parked requests get NOT_COORDINATOR."""
         result = CoordinatorResult()
         for group in self._state.groups.values():
             responses.answer_all_joins(result, group, ErrorCode.NOT_COORDINATOR)
@@ -430,7 +430,7 @@ class GroupShard:
         return result
 
     def _gate(self, error: ErrorCode = ErrorCode.NONE) -> ErrorCode:
-        """What is wrong with a request before its group is looked at."""
+        """Return the error of a request that precedes the lookup of its group."""
         return error or self._coordinator_state.value
 
 

@@ -78,14 +78,14 @@ def _commit_result(partition: int, error: ErrorCode = ErrorCode.NONE) -> TxnOffs
 
 
 def _check(state: ShardState, request: TxnOffsetCommitRequest) -> None:
-    """Raise what is wrong with a commit.
+    """Raise the error of a commit.
 
-    Unlike OffsetCommit this looks at who commits only if that is said, at the group's phase not at all, and it does
-    not count as a heartbeat.
+    Unlike OffsetCommit it checks the member only if the request names one, ignores the group's state, and does not
+    count as a heartbeat.
     """
     group = state.groups.get(request.group_id)
     if group is None:
-        # Without a generation, the group is a mere name for offsets, which comes to be with them.
+        # Without a generation, the group is only a name for offsets, and its first offset creates it.
         if request.generation_id >= 0:
             raise KafkaError(ErrorCode.ILLEGAL_GENERATION)
         return

@@ -1,6 +1,6 @@
-"""Deciding a transaction: EndTxn 0-5, and aborts by the coordinator itself (KIP-98, KIP-360, KIP-890).
+"""Decisions of transactions: EndTxn 0-5, and aborts by the coordinator (KIP-98, KIP-360, KIP-890).
 
-The record of state Prepare is the decision. It is answered as soon as it is written; markers follow.
+The record of state Prepare is the decision. The response is sent when it is replicated; markers follow.
 """
 
 import logging
@@ -33,7 +33,7 @@ EPOCH_BUMP_API_VERSION: Final = 5
 """EndTxn versions from here on come from clients of transaction version 2."""
 
 Answer = Callable[[CoordinatorResult, ErrorCode, int, int], None]
-"""Told of the outcome: an error or NONE, and who the producer is from now on."""
+"""Adds the response: for an error or NONE, and the producer id and epoch from then on."""
 
 
 def end_txn(
@@ -72,7 +72,7 @@ def end_txn(
 
 
 def _check(transaction: Transaction, request: EndTxnRequest) -> bool:
-    """Whether a request up to version 4 is a repetition of one that is done already. Raises what is wrong with it."""
+    """Return whether a request up to version 4 repeats one that is complete. Raises KafkaError."""
     if transaction.producer_id != request.producer_id:
         raise KafkaError(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
     if transaction.producer_epoch != request.producer_epoch:
@@ -95,8 +95,8 @@ def _check_with_epoch_bump(transaction: Transaction, request: EndTxnRequest) -> 
         CompleteAbort      done              decided   48                 48
         CompleteCommit     48                decided   done               48
 
-    What is pending comes first, as it is in every decided transaction until its end: a producer may already use the id
-    that it gets when its transaction is complete.
+    A decided transaction is pending until its end, and this is checked first: a producer may already use the id that it
+    gets when its transaction is complete.
     """
     if transaction.is_pending:
         raise KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS)

@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 
 def request_error(settings: TransactionSettings, request: InitProducerIdRequest) -> ErrorCode:
-    """What is wrong with the request itself, in the order in which Kafka looks."""
+    """Return the error of the request itself, checked in Kafka's order."""
     if (request.producer_id == NO_PRODUCER_ID) != (request.producer_epoch == NO_PRODUCER_EPOCH):
         return ErrorCode.INVALID_REQUEST
     if not request.transactional_id:
@@ -42,10 +42,10 @@ def request_error(settings: TransactionSettings, request: InitProducerIdRequest)
 def init_producer_id(
     state: TransactionShardState, request: InitProducerIdRequest, context: RequestContext, token: Token, now_ms: int
 ) -> CoordinatorResult:
-    """Decide an InitProducerId that `request_error` finds nothing wrong with.
+    """Decide an InitProducerId that has no `request_error`.
 
-    An ongoing transaction is aborted under a new epoch, which nobody is given: its owner is fenced, and whoever asked
-    is told to come again.
+    An ongoing transaction is aborted under a new epoch that no producer gets: its owner is fenced, and this request
+    gets CONCURRENT_TRANSACTIONS.
     """
     result = CoordinatorResult()
     api_version = context.api_version
@@ -80,7 +80,7 @@ def _find_or_make(state: TransactionShardState, transactional_id: str, timeout_m
 
 
 def _check(transaction: Transaction, request: InitProducerIdRequest) -> None:
-    """Raise if the producer has to wait or is not who it believes to be.
+    """Raise CONCURRENT_TRANSACTIONS if the transaction is pending, PRODUCER_FENCED for another producer.
 
     A decided transaction is pending until its end, so its state is not checked.
     A producer of the previous id at its last epoch may be one that never received its new id.
@@ -112,7 +112,7 @@ def _next_epoch(
 
 def _come_again(token: Token, api_version: int) -> transaction_ending.Answer:
     def answer(result: CoordinatorResult, error: ErrorCode, producer_id: int, producer_epoch: int) -> None:
-        told = error or ErrorCode.CONCURRENT_TRANSACTIONS
-        result.reply(token, init_producer_id_response(told, api_version))
+        reported = error or ErrorCode.CONCURRENT_TRANSACTIONS
+        result.reply(token, init_producer_id_response(reported, api_version))
 
     return answer

@@ -1,7 +1,7 @@
-"""From the decision to its end: a marker into every partition, then the record that says that all are written.
+"""Completion of a decided transaction: a marker in every partition, then the record that completes it.
 
-A decided transaction is never given up while this broker coordinates it. What failed is tried again after a pause;
-only an answer that proves that somebody else coordinates now puts an end to it.
+A decided transaction is completed while this broker coordinates it. A marker or record that failed is retried after a
+pause; only an error that proves that another broker coordinates now ends the retries.
 """
 
 import logging
@@ -21,7 +21,7 @@ DONE: Final = frozenset(
         ErrorCode.UNSUPPORTED_VERSION,
     }
 )
-"""The partition has its marker, or cannot hold one and so holds nothing of the transaction either."""
+"""The partition has its marker, or cannot hold one and so has no records of the transaction."""
 
 SUPERSEDED: Final = frozenset({ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_COORDINATOR_FENCED})
 """A newer coordinator has decided for this producer since."""
@@ -39,11 +39,11 @@ RETRIABLE: Final = frozenset(
         ErrorCode.NOT_COORDINATOR,
     }
 )
-"""What is to be expected now and then. All else is tried again too, but is an error in the log."""
+"""Expected errors. Others are retried too, and logged as errors."""
 
 
 def start(state: TransactionShardState, transaction: Transaction, result: CoordinatorResult, now_ms: int) -> Change:
-    """The decision is written: have the markers written, or the end if there is none to write; says what the end is."""
+    """Begin to write the markers of a replicated decision, or its end if it has no partitions. Return the end."""
     change = transaction.completed(now_ms)
     transaction.unmarked = dict.fromkeys(transaction.partitions, False)
     transaction.marker_pause_ms = state.settings.marker_retry_backoff_ms
@@ -53,7 +53,7 @@ def start(state: TransactionShardState, transaction: Transaction, result: Coordi
 
 
 def resume(state: TransactionShardState, transaction: Transaction, result: CoordinatorResult, now_ms: int) -> None:
-    """Take up a transaction that another coordinator, or this one before it stopped, has decided."""
+    """Continue a transaction whose decision was loaded."""
     logger.info(
         "finishing a decided transaction transactional_id=%s state=%s partitions=%d",
         transaction.transactional_id, STATE_NAMES[transaction.state], len(transaction.partitions),
@@ -75,7 +75,7 @@ def marker_written(
     result: CoordinatorResult,
     now_ms: int,
 ) -> None:
-    """How a marker fared. An answer that comes twice, or too late, changes nothing."""
+    """Handle the result of a marker. One that is repeated or late changes nothing."""
     unmarked = transaction.unmarked
     if transaction.state not in PREPARED or unmarked is None or not unmarked.get(partition):
         return
@@ -89,7 +89,7 @@ def marker_written(
             "a newer coordinator has decided for this producer; giving up its transaction here transactional_id=%s "
             "partition=%s-%d error=%s", transaction.transactional_id, *partition, error.name,
         )  # fmt: skip
-        # What is told of the transaction stays true: these partitions lack their markers. None is sent again.
+        # DescribeTransactions still lists the partitions that lack their markers. None is sent again.
         unmarked.update(dict.fromkeys(unmarked, True))
         state.timers.cancel(completion_key(transaction.transactional_id))
     else:
@@ -103,7 +103,7 @@ def marker_written(
 
 
 def _pause(state: TransactionShardState, transaction: Transaction) -> None:
-    """Try again after a pause, each longer than the one before: a disk that failed may take long to come back."""
+    """Retry after a pause that doubles each time: a failed disk may take long to recover."""
     if completion_key(transaction.transactional_id) not in state.timers:
         pause_ms = transaction.marker_pause_ms
         transaction.marker_pause_ms = min(2 * pause_ms, state.settings.marker_retry_backoff_max_ms)
@@ -111,17 +111,17 @@ def _pause(state: TransactionShardState, transaction: Transaction) -> None:
 
 
 def _try_again(state: TransactionShardState, transaction: Transaction, delay_ms: int) -> None:
-    """Do what is left to do, later; a pause that is already under way is not made longer."""
+    """Continue after a delay, unless a delay is running already."""
     key = completion_key(transaction.transactional_id)
     if key not in state.timers:
         state.timers.schedule(key, delay_ms, lambda result, now_ms: _go_on(state, transaction, result))
 
 
 def _go_on(state: TransactionShardState, transaction: Transaction, result: CoordinatorResult) -> None:
-    """Have the markers written that are neither written nor on their way, or else the end.
+    """Request the markers that are neither written nor in flight; if none is missing, write the end.
 
-    A partition never has two markers on their way: without an epoch for every transaction, the second one might come
-    when the next transaction is open there already, and end that.
+    A partition never has two markers in flight: without an epoch for every transaction, the second one could arrive in
+    the next transaction, and end it.
     """
     unmarked = transaction.unmarked
     if transaction.state not in PREPARED or unmarked is None:

@@ -1,6 +1,6 @@
 """The transaction coordinator of one partition of `__transaction_state`: the one public class of transactions.
 
-A server uses it as it does `GroupShard`, with one thing more:
+A server uses it like `GroupShard`, and writes markers too:
 
     result = shard.end_txn(request, context, token, now_ms)
     while result.records:
@@ -13,9 +13,10 @@ A server uses it as it does `GroupShard`, with one thing more:
     for every outcome of result.outcomes, and every partition of it: have the marker written, and take what
         shard.marker_written(...) returns for one more result
 
-Results of one shard must be written in the order in which they were decided. `on_write_failed` may be called only if
-the records are not in the log and never will be; where that is not known, the shard must `resign` and be loaded anew,
-or else one transaction could be decided on twice. At election: `replay` every record, then `finish_loading`.
+Results of one shard must be appended in the order in which they were decided, each before the next decision.
+`on_write_failed` may be called only if the records are not in the log and never will be; where that is uncertain, the
+shard must `resign` and be loaded anew, or else one transaction could be decided twice. At election: `replay` every
+record, then `finish_loading`.
 """
 
 import logging
@@ -216,7 +217,7 @@ class TransactionShard:
         error: ErrorCode,
         now_ms: int,
     ) -> CoordinatorResult:
-        """How the marker of an outcome fared in one of its partitions, (topic, index).
+        """Handle the result of an outcome's marker in one of its partitions, (topic, index).
 
         NONE: it is there, or the cluster has no such partition any more, which only the sender can know. A broker that
         does not know the partition (UNKNOWN_TOPIC_OR_PARTITION) may only be late. What can be tried again comes back in
@@ -299,7 +300,7 @@ class TransactionShard:
     # -- life ----------------------------------------------------------------------------------------------------
 
     def finish_loading(self, now_ms: int) -> Steps[CoordinatorResult]:
-        """Every record is replayed and replicated: start serving, and finish what is decided.
+        """Every record is replayed and replicated: start serving, and complete decided transactions.
 
         Without replication a decision could be lost when its markers are already in the log of a partition.
         """
@@ -324,7 +325,7 @@ class TransactionShard:
         return result
 
     def resign(self, now_ms: int) -> CoordinatorResult:
-        """Another broker takes over: nothing is kept. What is being written is answered by `on_write_failed`."""
+        """Discard the state: another broker takes over. `on_write_failed` answers the requests whose writes wait."""
         self._coordinator_state = CoordinatorState.CLOSED
         state = self._state
         self._state = TransactionShardState(
@@ -351,7 +352,7 @@ class TransactionShard:
         return result
 
     def _gate(self, transactional_id: str) -> ErrorCode:
-        """What is wrong with a request before its transaction is looked at."""
+        """Return the error of a request that precedes the lookup of its transaction."""
         return self._coordinator_state.value if transactional_id else ErrorCode.INVALID_REQUEST
 
     def _add(
@@ -414,7 +415,7 @@ def _client_error(write_error: ErrorCode) -> ErrorCode:
 
 
 def _carry_over(result: CoordinatorResult) -> CoordinatorResult:
-    """What had to wait for the result's records goes on with what follows from them."""
+    """A result with what waited for the records of another."""
     following = CoordinatorResult()
     following.replies.extend(result.replies)
     following.outcomes.extend(result.outcomes)

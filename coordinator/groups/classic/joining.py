@@ -67,7 +67,7 @@ class _Join:
 def join_group(
     state: ShardState, request: JoinGroupRequest, context: RequestContext, token: Token, now_ms: int
 ) -> CoordinatorResult:
-    """Decide a JoinGroup that passed its prechecks: answer it, or park it until its generation starts."""
+    """Decide a JoinGroup that passed its prechecks: reply to it, or park it until its generation starts."""
     join = _Join(state, request, context, token, now_ms)
     group = state.groups.get(request.group_id)
     if group is not None:
@@ -102,10 +102,10 @@ def _join_group(join: _Join, group: Group) -> None:
 
 
 def _has_room(state: ShardState, group: Group, member_id: str) -> bool:
-    """Whether the group takes this member (KIP-389).
+    """Return whether the group has room for this member (KIP-389).
 
-    While a rebalance is prepared the parked joins are counted, not the members: that way a group over a limit that was
-    lowered loses those who rejoin last.
+    While a rebalance is prepared the parked joins are counted, not the members: a group over a lowered limit loses the
+    members that rejoin last.
     """
     if group.state in (EMPTY, DEAD):
         return True
@@ -165,7 +165,7 @@ def _add_member(join: _Join, group: Group, member_id: str) -> None:
 
 
 def _return_of_static_member(join: _Join, group: Group, old_member_id: str, member_id: str) -> None:
-    """A static member came back without its id: it gets a new one, and whoever holds the old one is fenced."""
+    """Give a static member that returns without its id a new one, and fence the holder of the old one."""
     if group.state is STABLE:
         replacement = group.members[old_member_id].with_id(member_id)
         replacement.protocols = join.request.protocols
@@ -238,7 +238,7 @@ def _join_with_id(join: _Join, group: Group) -> None:
 
 
 def _update_member(join: _Join, group: Group, member: Member) -> None:
-    """Take over what a JoinGroup says of its member, and park it."""
+    """Update a member with its JoinGroup, and park the request."""
     group.set_protocols(member, join.request.protocols)
     member.rebalance_timeout_ms = join.rebalance_timeout_ms
     member.session_timeout_ms = join.request.session_timeout_ms

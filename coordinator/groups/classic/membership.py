@@ -68,7 +68,7 @@ def sync_group(
 
 
 def _group_for_sync(state: ShardState, request: SyncGroupRequest) -> Group:
-    """The group and proof that the request belongs to its current generation; raises what is wrong with it."""
+    """Return the group of a request of its current generation. Raises KafkaError."""
     group = state.group(request.group_id, missing=ErrorCode.UNKNOWN_MEMBER_ID)
     if group.state is EMPTY:
         raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
@@ -130,7 +130,7 @@ class _Assignment(Completion):
 
 
 def heartbeat(state: ShardState, request: HeartbeatRequest, token: Token) -> CoordinatorResult:
-    """Decide a Heartbeat: refresh the session, and tell of a rebalance."""
+    """Decide a Heartbeat: refresh the session, and report a rebalance."""
     result = CoordinatorResult()
     try:
         error = _heartbeat(state, request)
@@ -192,7 +192,7 @@ def leave_group(
 def _leave(
     state: ShardState, group: Group, identity: LeaveGroupRequestMemberIdentity, result: CoordinatorResult
 ) -> ErrorCode:
-    """Take one member out. An administrator names a static member by its instance id alone."""
+    """Remove one member. An administrator names a static member by its instance id alone."""
     member_id, instance_id = identity.member_id, identity.group_instance_id
     if not member_id:
         if instance_id is None or instance_id not in group.static_members:

@@ -1,4 +1,4 @@
-"""Rebalances: how one starts, when its join phase ends, and what deadlines do to groups.
+"""Rebalances: their start, the end of the join phase, and the deadlines of groups.
 
 Sources: KIP-62 (rebalance timeout), KIP-134 (initial delay), KIP-345 (static members stay), KIP-394 (pending members);
 behaviour as of Apache Kafka 4.3.
@@ -24,7 +24,7 @@ from odradek.protocol.errors import ErrorCode
 logger = logging.getLogger(__name__)
 
 MIN_RETRY_MS = 100
-"""Least time between two tries to end a join phase, for members whose rebalance timeout is next to nothing."""
+"""Least time between two attempts to end a join phase, for members with a tiny rebalance timeout."""
 
 EMPTY_RETRY_MS = 1_000
 """Pause before the record of a group without members is written again."""
@@ -34,12 +34,12 @@ EMPTY_RETRY_MS = 1_000
 
 
 def refresh_session(state: ShardState, group: Group, member: Member) -> None:
-    """The member was heard of: its session timeout runs anew."""
+    """Restart the session timeout of a member."""
     schedule_session(state, group, member.member_id, member.session_timeout_ms)
 
 
 def schedule_session(state: ShardState, group: Group, member_id: str, timeout_ms: int) -> None:
-    """Set the time within which a member, or a pending one, has to be heard of."""
+    """Set the session timeout of a member or a pending member."""
     group_id = group.group_id
 
     def expire(result: CoordinatorResult, now_ms: int) -> None:
@@ -70,7 +70,7 @@ def _expire_session(state: ShardState, group_id: str, member_id: str, result: Co
 
 
 def remove_member(state: ShardState, group: Group, member: Member, result: CoordinatorResult) -> None:
-    """Drop a member; what it has parked is answered so that a living client starts over."""
+    """Remove a member; its parked requests get UNKNOWN_MEMBER_ID, so that a living client joins again."""
     state.timers.cancel(session_key(group, member))
     answer(result, group.take_join(member), join_error(ErrorCode.UNKNOWN_MEMBER_ID))
     answer(result, member.take_sync(), sync_error(ErrorCode.UNKNOWN_MEMBER_ID))
@@ -108,7 +108,7 @@ def start(state: ShardState, group: Group, why: str, result: CoordinatorResult, 
 
 
 def complete_join_if_all_joined(state: ShardState, group: Group, result: CoordinatorResult, now_ms: int) -> None:
-    """End the join phase if nobody is missing; the first one of a group always lasts its delay."""
+    """End the join phase if all members have joined; the first one of a group always lasts its delay."""
     if group.state is PREPARING_REBALANCE and group.previous_state is not EMPTY and group.has_all_joined:
         complete_join(state, group, result, now_ms)
 
