@@ -36,12 +36,13 @@ def client_error(write_error: ErrorCode) -> ErrorCode:
 class CoordinatorRecord(NamedTuple):
     """A record of an internal topic, encoded with its version prefixes; a null value is a tombstone.
 
-    `change` is the same, decoded, for the shard to apply when the record is appended; None where decoding is rare.
+    `change` is for the shard that applies the record at append: for groups the record, decoded, or None if the shard
+    has to decode it; for transactions what the shard needs besides the record.
     """
 
     key: bytes
     value: bytes | None
-    change: Any = None
+    change: object = None
 
 
 class Reply(NamedTuple):

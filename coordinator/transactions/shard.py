@@ -244,7 +244,8 @@ class TransactionShard:
         Clients get the state before them until `on_written`, which follows at once if they are replicated.
         """
         for offset, record in enumerate(result.records, base_offset):
-            self._replay(record.key, record.value, offset, record.change)
+            change = record.change if isinstance(record.change, Change) else None
+            self._replay(record.key, record.value, offset, change)
         for completion in result.completions:
             completion.applied(result, now_ms)
 
