@@ -41,6 +41,7 @@ from odradek.protocol.messages.offset_commit import (
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
 )
+from odradek.protocol.messages.offset_fetch import OffsetFetchRequestGroup, OffsetFetchRequestTopics
 from odradek.protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 from odradek.protocol.records import iter_batches, iter_records, read_header
 from odradek.replication.metadata.image import PartitionMetadata
@@ -184,7 +185,10 @@ class Walk:
         return self.world.groups.shard(0)._state.groups.get("g")
 
     def load_groups(self, end_offset):
-        """The groups that a coordinator loads from the log up to an offset."""
+        return self.load_shard(end_offset)._state.groups
+
+    def load_shard(self, end_offset):
+        """The group coordinator that is loaded from the log up to an offset."""
         shard = GroupShard(GroupSettings(), str, int)
         for header, records in read_log(self.offsets.partition, end_offset):
             for record in records:
@@ -194,7 +198,7 @@ class Walk:
                 else:
                     shard.replay(record.key, record.value, record.offset)
         run_to_end(shard.finish_loading(0))
-        return shard._state.groups
+        return shard
 
     def do_join(self):
         instance_id = self.rng.choice(INSTANCES)
@@ -307,6 +311,16 @@ class Walk:
                 if not header.is_control and record.value and isinstance(read_key(record.key), OffsetCommitKey)
             ]
             assert request.topics[0].partitions[0].committed_offset in replicated, "the commit may be lost"
+
+    def do_fetch_offsets(self):
+        live, replicated = self.world.groups.shard(0), self.load_shard(self.offsets.high_watermark)
+        for topics in (None, [OffsetFetchRequestTopics(name="t", partition_indexes=[0])]):
+            request = OffsetFetchRequestGroup(group_id="g", topics=topics)
+            context = RequestContext(api_version=9)
+            fetched, expected = (
+                shard.fetch_offsets(request, context, require_stable=False) for shard in (live, replicated)
+            )
+            assert fetched.error_code or fetched.topics == expected.topics
 
     def do_delete(self):
         for _ in range(self.rng.choice((1, 2))):
