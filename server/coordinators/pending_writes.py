@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 class PendingWrite:
     """A result that waits for replication, of its own records or of one that its replies depend on.
 
-    `first_offset` is that of the first of its records, or its `after_offset`. `result` is replaced by what is left of it
-    when its requests are answered before it is replicated.
+    `first_offset` is that of the first of its records, or its `after_offset`. `result` is replaced by what is left of
+    it when its requests are answered before it is replicated.
     """
 
     __slots__ = ("deadline_s", "first_offset", "led", "result")

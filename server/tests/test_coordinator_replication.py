@@ -11,7 +11,13 @@ import pytest
 from twisted.internet.defer import Deferred
 
 from odradek.coordinator.groups.classic.group import EMPTY, STABLE
-from odradek.coordinator.groups.records import GroupMetadataKey, OffsetCommitKey, read_key, read_offset_commit_value
+from odradek.coordinator.groups.records import (
+    GroupMetadataKey,
+    OffsetCommitKey,
+    read_group_metadata_value,
+    read_key,
+    read_offset_commit_value,
+)
 from odradek.coordinator.groups.settings import GroupSettings
 from odradek.coordinator.groups.shard import GroupShard
 from odradek.coordinator.groups.shard_state import ShardState
@@ -180,6 +186,15 @@ class Walk:
         assert group is not None and group.stored is not None, "the group may be lost"
         return group.stored
 
+    def replicated_generations(self):
+        """The records of the group that are replicated, later ones included."""
+        return [
+            read_group_metadata_value(record.value)
+            for header, records in read_log(self.offsets.partition, self.offsets.high_watermark)
+            for record in records
+            if not header.is_control and record.value and isinstance(read_key(record.key), GroupMetadataKey)
+        ]
+
     @property
     def live_group(self):
         return self.world.groups.shard(0)._state.groups.get("g")
@@ -221,8 +236,8 @@ class Walk:
         self.generation_id = response.generation_id
         live = self.live_group
         if live is not None and live.state is STABLE:
-            stored = self.replicated_generation()
-            assert response.member_id in {member.member_id for member in stored.members}, "its id may be lost"
+            known = {member.member_id for value in self.replicated_generations() for member in value.members}
+            assert response.member_id in known, "its id may be lost"
 
     def do_join_all_and_sync(self):
         for _ in INSTANCES:
@@ -249,10 +264,13 @@ class Walk:
         if response.error_code == ErrorCode.FENCED_INSTANCE_ID:
             self.fenced(request)
         if not response.error_code:
-            stored = self.replicated_generation()
-            assert stored.generation == request.generation_id, "the generation may be lost"
-            given = {member.member_id: member.assignment for member in stored.members}
-            assert given[request.member_id] == response.assignment
+            given = {
+                (member.member_id, member.assignment)
+                for value in self.replicated_generations()
+                if value.generation == request.generation_id
+                for member in value.members
+            }
+            assert (request.member_id, response.assignment) in given, "the assignment may be lost"
 
     def do_heartbeat(self):
         instance_id = self.rng.choice(INSTANCES)
@@ -294,7 +312,8 @@ class Walk:
     def left(self, request, response, _):
         group = self.live_group
         if not response.error_code and not response.members[0].error_code and group and group.state is EMPTY:
-            assert not self.replicated_generation().members, "the members may come back"
+            replicated = self.replicated_group()
+            assert replicated is None or not replicated.members, "the members may come back"
 
     def do_commit(self):
         item = OffsetCommitRequestPartition(partition_index=0, committed_offset=self.asked)
