@@ -3,8 +3,6 @@
 Sources: Kafka documentation ("Log"), KIP-98 (idempotent and transactional producers).
 """
 
-from struct import Struct
-
 from odradek.log.producers import replay as producer_replay
 from odradek.log.producers.replay import Marker, parse_marker
 from odradek.log.roll import SegmentRoller
@@ -26,17 +24,26 @@ from odradek.log.validation.batch import (
 )
 from odradek.protocol.crc import crc32c
 from odradek.protocol.errors import ErrorCode, KafkaError
-from odradek.protocol.record_batch import HEADER, NO_TIMESTAMP, BatchHeader, InvalidRecordError, read_header
+from odradek.protocol.record_batch import (
+    ATTRIBUTES_POSITION,
+    HEADER,
+    LOG_OVERHEAD,
+    MAGIC_POSITION,
+    NO_TIMESTAMP,
+    RECORD_BATCH_OVERHEAD,
+    STAMP,
+    BatchHeader,
+    InvalidRecordError,
+    read_header,
+)
 from odradek.protocol.record_chain import check_record_chain
 from odradek.protocol.record_shape import TakesLongError, check_record
 
 LATEST_PRODUCE_VERSION = 13
 NO_OFFSET = -1
 _MAX_SEQUENCE = 0x7FFFFFFF
-# The part of a batch that the leader stamps (base offset, leader epoch) with the length between them.
-_STAMP = Struct(">qii")
 _unpack_header = HEADER.unpack_from
-_pack_stamp = _STAMP.pack
+_pack_stamp = STAMP.pack
 
 
 class AppendInfo:
@@ -122,7 +129,7 @@ class Appender:
         """
         log = self._log
         size_bytes = len(records)
-        is_simple = origin == 0 and log.is_plain and size_bytes > 61
+        is_simple = origin == 0 and log.is_plain and size_bytes > RECORD_BATCH_OVERHEAD
         if is_simple:
             (
                 base_offset, length, _, magic, crc, attributes, last_delta,
@@ -131,7 +138,7 @@ class Appender:
             stated_delta = max_timestamp - base_timestamp
             try:
                 is_simple = (
-                    length + 12 == size_bytes <= log.max_message_bytes
+                    length + LOG_OVERHEAD == size_bytes <= log.max_message_bytes
                     and magic == 2
                     and not attributes & 0x2F
                     and count == last_delta + 1
@@ -143,10 +150,10 @@ class Appender:
                     and log.failure is None
                     and stated_delta >= 0
                     and base_timestamp >= NO_TIMESTAMP
-                    and crc32c(records[21:]) == crc
+                    and crc32c(records[ATTRIBUTES_POSITION:]) == crc
                     # The records chain, begin at the batch's offset, and have the largest timestamp that it states.
                     and check_record_chain(records, stated_delta) == stated_delta
-                    and (is_sound_first(records) or not check_record(records[61:], 0)[1])
+                    and (is_sound_first(records) or not check_record(records[RECORD_BATCH_OVERHEAD:], 0)[1])
                 )
             except (InvalidRecordError, TakesLongError):
                 is_simple = False
@@ -174,7 +181,7 @@ class Appender:
                         return duplicate
             if leader_epoch != log.leader_epochs.latest_epoch:
                 log.assign_epoch(leader_epoch, offset)
-            pieces = (_pack_stamp(offset, length, leader_epoch), records[16:])
+            pieces = (_pack_stamp(offset, length, leader_epoch), records[MAGIC_POSITION:])
             segment.append(pieces, size_bytes, last_offset, max_timestamp)
         except OSError as error:
             raise log.refuse_or_fail("append", error) from error
@@ -230,7 +237,7 @@ class Appender:
         for header, head, rest in checked:
             header = header._replace(base_offset=offset, partition_leader_epoch=leader_epoch)
             headers.append(header)
-            pieces += (_pack_stamp(offset, header.batch_length, leader_epoch), head[16:], rest)
+            pieces += (_pack_stamp(offset, header.batch_length, leader_epoch), head[MAGIC_POSITION:], rest)
             offset = header.next_offset
         extents, size_bytes, max_timestamp = _measure(headers)
         try:

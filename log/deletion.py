@@ -5,7 +5,7 @@ Source: KIP-107 (DeleteRecords).
 
 from odradek.log import retention
 from odradek.log.roll import SegmentRoller
-from odradek.log.segments.segment import DELETED_SUFFIX, CorruptSegmentError, DeletedSegment
+from odradek.log.segments.segment_files import DELETED_SUFFIX, CorruptSegmentError, DeletedSegment
 from odradek.log.state import LogState
 from odradek.log.storage.filesystem import is_shortage, remove_if_exists, storage_error
 

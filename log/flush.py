@@ -10,7 +10,8 @@ from collections.abc import Iterable, Sequence
 from threading import Lock
 
 from odradek.log.producers.snapshots import SnapshotWrite
-from odradek.log.segments.segment import LOG_SUFFIX, SEGMENT_SUFFIXES, Segment
+from odradek.log.segments.segment import Segment
+from odradek.log.segments.segment_files import LOG_SUFFIX, SEGMENT_SUFFIXES
 from odradek.log.state import LogState
 from odradek.log.storage.filesystem import ExhaustedError, File, FileSystem, LogDirFailure
 

@@ -25,7 +25,7 @@ from odradek.log.management.retention_task import RetentionTask
 from odradek.log.management.retirement import LogRetirement
 from odradek.log.management.settings import LogManagerSettings
 from odradek.log.partition_log import PartitionLog
-from odradek.log.segments.segment import DeletedSegment
+from odradek.log.segments.segment_files import DeletedSegment
 from odradek.log.storage.checkpoints import (
     CLEANER_OFFSETS_FILE,
     HIGH_WATERMARKS_FILE,

@@ -13,7 +13,8 @@ from odradek.log.leader_epochs import LeaderEpochs
 from odradek.log.read import LogReader
 from odradek.log.replacement import SegmentReplacement
 from odradek.log.roll import SegmentRoller
-from odradek.log.segments.segment import DeletedSegment, Segment
+from odradek.log.segments.segment import Segment
+from odradek.log.segments.segment_files import DeletedSegment
 from odradek.log.segments.timestamps import TimestampOffset
 from odradek.log.state import LoadedState, LogState
 from odradek.log.storage.filesystem import FileSystem, LogDirFailure

@@ -7,7 +7,7 @@ from bisect import bisect_right
 from collections.abc import Generator
 
 from odradek.log.segments import timestamps
-from odradek.log.segments.segment import CorruptSegmentError
+from odradek.log.segments.segment_files import CorruptSegmentError
 from odradek.log.segments.timestamps import TimestampOffset
 from odradek.log.segments.transaction_index import AbortedTransaction
 from odradek.log.state import LogState

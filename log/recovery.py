@@ -14,7 +14,8 @@ from odradek.log.partition_log import PartitionLog
 from odradek.log.producers import replay as producer_replay
 from odradek.log.producers.in_flight_batches import recall_batches
 from odradek.log.producers.state import ProducerState
-from odradek.log.segments.segment import (
+from odradek.log.segments.segment import Segment
+from odradek.log.segments.segment_files import (
     CLEANED_SUFFIX,
     DELETED_SUFFIX,
     INDEX_SUFFIX,
@@ -24,7 +25,6 @@ from odradek.log.segments.segment import (
     TIME_INDEX_SUFFIX,
     TRANSACTION_INDEX_SUFFIX,
     CorruptSegmentError,
-    Segment,
     file_name,
 )
 from odradek.log.segments.transaction_index import CorruptTransactionIndexError

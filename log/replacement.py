@@ -1,7 +1,8 @@
 """Replacement of neighbouring segments by the one that compaction made of them."""
 
 from odradek.log.deletion import SegmentDeletion
-from odradek.log.segments.segment import SWAP_SUFFIX, DeletedSegment, Segment, remove_segment_files
+from odradek.log.segments.segment import Segment
+from odradek.log.segments.segment_files import SWAP_SUFFIX, DeletedSegment, remove_segment_files
 from odradek.log.state import LogState
 
 

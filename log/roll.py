@@ -5,7 +5,8 @@ import logging
 import os
 from collections.abc import Callable
 
-from odradek.log.segments.segment import Segment, remove_segment_files
+from odradek.log.segments.segment import Segment
+from odradek.log.segments.segment_files import remove_segment_files
 from odradek.log.state import LogState
 from odradek.protocol.errors import ErrorCode, KafkaError
 

@@ -8,7 +8,8 @@ from odradek.log.config import LogConfig
 from odradek.log.leader_epochs import LeaderEpochs
 from odradek.log.producers.snapshots import SnapshotWrite
 from odradek.log.producers.state import ProducerState
-from odradek.log.segments.segment import CorruptSegmentError, Segment
+from odradek.log.segments.segment import Segment
+from odradek.log.segments.segment_files import CorruptSegmentError
 from odradek.log.storage import checkpoints
 from odradek.log.storage.filesystem import FileSystem, LogDirFailure, ShortageError, is_shortage, storage_error
 from odradek.properties import INT64_MAX

@@ -9,7 +9,8 @@ from odradek.log.deletion import SegmentDeletion
 from odradek.log.flush import LogFlusher
 from odradek.log.producers import replay as producer_replay
 from odradek.log.roll import SegmentRoller
-from odradek.log.segments.segment import DeletedSegment, Segment
+from odradek.log.segments.segment import Segment
+from odradek.log.segments.segment_files import DeletedSegment
 from odradek.log.state import LogState
 from odradek.protocol.errors import ErrorCode, KafkaError
 

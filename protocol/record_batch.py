@@ -19,11 +19,27 @@ RECORD_BATCH_OVERHEAD = 61
 """Bytes of the header; the records follow."""
 CURRENT_MAGIC = 2
 
+LEAST_BATCH_LENGTH = RECORD_BATCH_OVERHEAD - LOG_OVERHEAD
+"""The length field of a batch without records."""
+
 HEADER = Struct(">qiibIhiqqqhii")
+HEADER_START = Struct(">qiibIhi")
+"""The fields of `HEADER` from base offset to last offset delta: what a search by offset needs."""
+STAMP = Struct(">qii")
+"""The first fields of `HEADER`: base offset and leader epoch, which the leader sets, with the length between them."""
+PRODUCER = Struct(">qhi")
+"""Producer id, epoch and base sequence, at PRODUCER_POSITION."""
+BATCH_LENGTH = Struct(">i")
+"""The length field, at LENGTH_POSITION."""
+LENGTH_POSITION = 8
+MAGIC_POSITION = 16
 CRC_POSITION = 17
 ATTRIBUTES_POSITION = 21
 """The CRC covers everything from here on, so base offset and leader epoch can be stamped without a new CRC."""
+FLAGS_POSITION = 22
+"""The low byte of the attributes, with all that are defined."""
 MAX_TIMESTAMP_POSITION = 35
+PRODUCER_POSITION = 43
 
 CODEC_MASK = 0x07
 LOG_APPEND_TIME_FLAG = 0x08
@@ -40,7 +56,6 @@ NO_PARTITION_LEADER_EPOCH = -1
 _MAX_SEQUENCE = 2**31 - 1
 _INT64_LIMIT = 1 << 63
 _UINT32 = Struct(">I")
-_LENGTH = Struct(">i")
 _CODECS = tuple(Codec)
 
 
@@ -155,7 +170,7 @@ def iter_batches(buffer: Buffer) -> Iterator[memoryview]:
     end = len(view)
     position = 0
     while end - position >= LOG_OVERHEAD:
-        size_bytes = LOG_OVERHEAD + _LENGTH.unpack_from(view, position + 8)[0]
+        size_bytes = LOG_OVERHEAD + BATCH_LENGTH.unpack_from(view, position + LENGTH_POSITION)[0]
         if size_bytes < RECORD_BATCH_OVERHEAD:
             raise InvalidRecordError(f"batch of {size_bytes} bytes at byte {position}")
         if size_bytes > end - position:

@@ -13,8 +13,8 @@ class SharedWrite:
     passed to the callers. `ended(error)` is called after each write, before the next begins, and returns what the
     callers get. `idle` is called when no write follows.
 
-    Flushes of a log, checkpoints of log starts and syncs of new directories are shared writes. After a failure `prepare`
-    returns None or raises, because the log or its directory is offline.
+    Flushes of a log, checkpoints of log starts and syncs of new directories are shared writes. After a failure
+    `prepare` returns None or raises, because the log or its directory is offline.
     """
 
     __slots__ = ("_ended", "_idle", "_next", "_prepare", "_run_in_thread")

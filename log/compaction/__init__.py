@@ -6,5 +6,6 @@
 - `run`: one compaction of one log, in a thread or a process
 - `process`: compaction in a process
 - `worker_pipe`: messages between the broker and that process
+- `compaction`: one compaction of one log, as the main thread follows it
 - `cleaner`: selection of logs, and replacement of segments
 """

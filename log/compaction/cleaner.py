@@ -1,35 +1,34 @@
-"""Compaction of logs with cleanup.policy=compact: which log is next, and how what becomes of it is put in place.
+"""Compaction of logs with cleanup.policy=compact: selection of logs, and replacement of their segments.
 
 The dirtiest log comes first. A worker maps the last offset of each key in the part that is not compacted yet (the
-dirty part), then rewrites the log, group of segments by group, leaving out what a later record of the same key
-replaces. Each rewritten segment is put in place in the main thread. How far a log is compacted is in
-cleaner-offset-checkpoint. Segments of these logs that retention lets go are deleted here too, so that it never takes
-what is being compacted.
+dirty part), then rewrites the log, group of segments by group, without the records that a later record of the same key
+replaces. The main thread puts each rewritten segment in place. cleaner-offset-checkpoint records the offset up to which
+a log is compacted. Old segments of these logs are deleted here too, so that retention never takes what is being
+compacted.
 
-The worker is a process of its own where the host gives one (see compaction_process for why), else a thread.
+The worker is a process if the host has one (`process` has the reason), else a thread.
 
 Sources: Kafka documentation ("Log Compaction"), Kafka's log cleaner for what happens when.
 """
 
 import logging
-from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from typing import Protocol
 
 from odradek.log.background.tasks import STEP_S, RunInThread, drain
-from odradek.log.compaction.cleanable import Target, find_target, first_dirty_offset, group_segments
+from odradek.log.compaction.cleanable import Target, find_target, first_dirty_offset
+from odradek.log.compaction.compaction import CleanerSettings, Compaction
 from odradek.log.compaction.run import (
     Cancelled,
-    Job,
     LocalWorker,
-    Mapped,
     Worker,
     WorkerLost,
     WorkerStalled,
     remove_cleaned,
 )
 from odradek.log.partition_log import PartitionLog
-from odradek.log.segments.segment import CLEANED_SUFFIX, CorruptSegmentError, DeletedSegment, Segment
+from odradek.log.segments.segment import Segment
+from odradek.log.segments.segment_files import CLEANED_SUFFIX, CorruptSegmentError, DeletedSegment
 from odradek.log.storage.filesystem import FileSystem, LogDirFailure, ShortageError
 
 logger = logging.getLogger(__name__)
@@ -50,30 +49,13 @@ _RENAMED_AT_ONCE = 4
 _SHORTAGE_SECONDS = 1.0
 
 
-class CleanerSettings(Protocol):
-    """The broker's properties that compaction heeds."""
-
-    @property
-    def log_cleaner_threads(self) -> int: ...
-    @property
-    def log_cleaner_backoff_ms(self) -> int: ...
-    @property
-    def log_cleaner_dedupe_buffer_size(self) -> int: ...
-    @property
-    def log_cleaner_io_buffer_size(self) -> int: ...
-    @property
-    def log_cleaner_io_buffer_load_factor(self) -> float: ...
-    @property
-    def log_cleaner_io_max_bytes_per_second(self) -> float: ...
-
-
 class CleanerHost(Protocol):
-    """What the cleaner needs of the log manager."""
+    """The methods of the log manager that the cleaner uses."""
 
     def all_logs(self) -> list[PartitionLog]: ...
 
     def serves(self, log: PartitionLog) -> bool:
-        """Return whether the log was not deleted."""
+        """Return whether the log is served; false after its deletion."""
         ...
 
     def fail_directory(self, path: str, error: Exception) -> None: ...
@@ -85,7 +67,7 @@ class CleanerHost(Protocol):
     def remove_later(self, log: PartitionLog, deleted: list[DeletedSegment]) -> None: ...
 
     def record_recovery_point(self, log: PartitionLog, offset: int, done: Callable[[Exception | None], None]) -> None:
-        """Make the log durable up to `offset`, and that it is; then call `done`, with the failure if there was one."""
+        """Make the log durable up to `offset`, and its recovery point; then call `done`, with the failure if any."""
         ...
 
     def checkpoint_cleaned(self, path: str, done: Callable[[], None]) -> None:
@@ -93,82 +75,16 @@ class CleanerHost(Protocol):
         ...
 
     def clean_soon(self) -> None:
-        """See that `step` is called at once."""
+        """Have `step` called at once."""
         ...
-
-
-class _Compaction:
-    """One run over one log."""
-
-    def __init__(self, target: Target, worker: Worker, now_ms: int) -> None:
-        log = target.log
-        self.log = log
-        self.key = (log.topic, log.partition)
-        self.target = target
-        self.worker = worker
-        self.now_ms = now_ms
-        self.directory = log.directory
-        self.is_cancelled = False
-        self.groups: list[list[Segment]] = []
-        self.mapped = Mapped(-1, 0)
-        self.end_offset = target.first_dirty_offset
-        self.bytes_before = self.bytes_after = 0
-        self._segments = [segment for segment in log.segments if segment.base_offset < target.end_offset]
-
-    @property
-    def size_bytes(self) -> int:
-        return sum(segment.size_bytes for segment in self._segments)
-
-    def job(self, settings: CleanerSettings) -> Job:
-        """Memory and rate are shared by as many compactions as there may be at once. Raises OSError."""
-        log, config, share = self.log, self.log.config, max(1, settings.log_cleaner_threads)
-        start_offset = self.target.first_dirty_offset
-        bases = [segment.base_offset for segment in self._segments]
-        dirty = self._segments[max(0, bisect_right(bases, start_offset) - 1)]
-        return Job(
-            directory=self.directory,
-            sources=tuple((segment.base_offset, segment.size_bytes) for segment in self._segments),
-            all_bases=tuple(segment.base_offset for segment in log.segments),
-            unwritten_aborted=tuple(
-                (segment.base_offset, segment.transaction_index.unwritten)
-                for segment in log.segments
-                if segment.transaction_index.unwritten
-            ),
-            first_dirty_offset=start_offset,
-            first_dirty_position=dirty.offset_index.floor_position(start_offset),
-            end_offset=self.target.end_offset,
-            now_ms=self.now_ms,
-            delete_retention_ms=config.delete_retention_ms,
-            index_interval_bytes=config.index_interval_bytes,
-            segment_index_bytes=config.segment_index_bytes,
-            dedupe_bytes=settings.log_cleaner_dedupe_buffer_size // share,
-            load_factor=settings.log_cleaner_io_buffer_load_factor,
-            read_bytes=settings.log_cleaner_io_buffer_size // share // 2,
-            bytes_per_second=max(1.0, settings.log_cleaner_io_max_bytes_per_second / share),
-        )
-
-    def plan(self) -> None:
-        """The keys are mapped: group the segments. Raises OSError."""
-        self.end_offset = self.mapped.latest_offset + 1
-        segments = [segment for segment in self._segments if segment.base_offset < self.end_offset]
-        self.groups = group_segments(segments, self.log.config, self.target.end_offset)
-
-    def is_in_place(self, group: list[Segment]) -> bool:
-        """Whether the log still has these segments, side by side."""
-        segments = self.log.segments
-        try:
-            first = segments.index(group[0])
-        except ValueError:
-            return False
-        return segments[first : first + len(group)] == group and len(segments) > first + len(group)
 
 
 class Cleaner:
     """Compacts the logs of a host, log.cleaner.threads of them at a time.
 
-    `offsets` says of each log how far it is compacted. `uncleanable` are logs with records that cannot be read; they
-    are left alone until the next start. `start_worker(is_patient)` starts a process, and raises OSError if it cannot; a
-    patient one may give up on a busy machine.
+    `offsets` has the offset up to which each log is compacted. `uncleanable` are logs with records that cannot be read;
+    they are not compacted until the next start. `start_worker(is_patient)` starts a process, and raises OSError if it
+    cannot; a patient one may give up on a busy machine.
     """
 
     def __init__(
@@ -191,7 +107,7 @@ class Cleaner:
         self._monotonic = monotonic
         self._sleep = sleep
         self._start_worker = start_worker
-        self._running: dict[Key, _Compaction] = {}
+        self._running: dict[Key, Compaction] = {}
         self._processes: list[Worker] = []
         self._losses: dict[Key, int] = {}
         # Of logs whose process made no progress: when they are tried again, by `monotonic`.
@@ -204,19 +120,19 @@ class Cleaner:
 
     @property
     def running(self) -> set[Key]:
-        """The logs that are being compacted."""
+        """Logs that are being compacted."""
         return set(self._running)
 
     @property
     def backoff_ms(self) -> int:
-        """Time between two looks at all logs while there is nothing to compact."""
+        """Time between two sweeps over all logs while there is nothing to compact."""
         return max(_LEAST_BACKOFF_MS, self.settings.log_cleaner_backoff_ms)
 
     def is_running(self, key: Key) -> bool:
         return key in self._running
 
     def step(self, now_ms: int) -> bool:
-        """Look for logs that are due, then begin with the dirtiest; whether there may be more to do at once."""
+        """Find logs that are due and begin with the dirtiest; return whether there may be more to do at once."""
         if self._is_closed:
             return False
         is_stale = self._monotonic() - self._swept_s >= self.backoff_ms / 1000
@@ -235,7 +151,7 @@ class Cleaner:
     # Choosing
 
     def _sweep_on(self, now_ms: int) -> bool:
-        """Look at some of the logs: delete what may go, note what is due. Whether all were looked at."""
+        """Visit some of the logs: delete old segments, note what is due. Return whether all were visited."""
         if self._sweep is None:
             self._sweep = drain(self._host.all_logs())
             self._found = []
@@ -257,7 +173,7 @@ class Cleaner:
 
     def _visit(self, log: PartitionLog, now_ms: int) -> None:
         if self._host.delete_old_segments(log, now_ms):
-            # A compaction now would rewrite segments that are about to go, and put their deletion off.
+            # A compaction now would rewrite segments that are deleted soon, and delay their deletion.
             return
         key = (log.topic, log.partition)
         if log.failure is None and key not in self.uncleanable:
@@ -267,7 +183,7 @@ class Cleaner:
                 self._found.append(target)
 
     def _check_checkpoint(self, log: PartitionLog, key: Key) -> None:
-        """One outside of the log is set back for good: the log may grow up to it, with nothing compacted below."""
+        """Reset a checkpoint outside of the log: the log may grow up to it, with nothing compacted below."""
         checkpoint = self.offsets.get(key)
         if checkpoint is None:
             return
@@ -311,7 +227,7 @@ class Cleaner:
         target = self._find_target(log, now_ms)
         if target is None:
             return False
-        compaction = _Compaction(target, self._worker(target), now_ms)
+        compaction = Compaction(target, self._worker(target), now_ms)
         try:
             job = compaction.job(self.settings)
         except OSError as error:
@@ -354,7 +270,7 @@ class Cleaner:
             # In a thread: it takes a while until the memory of a process is given back.
             self._run_in_thread(self._processes.pop().close, lambda error: None)
 
-    def _run(self, compaction: _Compaction, work: Callable[[], None], then: Callable[[], None]) -> None:
+    def _run(self, compaction: Compaction, work: Callable[[], None], then: Callable[[], None]) -> None:
         def finish(error: Exception | None) -> None:
             if error is None and not compaction.is_cancelled:
                 then()
@@ -363,7 +279,7 @@ class Cleaner:
 
         self._run_in_thread(work, finish)
 
-    def _plan(self, compaction: _Compaction) -> None:
+    def _plan(self, compaction: Compaction) -> None:
         try:
             compaction.plan()
         except OSError as error:
@@ -380,7 +296,7 @@ class Cleaner:
         # end, and cuts the log there, unless it is still to be compacted.
         self._host.record_recovery_point(compaction.log, compaction.target.end_offset, recorded)
 
-    def _next_group(self, compaction: _Compaction) -> None:
+    def _next_group(self, compaction: Compaction) -> None:
         if not compaction.groups:
             self._finish(compaction)
             return
@@ -406,7 +322,7 @@ class Cleaner:
 
         self._run(compaction, write, lambda: self._swap(compaction, group, written[0]))
 
-    def _swap(self, compaction: _Compaction, group: list[Segment], replacement: Segment) -> None:
+    def _swap(self, compaction: Compaction, group: list[Segment], replacement: Segment) -> None:
         log = compaction.log
         if log.failure is not None or log.directory != compaction.directory or not compaction.is_in_place(group):
             compaction.is_cancelled = True
@@ -419,22 +335,25 @@ class Cleaner:
             return
         compaction.bytes_before += sum(segment.size_bytes for segment in group)
         compaction.bytes_after += replacement.size_bytes
-        self._put_away(compaction, list(group), replacement, [])
+        self._retire_replaced(compaction, list(group), replacement, [])
 
-    def _put_away(
-        self, compaction: _Compaction, left: list[Segment], replacement: Segment, deleted: list[DeletedSegment]
+    def _retire_replaced(
+        self, compaction: Compaction, left: list[Segment], replacement: Segment, deleted: list[DeletedSegment]
     ) -> None:
-        """A few files at a time, since the main thread waits for each. Goes on even if nobody wants the rest."""
+        """Rename the files of replaced segments, a few at a time, because each blocks the main thread.
+
+        Continues after a cancellation.
+        """
         log = compaction.log
         if self._is_closed:
-            # The directory may be another broker's by now; its start finishes the replacement.
+            # The directory may belong to another broker by now, whose start finishes the replacement.
             return
         if log.failure is not None or log.directory != compaction.directory:
             compaction.is_cancelled = True
             self._give_up(compaction, None)
             return
         try:
-            # Oldest first, so that no value outlives, by a crash, the tombstone behind it.
+            # Oldest first, so that after a crash no value remains without the tombstone behind it.
             for _ in range(min(len(left), _RENAMED_AT_ONCE)):
                 deleted.append(log.replacement.retire_replaced(left[0], replacement))
                 del left[0]
@@ -445,19 +364,19 @@ class Cleaner:
             self._give_up(compaction, failure)
             return
         except ShortageError:
-            # There is no way back, but there will be room again.
+            # The replacement cannot be reverted; it continues when there is room.
             wait_seconds = _SHORTAGE_SECONDS
         if left or wait_seconds:
-            # By way of a thread, so that what waits for the main one comes first.
+            # Through a thread, so that events that wait for the main thread come first.
             self._run_in_thread(
                 lambda: self._sleep(wait_seconds),
-                lambda _: self._put_away(compaction, left, replacement, deleted),
+                lambda _: self._retire_replaced(compaction, left, replacement, deleted),
             )
             return
 
         def finish(error: Exception | None) -> None:
             if error is None:
-                # Not before: the names of what replaces them are durable only now.
+                # Not earlier: the names of the replacements are durable only now.
                 self._host.remove_later(log, deleted)
             if error is None and not compaction.is_cancelled:
                 self._next_group(compaction)
@@ -466,8 +385,8 @@ class Cleaner:
 
         self._run_in_thread(lambda: self._fs.sync_directory(compaction.directory), finish)
 
-    def _finish(self, compaction: _Compaction) -> None:
-        """Only now, with all replacements durable, may the log count as compacted up to there."""
+    def _finish(self, compaction: Compaction) -> None:
+        """Record the compaction, after all replacements are durable."""
         log = compaction.log
         logger.info(
             "compacted log=%s up_to=%d bytes_before=%d bytes_after=%d keys=%d",
@@ -490,9 +409,9 @@ class Cleaner:
 
     # Endings
 
-    def _give_up(self, compaction: _Compaction, error: Exception | None) -> None:
+    def _give_up(self, compaction: Compaction, error: Exception | None) -> None:
         log, key = compaction.log, compaction.key
-        # A file that is not there was deleted with its segment or log, whoever did that.
+        # A missing file was deleted with its segment or log.
         if compaction.is_cancelled or error is None or isinstance(error, FileNotFoundError | Cancelled):
             logger.info("compaction cancelled log=%s", log)
         elif isinstance(error, OSError | LogDirFailure | ShortageError):
@@ -534,26 +453,26 @@ class Cleaner:
         self._run_in_thread(tidy, done)
 
     def cancel(self, key: Key | None = None) -> None:
-        """Give up the log of `key` if it is being compacted, or all that are."""
+        """Cancel the compaction of `key`, or all of them."""
         for compaction in list(self._running.values()):
             if key in (None, compaction.key) and not compaction.is_cancelled:
                 compaction.is_cancelled = True
                 compaction.worker.cancel()
 
     def update_settings(self, settings: CleanerSettings) -> None:
-        """Take on changed properties; what is being compacted is begun again with them."""
+        """Apply changed properties; compactions under way begin again with them."""
         self.settings = settings
         self.cancel()
 
     def close(self) -> None:
-        """End all there is to end. What is being written has no effect."""
+        """Cancel all compactions and end the processes. Files that are being written have no effect."""
         self._is_closed = True
         self.cancel()
         while self._processes:
             self._processes.pop().close()
 
     def forget(self, key: Key) -> None:
-        """The log is gone."""
+        """Drop all that is stored about a deleted log."""
         self.cancel(key)
         self.offsets.pop(key, None)
         self.uncleanable.discard(key)
@@ -561,7 +480,7 @@ class Cleaner:
         self._stalled_until.pop(key, None)
 
     def truncated(self, key: Key, offset: int) -> None:
-        """The log was cut at `offset`: what comes behind it will be new."""
+        """Lower the offset of a truncated log to `offset`: batches behind it will be new."""
         self.cancel(key)
         if self.offsets.get(key, -1) > offset:
             self.offsets[key] = offset

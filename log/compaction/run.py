@@ -12,13 +12,13 @@ from odradek.log.background.pacing import Pacer
 from odradek.log.compaction.offset_map import OffsetMap
 from odradek.log.compaction.rules import Filter, LastRecord, Transactions, iter_keys, open_records
 from odradek.log.producers.table import RECORD
-from odradek.log.segments.segment import (
+from odradek.log.segments.segment import Segment
+from odradek.log.segments.segment_files import (
     CLEANED_SUFFIX,
     INDEX_SUFFIX,
     LOG_SUFFIX,
     TIME_INDEX_SUFFIX,
     TRANSACTION_INDEX_SUFFIX,
-    Segment,
     file_name,
 )
 from odradek.log.segments.transaction_index import AbortedTransaction, TransactionIndex, read_growing

@@ -10,7 +10,7 @@ from odradek.log.management.log_table import Key, LogTable
 from odradek.log.management.removals import Removals
 from odradek.log.partition_log import PartitionLog
 from odradek.log.retention import MOST_AT_ONCE
-from odradek.log.segments.segment import DeletedSegment
+from odradek.log.segments.segment_files import DeletedSegment
 from odradek.log.storage.filesystem import LogDirFailure, ShortageError
 
 logger = logging.getLogger(__name__)

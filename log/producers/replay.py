@@ -3,7 +3,8 @@
 import logging
 
 from odradek.log.producers.state import ProducerState
-from odradek.log.segments.segment import CorruptSegmentError, Segment
+from odradek.log.segments.segment import Segment
+from odradek.log.segments.segment_files import CorruptSegmentError
 from odradek.log.segments.transaction_index import AbortedTransaction
 from odradek.protocol.record_batch import BatchHeader
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from odradek.log.producers.entry import NO_EPOCH, NO_OFFSET, BatchMark, ProducerEntry
 from odradek.log.producers.snapshots import CorruptSnapshotError, SnapshotWrite, decode_snapshot, encode_snapshot
 from odradek.log.producers.table import RECORD, ProducerTable
-from odradek.log.segments.segment import SNAPSHOT_SUFFIX, file_name
+from odradek.log.segments.segment_files import SNAPSHOT_SUFFIX, file_name
 from odradek.log.storage.filesystem import FileSystem, is_shortage, remove_if_exists, write_whole
 from odradek.protocol.errors import ErrorCode, KafkaError
 

@@ -1,5 +1,6 @@
 """Segments, their indexes, and searches in them.
 
+- `segment_files`: names of a segment's files, and their removal
 - `segment`: a .log file with its indexes
 - `index`: offset index and time index
 - `transaction_index`: aborted transactions of a segment

@@ -5,33 +5,38 @@ tools agree with every file.
 """
 
 import logging
-import struct
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from odradek.log.segments.index import IndexOffsetError, OffsetIndex, TimeIndex
+from odradek.log.segments.segment_files import (
+    DELETED_SUFFIX,
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    SEGMENT_SUFFIXES,
+    TIME_INDEX_SUFFIX,
+    TRANSACTION_INDEX_SUFFIX,
+    CorruptSegmentError,
+    DeletedSegment,
+    file_name,
+    remove_segment_files,
+)
 from odradek.log.segments.segment_scan import BatchTaker, Verified, verify
 from odradek.log.segments.transaction_index import TransactionIndex
-from odradek.log.storage.filesystem import File, FileSystem, Piece, is_disk_full, remove_if_exists
-from odradek.protocol.record_batch import BatchHeader, read_header
+from odradek.log.storage.filesystem import File, FileSystem, Piece, is_disk_full
+from odradek.protocol.record_batch import (
+    HEADER_START,
+    LEAST_BATCH_LENGTH,
+    LOG_OVERHEAD,
+    NO_TIMESTAMP,
+    RECORD_BATCH_OVERHEAD,
+    BatchHeader,
+    read_header,
+)
 
 logger = logging.getLogger(__name__)
 
-LOG_SUFFIX = ".log"
-INDEX_SUFFIX = ".index"
-TIME_INDEX_SUFFIX = ".timeindex"
-TRANSACTION_INDEX_SUFFIX = ".txnindex"
-SNAPSHOT_SUFFIX = ".snapshot"
-DELETED_SUFFIX = ".deleted"
-CLEANED_SUFFIX = ".cleaned"
-SWAP_SUFFIX = ".swap"
-SEGMENT_SUFFIXES = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX)
-
-# As much of a header as a search needs: base offset, length, epoch, magic, CRC, attributes, last offset delta.
-_HEAD = struct.Struct(">qiibIhi")
-_LENGTH_END = 12
-_HEADER_BYTES = 61
 _CHUNK_BYTES = 4096
 _MAX_HINTS = 32
 _MAX_LOGGED = 10
@@ -46,7 +51,6 @@ _LONG_SCAN_INTERVALS = 64
 _UNKNOWN = -2
 _FUTURE = 1 << 62
 _PAST = -(1 << 62)
-NO_TIMESTAMP = -1
 
 
 class SegmentConfig(Protocol):
@@ -58,22 +62,6 @@ class SegmentConfig(Protocol):
     def segment_index_bytes(self) -> int: ...
     @property
     def preallocated_bytes(self) -> int: ...
-
-
-class DeletedSegment(NamedTuple):
-    """A segment that is out of the log and whose files wait, renamed, for removal."""
-
-    base_offset: int
-    size_bytes: int
-    names: tuple[str, ...]
-
-
-class CorruptSegmentError(OSError):
-    """The bytes of a segment do not form batches where the log holds them to be whole."""
-
-
-def file_name(base_offset: int, suffix: str) -> str:
-    return f"{base_offset:020d}{suffix}"
 
 
 class Segment:
@@ -284,16 +272,16 @@ class Segment:
         return position if self._is_floor(position, offset) else 0
 
     def _is_floor(self, position: int, offset: int) -> bool:
-        if not 0 <= position <= self.size_bytes - _HEADER_BYTES:
+        if not 0 <= position <= self.size_bytes - RECORD_BATCH_OVERHEAD:
             return False
-        head = self.file.pread(position, _HEAD.size)
-        if len(head) < _HEAD.size:
+        head = self.file.pread(position, HEADER_START.size)
+        if len(head) < HEADER_START.size:
             return False
-        base_offset, length, _, magic, _, _, last_delta = _HEAD.unpack(head)
-        size_bytes = _LENGTH_END + length
+        base_offset, length, _, magic, _, _, last_delta = HEADER_START.unpack(head)
+        size_bytes = LOG_OVERHEAD + length
         is_floor: bool = (
             magic == 2
-            and size_bytes >= _HEADER_BYTES
+            and size_bytes >= RECORD_BATCH_OVERHEAD
             and position + size_bytes <= self.size_bytes
             and self.base_offset <= base_offset <= base_offset + last_delta <= offset
         )
@@ -389,7 +377,8 @@ class Segment:
         self.add_hint(next_offset, position)
 
     def _scan(self, offset: int, position: int) -> int:
-        end, pread, unpack_from, head_bytes = self.size_bytes, self.file.pread, _HEAD.unpack_from, _HEAD.size
+        unpack_from, head_bytes = HEADER_START.unpack_from, HEADER_START.size
+        end, pread = self.size_bytes, self.file.pread
         chunk, chunk_start = b"", position
         while position + head_bytes <= end:
             at = position - chunk_start
@@ -400,33 +389,33 @@ class Segment:
             base_offset, length, _, _, _, _, last_delta = unpack_from(chunk, at)
             if base_offset + last_delta >= offset:
                 return position
-            if length < _HEADER_BYTES - _LENGTH_END:
+            if length < LEAST_BATCH_LENGTH:
                 raise CorruptSegmentError(f"{self.path(LOG_SUFFIX)}: no batch at position {position}")
-            position += _LENGTH_END + length
+            position += LOG_OVERHEAD + length
         return -1
 
     def batch_at(self, position: int) -> tuple[int, int]:
         """Size in bytes and last offset of the batch at `position`, from its header. Raises CorruptSegmentError."""
-        head = self.file.pread(position, _HEAD.size)
-        if len(head) < _HEAD.size:
-            raise CorruptSegmentError(f"{self.path(LOG_SUFFIX)} ends before position {position + _HEAD.size}")
-        base_offset, length, _, _, _, _, last_delta = _HEAD.unpack(head)
-        if length < _HEADER_BYTES - _LENGTH_END or position + _LENGTH_END + length > self.size_bytes:
+        head = self.file.pread(position, HEADER_START.size)
+        if len(head) < HEADER_START.size:
+            raise CorruptSegmentError(f"{self.path(LOG_SUFFIX)} ends before position {position + HEADER_START.size}")
+        base_offset, length, _, _, _, _, last_delta = HEADER_START.unpack(head)
+        if length < LEAST_BATCH_LENGTH or position + LOG_OVERHEAD + length > self.size_bytes:
             raise CorruptSegmentError(f"{self.path(LOG_SUFFIX)}: no whole batch at position {position}")
-        return _LENGTH_END + length, base_offset + last_delta
+        return LOG_OVERHEAD + length, base_offset + last_delta
 
     def headers(self, position: int = 0, end: int | None = None) -> Iterator[tuple[int, BatchHeader]]:
         """(position, header) of each whole batch from `position`, which must be a batch's, up to `end`."""
         end = self.size_bytes if end is None else end
         chunk, chunk_start = b"", position
-        while position + _HEADER_BYTES <= end:
+        while position + RECORD_BATCH_OVERHEAD <= end:
             at = position - chunk_start
-            if at + _HEADER_BYTES > len(chunk):
+            if at + RECORD_BATCH_OVERHEAD > len(chunk):
                 chunk, chunk_start, at = self.file.pread(position, _CHUNK_BYTES), position, 0
-                if len(chunk) < _HEADER_BYTES:
+                if len(chunk) < RECORD_BATCH_OVERHEAD:
                     return
             header = read_header(chunk, at)
-            if header.batch_length < _HEADER_BYTES - _LENGTH_END or position + header.size_bytes > end:
+            if header.batch_length < LEAST_BATCH_LENGTH or position + header.size_bytes > end:
                 return
             yield position, header
             position += header.size_bytes
@@ -659,9 +648,3 @@ class Segment:
                 remove_segment_files(self._fs, self.directory, self.base_offset, suffix)
         names = tuple(file_name(self.base_offset, kind) + DELETED_SUFFIX for kind in SEGMENT_SUFFIXES)
         return DeletedSegment(self.base_offset, self.size_bytes, names)
-
-
-def remove_segment_files(fs: FileSystem, directory: str, base_offset: int, suffix: str = "") -> None:
-    """Remove whatever files a segment has; none need be there."""
-    for kind in SEGMENT_SUFFIXES:
-        remove_if_exists(fs, f"{directory}/{file_name(base_offset, kind)}{suffix}")

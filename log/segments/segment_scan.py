@@ -6,23 +6,29 @@ disks, not what comes from memory.
 """
 
 from collections.abc import Callable
-from struct import Struct
 from typing import TYPE_CHECKING, Final
 
 from odradek.log.segments.index import OffsetIndex, TimeIndex
 from odradek.log.storage.filesystem import ends_in_zeros
 from odradek.protocol.crc import crc32c
-from odradek.protocol.record_batch import ATTRIBUTES_POSITION, HEADER, LOG_OVERHEAD, RECORD_BATCH_OVERHEAD, BatchHeader
+from odradek.protocol.record_batch import (
+    ATTRIBUTES_POSITION,
+    BATCH_LENGTH,
+    HEADER,
+    LEAST_BATCH_LENGTH,
+    LENGTH_POSITION,
+    LOG_OVERHEAD,
+    RECORD_BATCH_OVERHEAD,
+    BatchHeader,
+)
 
 if TYPE_CHECKING:
     from odradek.log.segments.segment import Segment
 
 _READ_BYTES: Final = 1 << 20
-_LEAST_LENGTH: Final = RECORD_BATCH_OVERHEAD - LOG_OVERHEAD
 _MAX_RELATIVE_OFFSET: Final = 0x7FFFFFFF
 _pack_offset_entry = OffsetIndex.entry.pack
 _pack_time_entry = TimeIndex.entry.pack
-_LENGTH = Struct(">i")
 
 
 class Verified:
@@ -88,7 +94,9 @@ def verify(
             if after > size:
                 break
             last_offset = base_offset + last_delta
-            if length < _LEAST_LENGTH or magic != 2 or not next_offset <= base_offset <= last_offset < limit_offset:
+            if length < LEAST_BATCH_LENGTH or magic != 2:
+                break
+            if not next_offset <= base_offset <= last_offset < limit_offset:
                 break
             if crc32c(view[at + ATTRIBUTES_POSITION : after]) != crc:
                 break
@@ -128,7 +136,7 @@ def _bytes_needed(buffer: bytearray, at: int, size: int, left: int) -> int:
     """How much of what begins at `at` has to be read to judge it: a header, or a whole batch; at most what is left."""
     if size - at < RECORD_BATCH_OVERHEAD:
         return min(RECORD_BATCH_OVERHEAD, left)
-    length: int = _LENGTH.unpack_from(buffer, at + 8)[0]
+    length: int = BATCH_LENGTH.unpack_from(buffer, at + LENGTH_POSITION)[0]
     needed = LOG_OVERHEAD + length
     return needed if RECORD_BATCH_OVERHEAD <= needed <= left else min(RECORD_BATCH_OVERHEAD, left)
 
@@ -140,7 +148,7 @@ def _flaw(rest: memoryview, next_offset: int, limit_offset: int, left: int) -> s
     header = BatchHeader._make(HEADER.unpack_from(rest))
     if header.size_bytes > left:
         return "a batch is cut off, or its length is wrong"
-    if header.batch_length < _LEAST_LENGTH:
+    if header.batch_length < LEAST_BATCH_LENGTH:
         return f"a batch has length {header.batch_length}"
     if header.magic != 2:
         return f"a batch has format {header.magic}"

@@ -7,7 +7,8 @@ looked up for each entry, so that the check takes no longer for a longer log.
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 
-from odradek.log.segments.segment import CorruptSegmentError, Segment
+from odradek.log.segments.segment import Segment
+from odradek.log.segments.segment_files import CorruptSegmentError
 from odradek.log.segments.transaction_index import AbortedTransaction, CorruptTransactionIndexError
 from odradek.protocol.record_batch import BatchHeader
 

@@ -6,7 +6,8 @@ import pytest
 
 from odradek.log import retention
 from odradek.log.partition_log import PartitionLog
-from odradek.log.segments.segment import CorruptSegmentError, Segment
+from odradek.log.segments.segment import Segment
+from odradek.log.segments.segment_files import CorruptSegmentError
 from odradek.log.storage.memory_filesystem import MemoryFileSystem
 from odradek.log.tests import managers
 from odradek.log.tests.managers import opened, run_until

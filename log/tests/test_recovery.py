@@ -7,7 +7,7 @@ import pytest
 
 from odradek.log.producers.snapshots import encode_snapshot
 from odradek.log.producers.state import ProducerState
-from odradek.log.segments.segment import INDEX_SUFFIX, TIME_INDEX_SUFFIX
+from odradek.log.segments.segment_files import INDEX_SUFFIX, TIME_INDEX_SUFFIX
 from odradek.log.storage import checkpoints
 from odradek.log.storage.filesystem import LogDirFailure, OsFileSystem, remove_if_exists
 from odradek.log.storage.memory_filesystem import MemoryFileSystem, SimulatedCrash

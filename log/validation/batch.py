@@ -20,10 +20,14 @@ from odradek.protocol.crc import crc32c
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.record_batch import (
     ATTRIBUTES_POSITION,
+    BATCH_LENGTH,
     CODEC_MASK,
+    FLAGS_POSITION,
     HEADER,
+    LENGTH_POSITION,
     LOG_APPEND_TIME_FLAG,
     LOG_OVERHEAD,
+    MAGIC_POSITION,
     NO_TIMESTAMP,
     RECORD_BATCH_OVERHEAD,
     BatchHeader,
@@ -34,7 +38,6 @@ from odradek.protocol.record_chain import check_records
 from odradek.protocol.record_shape import TakesLongError, check_record
 from odradek.protocol.streaming import run_steps
 
-_MAGIC_AT = 16
 _MIN_DECLARED_LENGTH = 14
 _ZSTD_SINCE_VERSION = 7
 # Up to this many records, each is taken apart: it costs less than following the lengths saves.
@@ -120,12 +123,12 @@ def split_batches(records: memoryview) -> list[memoryview]:
     batches = []
     position, end = 0, len(records)
     while end - position >= LOG_OVERHEAD:
-        length = int.from_bytes(records[position + 8 : position + 12], "big", signed=True)
+        length: int = BATCH_LENGTH.unpack_from(records, position + LENGTH_POSITION)[0]
         if length < _MIN_DECLARED_LENGTH:
             raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"batch length {length} is below the smallest possible")
-        if end - position <= _MAGIC_AT:
+        if end - position <= MAGIC_POSITION:
             break
-        magic = records[position + _MAGIC_AT]
+        magic = records[position + MAGIC_POSITION]
         if magic > 2:
             raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"unknown magic {magic}")
         if end - position < LOG_OVERHEAD + length:
@@ -140,14 +143,14 @@ def produced_batches(records: memoryview, origin: Origin, produce_version: int) 
     batches = split_batches(records)
     if not batches:
         raise NotOneBatchError(ErrorCode.INVALID_RECORD, "there is no complete record batch")
-    if any(batch[_MAGIC_AT] != 2 for batch in batches):
+    if any(batch[MAGIC_POSITION] != 2 for batch in batches):
         raise NotOneBatchError(ErrorCode.INVALID_RECORD, "only record batches of magic 2 are accepted")
     if origin == Origin.CLIENT:
         if len(batches) > 1:
             raise NotOneBatchError(
                 ErrorCode.INVALID_RECORD, "there is more than one record batch for the partition"
             )
-        zstd = len(batches[0]) > 22 and batches[0][22] & CODEC_MASK == Codec.ZSTD
+        zstd = len(batches[0]) > FLAGS_POSITION and batches[0][FLAGS_POSITION] & CODEC_MASK == Codec.ZSTD
         if zstd and produce_version < _ZSTD_SINCE_VERSION:
             raise NotOneBatchError(
                 ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "zstd needs Produce version 7 or later"
@@ -345,14 +348,13 @@ def is_sound_first(batch: memoryview) -> bool:
     for another says nothing.
     """
     try:
-        byte = batch[61]
-        if byte < 0x80:
-            at = 62
-        else:
-            if (second := batch[62]) >= 0x80:
+        at = RECORD_BATCH_OVERHEAD + 1
+        byte = batch[RECORD_BATCH_OVERHEAD]
+        if byte >= 0x80:
+            if (second := batch[at]) >= 0x80:
                 return False
             byte += (second - 1) << 7
-            at = 63
+            at += 1
         end = at + (byte >> 1)
         if batch[at + 1] or batch[at + 2]:
             return False

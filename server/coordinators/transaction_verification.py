@@ -7,7 +7,6 @@ transaction has ended, and nobody would ever end it again. Where the transaction
 
 from collections.abc import Callable, Generator
 from enum import Enum
-from struct import Struct
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from twisted.internet.defer import Deferred
@@ -20,7 +19,7 @@ from odradek.protocol.messages.add_partitions_to_txn import (
     AddPartitionsToTxnResponseAddPartitionsToTxnResult,
 )
 from odradek.protocol.messages.produce import ProduceRequest
-from odradek.protocol.record_batch import RECORD_BATCH_OVERHEAD
+from odradek.protocol.record_batch import PRODUCER, PRODUCER_POSITION, RECORD_BATCH_OVERHEAD
 from odradek.replication.metadata.topic_names import TRANSACTION_STATE_TOPIC
 from odradek.server.produce_request import find_partition, is_transactional_batch
 from odradek.server.work.waits import Wait, then
@@ -42,8 +41,7 @@ MOST_AT_ONCE: Final = 100
 NO_SEQUENCE: Final = -1
 _FIRST_PAUSE_MS: Final = 1
 """Most often the last markers are on their way already; each further pause is twice as long."""
-_PRODUCER_AT: Final = 43
-_unpack_producer: Final = Struct(">qhi").unpack_from
+_unpack_producer: Final = PRODUCER.unpack_from
 _AS_BROKER: Final = RequestContext(api_version=5)
 """The coordinator is asked by AddPartitionsToTxn as brokers send it, also where it is this broker."""
 
@@ -174,7 +172,7 @@ class TransactionVerifier:
                 records: memoryview | None = data.records  # type: ignore[assignment] # decoded: a view of the frame
                 if records is None or not is_transactional_batch(records) or len(records) < RECORD_BATCH_OVERHEAD:
                     continue
-                producer_id, epoch, sequence = _unpack_producer(records, _PRODUCER_AT)
+                producer_id, epoch, sequence = _unpack_producer(records, PRODUCER_POSITION)
                 if producer_id < 0:
                     continue
                 producers.add((producer_id, epoch))

@@ -28,7 +28,7 @@ from odradek.protocol.messages.produce import (
     ProduceResponsePartitionProduceResponse,
     ProduceResponseTopicProduceResponse,
 )
-from odradek.protocol.record_batch import RECORD_BATCH_OVERHEAD
+from odradek.protocol.record_batch import FLAGS_POSITION, PRODUCER, PRODUCER_POSITION, RECORD_BATCH_OVERHEAD
 from odradek.server.fetching.purgatory import DelayedOperation
 from odradek.server.handlers import produce
 from odradek.server.produce_request import find_partition
@@ -48,14 +48,12 @@ _HEAD_AT: Final = 12
 _MAX_HEADS: Final = 64
 _MAX_LENGTHS: Final = 4
 _MAX_HEAD_END: Final = 4096
-_ATTRIBUTES_AT: Final = 22
 _TRANSACTIONAL: Final = 0x10
-_PRODUCER_AT: Final = 43
 _LOG_START_SINCE: Final = 5
 _NO_TAGS: Final = b"\0\0\0"
 """The tagged fields of partition, topic and request, none of which any version has."""
 
-_unpack_producer: Final = struct.Struct(">qh").unpack_from
+_unpack_producer: Final = PRODUCER.unpack_from
 _pack_offsets: Final = struct.Struct(">qqq").pack_into
 _SENTINELS: Final = (0x5A6B7C8D9EAFB0C1, 0x5A6B7C8D9EAFB0C2, 0x5A6B7C8D9EAFB0C3)
 
@@ -141,7 +139,7 @@ class ProduceMemo:
         records = self._records(frame, head_end)
         if records is None or len(records) < RECORD_BATCH_OVERHEAD:
             return None
-        if known.is_plain and records[_ATTRIBUTES_AT] & _TRANSACTIONAL:
+        if known.is_plain and records[FLAGS_POSITION] & _TRANSACTIONAL:
             return None
         partition = known.partition
         # Whom the append wakes may find the disk broken, and then the partition has no log any more.
@@ -267,7 +265,7 @@ def _append_in_open_transaction(partition: "Partition") -> "Callable[..., Append
     ) -> "AppendInfo":
         log = partition.log
         if log is not None:
-            producer_id, epoch = _unpack_producer(records, _PRODUCER_AT)
+            producer_id, epoch, _ = _unpack_producer(records, PRODUCER_POSITION)
             entry = log.producer_state.producers.get(producer_id)
             if entry is not None and entry.transaction_start >= 0 and entry.epoch == epoch:
                 return partition.append_as_leader(
