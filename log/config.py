@@ -30,12 +30,12 @@ THROTTLED_REPLICAS_NOTE = "* or a list of partition:broker pairs"
 
 
 def is_gzip_level(level: int) -> bool:
-    """Whether gzip knows the compression level; -1 is its own default."""
+    """Return whether gzip has this compression level; -1 is its default."""
     return level == -1 or 1 <= level <= 9
 
 
 def is_throttled_replicas(entries: tuple[str, ...]) -> bool:
-    """Whether a list names replicas as `partition:broker`, or all of them as `*`."""
+    """Return whether a list names replicas as `partition:broker`, or all of them as `*`."""
     if "".join(entries) == "*":
         return True
     for entry in entries:
@@ -46,7 +46,7 @@ def is_throttled_replicas(entries: tuple[str, ...]) -> bool:
 
 
 class LogConfig(PropertySet):
-    """What holds for the logs of one topic.
+    """Properties of one topic that its logs use.
 
     A topic's own values are given as `values`; the broker's defaults for topics as `base`.
 
@@ -54,7 +54,7 @@ class LogConfig(PropertySet):
         segment_limit_bytes: size at which a segment is rolled: `internal.segment.bytes` or `segment.bytes`
         max_segment_ms: age at which a segment is rolled; compacted topics also heed `max.compaction.lag.ms`
         preallocated_bytes: size that the file of an active segment gets at once, 0 for none
-        compacts, deletes: what `cleanup.policy` asks for; a topic with neither keeps everything for ever
+        compacts, deletes: the policies in `cleanup.policy`; a topic with neither keeps all records
     """
 
     segment_limit_bytes: int

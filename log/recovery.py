@@ -42,11 +42,11 @@ _LAST = 1 << 63
 
 
 class DamagedLogError(Exception):
-    """A log that cannot be served as it is, and must not be changed without being asked; str says what to do."""
+    """A log that cannot be served as it is, and must not be changed automatically; str has the remedy."""
 
 
 class RecoveryReport:
-    """What opening logs took: bytes that were checked, what was cut off or dropped, and how many segments were read."""
+    """Work done to open logs: verified bytes, removed bytes and segments, and segments that were read."""
 
     __slots__ = ("logs", "removed_bytes", "removed_segments", "segments", "verified_bytes")
 
@@ -81,7 +81,7 @@ def open_partition_log(
     """Open, or create, the log in `directory`.
 
     `is_clean`: the last stop was clean. `log_start_offset` and `recovery_point` are those of the checkpoints, 0 if
-    they have none; so is `cleaned_to`, up to which the log was compacted. `report` is told what was done. The high
+    they have none; so is `cleaned_to`, up to which the log was compacted. `report` counts the work. The high
     watermark is the log's start; set the checkpointed one with `update_high_watermark`. flush.ms counts from
     `monotonic_ms`.
 
@@ -295,7 +295,7 @@ class _Loader:
         if file_name(segment.base_offset, TRANSACTION_INDEX_SUFFIX) in names:
             try:
                 entries = segment.transaction_index.entries()
-                # After a clean stop it is believed, and in a compacted log a transaction's first batch may be gone.
+                # After a clean stop it is trusted, and in a compacted log a transaction's first batch may be gone.
                 if not (is_clean or self.config.compacts or segment.base_offset < self.cleaned_to):
                     check_transaction_index(segment, up_to_it, entries, self.cleaned_to)
             except CorruptTransactionIndexError as error:
@@ -401,7 +401,7 @@ class _Loader:
         return found.flaw
 
     def _lost_its_end(self, segment: Segment, later: list[Segment], *, ended_in_zeros: bool) -> bool:
-        """Whether whole batches are missing before the next segment: its file reached the disk, this one's end did not.
+        """Return whether batches are missing before the next segment: its file was durable, this one's end was not.
 
         What follows a hole must go, or a replica with a hole could become leader. Only compaction leaves holes:
         anywhere while the topic is compacted, and up to where it was if it is no more. It leaves no zeros.

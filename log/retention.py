@@ -1,4 +1,4 @@
-"""Which segments of a log may go: they are too old, the log is too large, or they lie before its start."""
+"""Selection of segments to delete: they are too old, the log is too large, or they are before its start."""
 
 from typing import Final
 
@@ -7,15 +7,15 @@ from odradek.log.segments.segment import Segment
 from odradek.log.state import LogState
 
 MOST_AT_ONCE: Final = 8
-"""A segment takes four or five renames, and the thread that serves requests waits for each."""
+"""A segment takes four or five renames, each of which blocks the thread that serves requests."""
 
 
 def count_deletable(log: LogState, now_ms: int) -> int:
-    """How many segments, from the oldest on, cleanup.policy lets go, up to MOST_AT_ONCE. Raises OSError.
+    """Return how many segments to delete, from the oldest on, up to MOST_AT_ONCE. Raises OSError.
 
-    Never one that holds offsets at or above the high watermark, nor an empty active segment. Each rule looks at what
-    the one before it leaves: first the log's start, then retention.bytes, then retention.ms. A topic that is not
-    deleted from by time or size (compacted only, or kept for ever) still loses what lies before its start.
+    Never one that holds offsets at or above the high watermark, nor an empty active segment. Each rule applies to the
+    segments that the one before it leaves: first the log's start, then retention.bytes, then retention.ms. A topic
+    without deletion by time or size (compacted only, or kept for ever) still loses the segments before its start.
     """
     count = _before_log_start(log, 0)
     if log.config.deletes:
@@ -64,7 +64,7 @@ def _beyond_age(log: LogState, count: int, now_ms: int) -> int:
 
 
 def find_doubtful(log: LogState, count: int, now_ms: int) -> Segment | None:
-    """The segment that retention.ms stopped at after `count` others, if its records have to be read to tell its age.
+    """Return the segment at which retention.ms stopped after `count` others, if its records must be read for its age.
 
     Raises OSError.
     """

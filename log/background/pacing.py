@@ -1,4 +1,4 @@
-"""Keeping background work from getting in the way: of the disk by a rate, of the main thread by short breaks."""
+"""Limits on background work: a rate for the disk, and short breaks for the main thread."""
 
 from collections.abc import Callable
 
@@ -8,7 +8,7 @@ _LONGEST_SLEEP_SECONDS = 0.1
 
 
 class Throttle:
-    """Called with the bytes that were just read or written; sleeps as long as a rate asks for.
+    """Sleeps so that reads and writes keep to a rate; called with the bytes of each.
 
     `check` is called often, and may raise to end the work.
     """
@@ -33,7 +33,7 @@ class Throttle:
         self._keep_to_rate()
 
     def _keep_to_rate(self) -> float:
-        """What the time is now."""
+        """Sleep while the rate is exceeded, and return the current time."""
         now = self._monotonic()
         ahead = self._bytes / self._rate - (now - self._started)
         while ahead > 0:

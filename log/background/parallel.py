@@ -1,4 +1,4 @@
-"""Doing many blocking things at once, for start and stop."""
+"""Many blocking calls at once, for start and stop."""
 
 from collections.abc import Callable, Sequence
 from threading import Thread

@@ -1,4 +1,4 @@
-"""Work that is due at a time, in small steps, with whatever blocks handed to a thread.
+"""Scheduled work in small steps, with blocking calls on threads.
 
 `Schedule` has the monotonic clock and is given delays. Its owner calls `run_due(now_ms)`, with the wall clock, which is
 what records are compared with, and calls again after the time it returns. Blocking work goes through a `RunInThread`:
@@ -14,19 +14,19 @@ logger = logging.getLogger(__name__)
 
 Done = Callable[[Exception | None], None]
 RunInThread = Callable[[Callable[[], None], Done], None]
-"""Run the first anywhere, then call the second in the caller's thread with the exception it raised, or None."""
+"""Run the first in any thread, then call the second in the caller's thread with the exception it raised, or None."""
 
 RunAll = Callable[[Sequence[Callable[[], None]], int], None]
-"""Do all of them, in up to so many threads, and return when all is done (`parallel.run_all`)."""
+"""Run all of them, in up to this many threads, and return when all have ended (`parallel.run_all`)."""
 
 Item = TypeVar("Item")
 T = TypeVar("T")
 
 STEP_S: Final = 0.002
-"""From this on a step is long enough: the rest is done when others had their turn."""
+"""Longest time of a step: the rest runs after other work."""
 
 _LEAST_INTERVAL_MS = 10
-"""Some properties may set an interval of 0, with which a job would take all of the reactor's time."""
+"""Some properties may set an interval of 0, with which a job would use all of the reactor's time."""
 
 
 def run_inline(work: Callable[[], None], done: Done) -> None:
@@ -40,14 +40,14 @@ def run_inline(work: Callable[[], None], done: Done) -> None:
 
 
 def drain(items: list[Item]) -> Iterator[Item]:
-    """The items in their order, each of which is let go when the next one is taken: a log may be deleted meanwhile."""
+    """Yield the items in order. Each is released when the next one is taken, since a log may be deleted meanwhile."""
     items.reverse()
     while items:
         yield items.pop()
 
 
 class Job:
-    """Something done again and again. `step(now_ms)` does a small part; whether there is more to do at once.
+    """Periodic work. `step(now_ms)` does a small part and returns whether there is more to do at once.
 
     `due_ms` is on the schedule's monotonic clock, `now_ms` the wall clock.
     """
@@ -63,8 +63,8 @@ class Job:
 class Sweep(Generic[Item]):
     """A step that visits all items of a changing collection, a few at a time.
 
-    A step ends after `visits_per_step`, or when it has lasted STEP_S by the clock `monotonic`. A visit that throws is
-    logged, and the others go on.
+    A step ends after `visits_per_step`, or when it has lasted STEP_S by the clock `monotonic`. A visit that raises is
+    logged, and the others continue.
     """
 
     __slots__ = ("_items", "_monotonic", "_remaining", "_visit", "_visits")
@@ -102,7 +102,7 @@ class Sweep(Generic[Item]):
 
 
 class Schedule:
-    """Jobs, and actions that are done once at their time, by the monotonic clock in seconds.
+    """Jobs, and actions that run once at their time, by the monotonic clock in seconds.
 
     A step of the wall clock neither delays nor hastens them.
     """
@@ -123,9 +123,9 @@ class Schedule:
         heapq.heappush(self._once, (self.monotonic_ms() + delay_ms, self._added, action))
 
     def run_due(self, now_ms: int) -> int:
-        """Do what is due, what has waited longest first, for STEP_S and a step; in how many ms to come again.
+        """Run due work for STEP_S and a step, the longest overdue first; return after how many ms to call again.
 
-        What throws is logged; a job is left for its next time then.
+        Work that raises is logged; a job then waits for its next time.
         """
         monotonic_ms = self.monotonic_ms()
         end_s = self._monotonic() + STEP_S
@@ -147,7 +147,7 @@ class Schedule:
         return round(self._monotonic() * 1000)
 
     def _run_once_until(self, due_ms: int, end_s: float) -> bool:
-        """Do the actions that are due; return whether there was time for all of them."""
+        """Run the actions that are due; return whether there was time for all of them."""
         while self._once and self._once[0][0] <= due_ms:
             if self._monotonic() > end_s:
                 return False
@@ -156,7 +156,7 @@ class Schedule:
 
 
 def _done(action: Callable[..., T], *arguments: int) -> T | None:
-    """What an action returns; None if it throws."""
+    """Return the result of an action; None if it raises."""
     try:
         return action(*arguments)
     except Exception:

@@ -1,4 +1,4 @@
-"""What of a log can be compacted, whether it is due, and which of its segments become one.
+"""The part of a log that can be compacted, whether compaction is due, and which segments become one.
 
 Sources: Kafka documentation ("Log Compaction"), KIP-58 (min.compaction.lag.ms), KIP-354 (max.compaction.lag.ms).
 """
@@ -37,14 +37,14 @@ class Target(NamedTuple):
 
 
 def first_dirty_offset(log: PartitionLog, checkpoint: int | None) -> int:
-    """Where the dirty part begins: the log's start, if the checkpoint names no offset of the log."""
+    """Return the start of the dirty part: the log's start, if the checkpoint is outside of the log."""
     if checkpoint is None or not log.log_start_offset <= checkpoint <= log.log_end_offset:
         return log.log_start_offset
     return checkpoint
 
 
 def find_target(log: PartitionLog, checkpoint: int | None, now_ms: int) -> Target | None:
-    """What of the log can be compacted, whether or not it is due; None if nothing can. Raises OSError.
+    """Return the part of the log that can be compacted, due or not; None if there is none. Raises OSError.
 
     Only whole segments before the active one, below the last stable offset and older than min.compaction.lag.ms; and
     only what is on the disk, lest a record goes whose successor is lost with the power.

@@ -42,7 +42,7 @@ _BYTES_PER_OFFSET = 4
 _VISITS_PER_STEP = 200
 _MAX_LOSSES = 3
 _LEAST_BACKOFF_MS = 100
-"""With 0 the broker would look at all logs all the time, as Apache Kafka does."""
+"""With 0 the broker would visit all logs without a break, as Apache Kafka does."""
 _STALLED_SECONDS = 600.0
 """Other logs are compacted before one whose process made no progress is tried again."""
 _RENAMED_AT_ONCE = 4

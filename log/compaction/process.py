@@ -3,7 +3,7 @@
 Compaction keeps a Python interpreter busy, and a thread that does so takes its turns at the interpreter from the
 reactor, however small its slices. Measured on two processors, with slices of 3 ms and breaks of 1 ms: the p99 of a
 produce rose from 0.15 ms to 3.6 ms at 400 requests a second, and eight busy connections got a sixth of their requests
-through. With a process that runs when nobody else wants to it stayed as it was (0.45 ms and 0.46 ms, on a busier
+through. With a process that runs at idle priority it did not change (0.45 ms and 0.46 ms, on a busier
 machine). It also takes the map of keys, which may be large, with it: the broker's memory does not grow.
 
 It is started when a log is due, ends when none is left, and dies with the broker, whose end it reads as the end of
@@ -62,7 +62,7 @@ class ProcessWorker:
     ) -> None:
         """Start the process. Raises OSError if there can be none.
 
-        A patient one runs when nobody else wants to, and gives up (WorkerLost) where that is hardly ever.
+        A patient one runs at idle priority, and gives up (WorkerLost) if it hardly ever runs.
         """
         command_end, commands = os.pipe()
         try:
@@ -191,7 +191,7 @@ def main() -> None:
 
 
 def _give_way() -> bool:
-    """Run when nobody else wants to: a nice process would finish its slice of 3 ms before a woken broker runs.
+    """Run at idle priority: a nice process would finish its slice of 3 ms before a woken broker runs.
 
     Whether that can be had. There is no way back from it for most users, so where it means never, see `_Patience`.
     """

@@ -1,4 +1,4 @@
-"""What compaction makes of the batches of a log, one after the other: pure rules.
+"""Rules of compaction: what remains of each batch. Pure functions and state, without I/O.
 
 Sources: Kafka documentation ("Log Compaction"); KIP-98 (transactions in compacted topics), KIP-534 (delete horizon).
 """
@@ -52,7 +52,7 @@ class Transactions:
             self._aborted.setdefault(entry.producer_id, (entry, False))
 
     def is_aborted(self, header: BatchHeader) -> bool:
-        """Whether a data batch belongs to an aborted transaction."""
+        """Return whether a data batch belongs to an aborted transaction."""
         self._advance(header.last_offset)
         if not header.is_transactional:
             return False
@@ -64,7 +64,7 @@ class Transactions:
         return True
 
     def is_spent(self, header: BatchHeader, batch: memoryview) -> bool:
-        """Whether nothing of the transaction that a control batch ends is left, so that the marker may go.
+        """Return whether no record of the transaction that a control batch ends is left; its marker can go then.
 
         An aborted transaction of which something is left is written to `index`.
         """

@@ -38,7 +38,7 @@ _SYNC_BYTES = 64 << 20
 
 
 class CompactionFailed(Exception):  # noqa: N818 - what happened, as seen by the log
-    """The log cannot be compacted as it is; str says why."""
+    """The log cannot be compacted as it is; str has the reason."""
 
 
 class Cancelled(Exception):  # noqa: N818 - not an error
@@ -46,11 +46,11 @@ class Cancelled(Exception):  # noqa: N818 - not an error
 
 
 class WorkerLost(Exception):  # noqa: N818 - as CompactionFailed
-    """The process that compacted is gone; str says how. The log is as it was, and may be tried again."""
+    """The compaction process exited; str has the status. The log is unchanged, and compaction can be retried."""
 
 
 class WorkerStalled(WorkerLost):
-    """The process made no progress and was killed; str says so. The log is as it was, and may be tried again later."""
+    """The process made no progress and was killed. The log is unchanged, and compaction can be retried later."""
 
 
 class Job(NamedTuple):
@@ -89,7 +89,7 @@ class Job(NamedTuple):
 
 
 class Mapped(NamedTuple):
-    """How far the dirty part was mapped, as far as memory went, and how many keys it has."""
+    """The last offset of the dirty part that is mapped, within the limit of memory, and its number of keys."""
 
     latest_offset: int
     keys: int
@@ -106,7 +106,7 @@ class Worker(Protocol):
     def write(self, bases: tuple[int, ...], producers: bytes) -> None:
         """Write what becomes of these neighbouring segments. Groups come in the order of offsets.
 
-        `producers` is a RECORD for each producer that the log knows.
+        `producers` is a RECORD for each producer of the log.
         """
         ...
 
@@ -230,7 +230,7 @@ class CompactionRun:
             offsets.latest_offset = (bases[index + 1] if index + 1 < len(bases) else self._job.end_offset) - 1
 
     def _map_batch(self, header: BatchHeader, batch: memoryview) -> bool:
-        """Whether there was room; if not, the map ends with the last record that there was room for."""
+        """Return whether there was room; if not, the map ends with the last record that there was room for."""
         start_offset, offsets = self._job.first_dirty_offset, self.offsets
         data, position = open_records(header, batch)
         for _, _, _, offset_delta, key, _ in iter_keys(data, position, header.record_count):

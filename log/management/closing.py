@@ -1,7 +1,7 @@
-"""Closing all logs of a broker: everything is written first, then made durable together.
+"""Close of all logs of a broker: everything is written first, then made durable together.
 
-A supervisor that stops a broker gives it some ten seconds. A log that takes six syncs takes milliseconds of them, and
-there may be thousands; so one call syncs the whole file system, where the system can do that.
+A supervisor that stops a broker allows some ten seconds. The six syncs of a log take milliseconds, and there may be
+thousands of logs; so one call syncs the whole file system, if the system can do that.
 """
 
 import logging
@@ -16,13 +16,13 @@ from odradek.log.storage.log_directory import LogDirectory
 logger = logging.getLogger(__name__)
 
 Failures = list[tuple[str, LogDirFailure | ShortageError]]
-"""Log directories, each with what has failed in it."""
+"""Log directories, each with the failure in it."""
 
 
 def close_logs(
     directories: Iterable[LogDirectory], logs: Sequence[PartitionLog], monotonic_ms: int, run_all: RunAll, threads: int
 ) -> Failures:
-    """Make all logs durable, so that the next start need not recover; return what failed. Blocks."""
+    """Make all logs durable, so that the next start need not recover; return the failures. Blocks."""
     failures: Failures = []
     undone: set[PartitionLog] = set()
     tasks: list[tuple[PartitionLog, LogSync]] = []

@@ -1,4 +1,4 @@
-"""Search of logs for the producer ids they know, so that none of them is given out again."""
+"""Search of logs for the producer ids in them, so that none of these is assigned again."""
 
 import logging
 from collections.abc import Iterable

@@ -1,4 +1,4 @@
-"""One producer that numbers its batches, as a partition knows it (KIP-98).
+"""State of one producer that numbers its batches, in a partition (KIP-98).
 
 Its epoch, its last five batches, to recognize one that is sent again, and the first offset of its open transaction.
 """
@@ -11,7 +11,7 @@ NO_SEQUENCE: Final = -1
 NO_EPOCH: Final = -1
 NO_OFFSET: Final = -1
 RETAINED_BATCHES: Final = 5
-"""As many as a producer may have in flight."""
+"""The largest number of batches that a producer may have in flight."""
 
 MARK: Final = Struct("=iqiq")
 """A BatchMark, encoded."""

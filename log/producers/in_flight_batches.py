@@ -15,7 +15,7 @@ from odradek.log.segments.segment import Segment
 from odradek.protocol.record_batch import BatchHeader
 
 REPEATED_WITHIN_MS: Final = 10 * 60_000
-"""What is older no producer repeats: delivery.timeout.ms is two minutes by default."""
+"""No producer repeats an older batch: delivery.timeout.ms is two minutes by default."""
 
 _FIRST_WINDOW_BYTES: Final = 256 << 10
 _LARGEST_WINDOW_BYTES: Final = 16 << 20
@@ -78,6 +78,6 @@ def _last_headers(segments: Sequence[Segment], window: int) -> Iterator[BatchHea
 
 
 def _position_after(segment: Segment, position: int) -> int:
-    """Where a batch begins shortly behind `position`, or the last of which the index knows that."""
+    """Return the position of a batch shortly behind `position`, or of the last one that the index has."""
     offset = segment.offset_above_position(position)
     return segment.floor_position(_NO_LIMIT if offset is None else offset)

@@ -1,4 +1,4 @@
-"""From batches in the log to the state of their producers: the same steps after an append and when a log is loaded."""
+"""Replay of batches into the state of their producers, after an append and when a log is loaded."""
 
 import logging
 
@@ -12,7 +12,7 @@ logger = logging.getLogger(__name__)
 
 
 class Marker:
-    """What the record of a transaction marker says."""
+    """The fields of a transaction marker's record."""
 
     __slots__ = ("coordinator_epoch", "is_abort", "timestamp")
 
@@ -23,7 +23,7 @@ class Marker:
 
 
 def parse_marker(batch: memoryview) -> Marker | None:
-    """The marker in a control batch; None if compaction emptied the batch or it is another kind of control batch."""
+    """Return the marker in a control batch; None if compaction emptied it or it is another kind of control batch."""
     from odradek.protocol.records import ControlType, iter_records, parse_control_record
 
     for record in iter_records(batch):

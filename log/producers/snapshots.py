@@ -18,7 +18,7 @@ class CorruptSnapshotError(Exception):
 
 
 def encode_head(records: bytes | bytearray) -> bytes:
-    """What comes before the records in a .snapshot file: version, CRC-32C of what follows it, count."""
+    """Return the bytes before the records in a .snapshot file: version, CRC-32C of what follows it, count."""
     count = len(records) // RECORD.size
     return _HEAD.pack(_VERSION, crc32c(records, crc32c(_HEAD.pack(_VERSION, 0, count)[_CRC_END:])), count)
 

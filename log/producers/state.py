@@ -1,4 +1,4 @@
-"""What a partition knows of the producers that number their batches (KIP-98), and which .snapshot files it keeps.
+"""State of the producers that number their batches (KIP-98), and the .snapshot files of a partition.
 
 From the open transactions follows the first unstable offset, which bounds the last stable one.
 """
@@ -104,7 +104,9 @@ class ProducerState:
     def check_data(
         self, producer_id: int, epoch: int, first_sequence: int, *, is_transactional: bool, is_client: bool
     ) -> None:
-        """Whether a data batch may follow. Raises KafkaError: E47 old epoch, E45 sequence gap, E48 transaction state.
+        """Check that a data batch may follow.
+
+        Raises KafkaError INVALID_PRODUCER_EPOCH, OUT_OF_ORDER_SEQUENCE_NUMBER, INVALID_TXN_STATE.
 
         Sequences are checked for clients only: coordinators number nothing.
         """
@@ -148,7 +150,7 @@ class ProducerState:
     ) -> Verification | None:
         """The verification that a transactional batch needs; None if its transaction is open here already.
 
-        Raises KafkaError: E47 old epoch.
+        Raises KafkaError INVALID_PRODUCER_EPOCH.
         """
         entry = self.producers.get(producer_id)
         if entry is not None:
@@ -165,7 +167,10 @@ class ProducerState:
         return verification
 
     def check_in_transaction(self, producer_id: int, epoch: int) -> None:
-        """A transactional batch nobody verified needs an open transaction. Raises KafkaError: E47 old epoch, E48."""
+        """Check that an unverified transactional batch is in an open transaction.
+
+        Raises KafkaError INVALID_PRODUCER_EPOCH, INVALID_TXN_STATE.
+        """
         entry = self.producers.get(producer_id)
         if entry is not None and entry.transaction_start >= 0 and entry.epoch == epoch:
             return
@@ -174,7 +179,7 @@ class ProducerState:
         raise KafkaError(ErrorCode.INVALID_TXN_STATE, "the batch is not part of an ongoing transaction")
 
     def check_marker(self, producer_id: int, epoch: int, coordinator_epoch: int, transaction_version: int) -> None:
-        """Whether a transaction marker may follow. Raises KafkaError: E47 old epoch, E52 old coordinator."""
+        """Check that a transaction marker may follow. Raises INVALID_PRODUCER_EPOCH, TRANSACTION_COORDINATOR_FENCED."""
         entry = self.producers.get(producer_id)
         if entry is None:
             return
@@ -229,7 +234,7 @@ class ProducerState:
         return CompletedTransaction(producer_id, start, offset, is_abort) if start >= 0 else None
 
     def last_stable_offset_after(self, completed: CompletedTransaction) -> int:
-        """What the last stable offset will be for the transaction index: where the next open transaction begins."""
+        """Return the last stable offset for the transaction index: the start of the next open transaction."""
         return self._first_ongoing(except_for=completed.first_offset, default=completed.last_offset + 1)
 
     def complete(self, completed: CompletedTransaction) -> None:

@@ -23,7 +23,7 @@ class IndexOffsetError(Exception):
 
 
 class SparseIndex:
-    """What both indexes share: an append-only array of two-field entries, ascending in both fields.
+    """An append-only array of two-field entries, ascending in both fields: the base of both indexes.
 
     Raises OSError from any method that has to touch the file.
     """
@@ -59,7 +59,7 @@ class SparseIndex:
 
     @property
     def count(self) -> int:
-        """How many entries; the first call on an index that was there before looks at the file's size."""
+        """Number of entries; the first call on an existing index reads the file's size."""
         if self._count < 0:
             try:
                 size_bytes = self._fs.size_bytes(self.path)
@@ -91,7 +91,7 @@ class SparseIndex:
 
     @property
     def ends_in_zeros(self) -> bool:
-        """Whether the last entry is one that nobody wrote: the file was extended for appends and not cut since.
+        """The last entry was never written: the file was extended for appends and not truncated since.
 
         No batch at position 0 is ever entered.
         """
@@ -269,7 +269,7 @@ class OffsetIndex(SparseIndex):
             del self._pending_keys[:]
 
     def floor_position(self, offset: int) -> int:
-        """Where to start scanning for `offset`: the position of the entry at or below it, 0 if there is none."""
+        """Return the start of a scan for `offset`: the position of the entry at or below it, 0 if there is none."""
         target = offset - self.base_offset
         keys = self._pending_keys
         if keys and keys[0] <= target:

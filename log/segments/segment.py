@@ -72,7 +72,7 @@ class Segment:
     append; then `is_torn` is set.
 
     `roll_timestamp` is `first_timestamp` for a quick comparison: far in the future while the segment is empty, far in
-    the past where its age has to be told in another way.
+    the past if its age is found in another way.
 
     `is_repaired`: an index was found damaged, and built anew.
 
@@ -185,7 +185,7 @@ class Segment:
         self.size_bytes = position + size_bytes
 
     def append_batches(self, pieces: Sequence[Piece], batches: Sequence[tuple[int, int, int]]) -> None:
-        """Append several in one write; `batches` has (size, last offset, max timestamp) of each."""
+        """Append several batches in one write; `batches` has (size, last offset, max timestamp) of each."""
         if not self._ready:
             self._make_ready()
         start = position = self.size_bytes
@@ -209,7 +209,7 @@ class Segment:
         self.size_bytes = position
 
     def _make_ready(self) -> None:
-        """Before the first append: the files on the disk get their full size and the memory what appends need."""
+        """Prepare for the first append: extend the files to their full size and load the values that appends need."""
         if self.size_bytes < self._preallocated_bytes:
             self._is_extended = True
             self.file.truncate(self._preallocated_bytes)
@@ -226,7 +226,7 @@ class Segment:
         self.indexes_full = self.offset_index.is_full or self.time_index.is_full
 
     def _undo(self, size_bytes: int, first_lost_offset: int) -> None:
-        """Take back a failed append. What the disk refuses here, recovery does at the next start."""
+        """Revert a failed append. If the disk refuses that, recovery does it at the next start."""
         try:
             self.file.truncate(size_bytes)
             self.offset_index.truncate_to(first_lost_offset)
@@ -238,7 +238,7 @@ class Segment:
     # Reading
 
     def locate(self, offset: int) -> int:
-        """Position of the first batch whose last offset is at or above `offset`; -1 if there is none."""
+        """Return the position of the first batch whose last offset is at or above `offset`; -1 if there is none."""
         position = self.hints.get(offset)
         if position is not None:
             return position if position < self.size_bytes else -1
@@ -250,7 +250,7 @@ class Segment:
         return position
 
     def _lacks_entries(self, floor: int, end: int) -> bool:
-        """Whether batches lie between two positions that far apart that some of them should have an entry."""
+        """Return whether the batches between two positions are so many that some of them should have an entry."""
         allowed = _LONG_SCAN_INTERVALS * self._index_interval_bytes
         for position, header in self.headers(floor, end):
             if position == floor:
@@ -260,9 +260,9 @@ class Segment:
         return False
 
     def floor_position(self, offset: int) -> int:
-        """Where to begin to look for `offset`: no batch before this position reaches it.
+        """Return the position at which a search for `offset` begins: no batch before it reaches the offset.
 
-        What the index says is compared with the batch it leads to, so that a damaged index is noticed and repaired.
+        The index entry is compared with the batch it points to, so that a damaged index is noticed and repaired.
         """
         position = self.offset_index.floor_position(offset)
         if position == 0 or self._is_floor(position, offset):
@@ -288,7 +288,7 @@ class Segment:
         return is_floor
 
     def offset_above_position(self, position: int) -> int | None:
-        """An offset that no batch before `position` has reached, as the index has it; None if it has none."""
+        """Return an offset from the index that no batch before `position` has reached; None if it has none."""
         entry = self.offset_index.entry_above_position(position)
         if entry is None or not self._is_floor(entry[1], entry[0]):
             return None
@@ -362,7 +362,7 @@ class Segment:
         return None
 
     def add_hint(self, offset: int, position: int) -> None:
-        """Note that every batch before `position` is below `offset`, and the one there (now or later) reaches it."""
+        """Record that every batch before `position` is below `offset`, and the one there (now or later) reaches it."""
         hints = self.hints
         if len(hints) >= _MAX_HINTS:
             del hints[next(iter(hints))]
@@ -395,7 +395,7 @@ class Segment:
         return -1
 
     def batch_at(self, position: int) -> tuple[int, int]:
-        """Size in bytes and last offset of the batch at `position`, from its header. Raises CorruptSegmentError."""
+        """Return size and last offset of the batch at `position`, from its header. Raises CorruptSegmentError."""
         head = self.file.pread(position, HEADER_START.size)
         if len(head) < HEADER_START.size:
             raise CorruptSegmentError(f"{self.path(LOG_SUFFIX)} ends before position {position + HEADER_START.size}")
@@ -405,7 +405,7 @@ class Segment:
         return LOG_OVERHEAD + length, base_offset + last_delta
 
     def headers(self, position: int = 0, end: int | None = None) -> Iterator[tuple[int, BatchHeader]]:
-        """(position, header) of each whole batch from `position`, which must be a batch's, up to `end`."""
+        """Yield (position, header) of each whole batch from `position`, which must be a batch's, up to `end`."""
         end = self.size_bytes if end is None else end
         chunk, chunk_start = b"", position
         while position + RECORD_BATCH_OVERHEAD <= end:
@@ -421,11 +421,11 @@ class Segment:
             position += header.size_bytes
 
     def next_offset(self) -> int:
-        """The offset behind the last batch, found from the last index entry on."""
+        """Return the offset behind the last batch, by a scan from the last index entry."""
         return self.find_end()[0]
 
     def find_end(self) -> tuple[int, int]:
-        """The offset and the position behind the last batch, found from the last index entry on."""
+        """Return the offset and the position behind the last batch, by a scan from the last index entry."""
         offset, end = self.base_offset, 0
         for position, header in self.headers(self.floor_position(self.offset_index.last_offset)):
             offset, end = header.last_offset + 1, position + header.size_bytes
@@ -445,7 +445,7 @@ class Segment:
         return self._max_timestamp
 
     def _time_index_flaw(self) -> str | None:
-        """What is wrong with the end of a time index that was found: not whole, pointing nowhere, or cut short."""
+        """Describe the flaw at the end of a time index (not whole, wrong entry, cut short); None if there is none."""
         if self.size_bytes == 0:
             return None
         entry = self.time_index.last_entry if self.time_index.count else None
@@ -466,7 +466,7 @@ class Segment:
         return False
 
     def time_floor(self, timestamp: int) -> int:
-        """Where to start looking for the first batch that reaches `timestamp`: none before this offset does."""
+        """Return the offset at which a search for `timestamp` starts: no batch before it reaches the timestamp."""
         entry = self.time_index.floor_entry(timestamp)
         if entry is not None and not self._is_timed(*entry):
             self._repair_once(f"{entry[0]} at offset {entry[1]} is not that of a batch")
@@ -486,16 +486,16 @@ class Segment:
 
     @property
     def modified_ms(self) -> int:
-        """When the .log file was changed last."""
+        """Time of the last change of the .log file."""
         return self._fs.modified_ms(self._log_path)
 
     def timestamps_read(self, largest: int, size_bytes: int) -> None:
-        """Note the largest timestamp of the records in the first `size_bytes`, -1 for none."""
+        """Record the largest timestamp of the records in the first `size_bytes`, -1 for none."""
         self._read_timestamp = largest, size_bytes
 
     @property
     def verified_timestamp_ms(self) -> int | None:
-        """As `largest_timestamp_ms`, by the records themselves; None if the headers were not compared with them."""
+        """`largest_timestamp_ms` by the records themselves; None if the headers were not compared with them."""
         if self.has_checked_batches:
             return self.largest_timestamp_ms
         if self._read_timestamp is None or self._read_timestamp[1] != self.size_bytes:
@@ -509,7 +509,7 @@ class Segment:
 
     @property
     def first_timestamp(self) -> int:
-        """The first batch's max timestamp, by which the segment's age is told; -1 if it is empty or has none."""
+        """The first batch's max timestamp, from which the segment's age is counted; -1 if it is empty or has none."""
         if self._first_timestamp == _UNKNOWN:
             if self.size_bytes == 0:
                 return NO_TIMESTAMP
@@ -542,7 +542,7 @@ class Segment:
     # Changing
 
     def truncate_to(self, offset: int, now_ms: int) -> int:
-        """Drop every batch that reaches `offset`, with its index entries; how many bytes went."""
+        """Remove every batch that reaches `offset`, with its index entries. Return the number of removed bytes."""
         position = self.locate(offset)
         self.offset_index.truncate_to(offset)
         self.time_index.truncate_to(offset)
@@ -587,7 +587,7 @@ class Segment:
         return found, removed_bytes
 
     def seal(self) -> None:
-        """The segment takes no more appends: add the last time index entry and trim the files."""
+        """End the appends to the segment: add the last time index entry and trim the files."""
         if self._is_extended:
             self.file.truncate(self.size_bytes)
             self._is_extended = False
@@ -604,7 +604,7 @@ class Segment:
         self.time_index.write_pending()
 
     def move(self, directory: str) -> None:
-        """The directory was renamed."""
+        """Follow a rename of the directory."""
         self.directory = directory
         for kind in SEGMENT_SUFFIXES:
             self._update_path(kind)
@@ -637,7 +637,7 @@ class Segment:
             self.transaction_index.path = path
 
     def mark_deleted(self) -> DeletedSegment:
-        """Rename the files so that a later start removes them if nobody does before."""
+        """Rename the files, so that the next start removes them if they are not removed before."""
         try:
             self.rename(DELETED_SUFFIX)
         except OSError as error:

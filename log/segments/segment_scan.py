@@ -1,4 +1,4 @@
-"""Reading a segment whole, as recovery does: every batch is checked, and what its indexes say is found anew.
+"""Scan of a whole segment, for recovery: every batch is checked, and the entries of its indexes are computed.
 
 Nothing is made for each batch and no batch is copied; 10 GB in batches of 16 KB take some 3 s of one core when they are
 in the page cache. The work is done under the interpreter's lock but for the reads, so threads speed up what comes from
@@ -32,10 +32,10 @@ _pack_time_entry = TimeIndex.entry.pack
 
 
 class Verified:
-    """What a segment holds up to its first bad byte.
+    """Result of a scan up to the first bad byte.
 
     `size_bytes`: of whole, sound batches
-    `flaw`: what is wrong behind them; None if there is nothing, or nothing but zeros
+    `flaw`: the flaw behind them; None if there are no bytes, or only zeros
     `next_offset`: the offset behind the last of them
     `offset_entries`, `time_entries`: the sparse indexes, encoded; the last time entry of a sealed segment is not in it
     """
@@ -62,7 +62,7 @@ BatchTaker = Callable[[tuple[int, ...], memoryview], None]
 def verify(
     segment: "Segment", index_interval_bytes: int, limit_offset: int, latest_epoch: int, take: BatchTaker
 ) -> Verified:
-    """Read a segment from its start to its end, or to the first byte that is not as it must be.
+    """Read a segment from its start to its end, or to its first bad byte.
 
     `limit_offset` is where the next segment begins. `take(header fields, batch)` is called, in order, for each batch of
     a leader epoch above all before it (`latest_epoch` at first) and for each that has a producer; the batch is a view
@@ -133,7 +133,7 @@ def verify(
 
 
 def _bytes_needed(buffer: bytearray, at: int, size: int, left: int) -> int:
-    """How much of what begins at `at` has to be read to judge it: a header, or a whole batch; at most what is left."""
+    """Return the bytes to read from `at` on for a check: a header, or a whole batch; at most what is left."""
     if size - at < RECORD_BATCH_OVERHEAD:
         return min(RECORD_BATCH_OVERHEAD, left)
     length: int = BATCH_LENGTH.unpack_from(buffer, at + LENGTH_POSITION)[0]
@@ -142,7 +142,7 @@ def _bytes_needed(buffer: bytearray, at: int, size: int, left: int) -> int:
 
 
 def _flaw(rest: memoryview, next_offset: int, limit_offset: int, left: int) -> str:
-    """What is wrong with the batch that `rest` begins with."""
+    """Describe the flaw of the batch that `rest` begins with."""
     if len(rest) < RECORD_BATCH_OVERHEAD:
         return "a batch is cut off in its header"
     header = BatchHeader._make(HEADER.unpack_from(rest))

@@ -1,4 +1,4 @@
-"""Finding records by time: what ListOffsets asks for (KIP-79, KIP-734).
+"""Search for records by timestamp, for ListOffsets (KIP-79, KIP-734).
 
 The searches are generators of steps (`streaming.Step`): a small batch may have millions of records. They end at the
 first record that answers the question. A segment that is deleted meanwhile stays readable until they end.

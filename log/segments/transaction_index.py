@@ -36,7 +36,7 @@ class AbortedTransaction(NamedTuple):
 
 
 class BlockSummaries:
-    """A growing list of integers that can be searched without a look at each.
+    """A growing list of integers that can be searched without visiting each.
 
     `summarize`, which is min or max, gives one integer for each block of 32, then one for each block of 32 of these,
     and so on up to a level with one block. `levels[0]` are the integers themselves.
@@ -185,11 +185,11 @@ class TransactionIndex:
         return data
 
     def collect(self, fetch_offset: int, upper_bound: int) -> tuple[list[AbortedTransaction], bool]:
-        """Those that touch [fetch_offset, upper_bound), and whether later segments need no look."""
+        """Return the entries that touch [fetch_offset, upper_bound), and whether later segments have no more."""
         return self._load().collect(fetch_offset, upper_bound)
 
     def count_from(self, offset: int) -> int:
-        """How many have their markers at or above `offset`."""
+        """Return the number of entries whose markers are at or above `offset`."""
         return self._load().count_from(offset)
 
     def _load(self) -> _KnownEntries:

@@ -1,4 +1,4 @@
-"""Whether a transaction index says what the batches say that it names.
+"""Comparison of a transaction index with the batches that it names.
 
 Kafka's format has no checksum, and an entry that is wrong would have aborted records read. Two or three batches are
 looked up for each entry, so that the check takes no longer for a longer log.
@@ -19,7 +19,7 @@ def check_transaction_index(
     """Raises CorruptTransactionIndexError for an entry that no batches bear out; OSError.
 
     `up_to_it`: the log's segments, in order, `segment` the last of them. What lies before them, or before `whole_from`
-    because it was compacted once, says nothing.
+    because it was compacted once, proves nothing.
     """
     bases = [each.base_offset for each in up_to_it]
     whole_from = max(whole_from, bases[0])
@@ -36,7 +36,7 @@ def check_transaction_index(
 
 
 def _begins(segments: Sequence[Segment], bases: Sequence[int], offset: int, producer_id: int | None = None) -> bool:
-    """Whether a batch of a transaction, of that producer or of any, begins at an offset."""
+    """Return whether a batch of a transaction, of that producer or of any, begins at an offset."""
     batch = _batch_at(segments[bisect_right(bases, offset) - 1], offset)
     if batch is None or batch.is_control or not batch.is_transactional:
         return False

@@ -3,7 +3,7 @@
 A write saves the content that was recorded last, not the one it was made for: however long it waits for a thread, it
 cannot bring back an entry of a log that was deleted or truncated meanwhile. So that a new log never finds an entry of
 its predecessor, its creation looks for one with `may_hold` and has it removed first. The file itself has Kafka's
-format, in which nothing tells two topics of the same name apart.
+format, which does not distinguish two topics of the same name.
 """
 
 from threading import Lock
@@ -12,7 +12,7 @@ from odradek.log.storage import checkpoints
 from odradek.log.storage.filesystem import FileSystem
 
 Offsets = dict[tuple[str, int], int]
-"""Offsets by topic and partition; replaced, never changed, once it was handed to a checkpoint."""
+"""Offsets by topic and partition; replaced, never changed, once it was passed to a checkpoint."""
 
 
 class OffsetCheckpointFile:

@@ -3,7 +3,7 @@
 Checkpoints (recovery-point-offset-checkpoint, replication-offset-checkpoint, log-start-offset-checkpoint,
 cleaner-offset-checkpoint, leader-epoch-checkpoint) share one frame: a version line `0`, a line with the number of
 entries, then one entry per line. `partition.metadata` names a partition directory's topic id; `meta.properties` names
-the cluster and broker a log directory belongs to; `.kafka_cleanshutdown` says that the last stop was clean.
+the cluster and broker a log directory belongs to; `.kafka_cleanshutdown` marks a clean stop.
 """
 
 import base64
@@ -137,7 +137,7 @@ def write_partition_metadata(fs: FileSystem, directory: str, topic_id: bytes, *,
 
 
 class MetaProperties(NamedTuple):
-    """What meta.properties of a log directory says; other keys are kept so that rewriting loses nothing."""
+    """Content of a log directory's meta.properties; other keys are kept, so that a rewrite loses nothing."""
 
     version: int
     cluster_id: str | None
@@ -147,7 +147,7 @@ class MetaProperties(NamedTuple):
 
 
 def read_meta_properties(fs: FileSystem, log_directory: str) -> MetaProperties | None:
-    """None if the directory has none yet. Version 0 calls the node `broker.id`. Raises MalformedFileError."""
+    """Return None if the directory has none yet. In version 0 the node is `broker.id`. Raises MalformedFileError."""
     path = f"{log_directory}/{META_PROPERTIES_FILE}"
     try:
         values = parse_java_properties(fs.read_bytes(path).decode("utf-8"))
@@ -193,7 +193,7 @@ def parse_java_properties(text: str) -> dict[str, str]:
     """
     values: dict[str, str] = {}
     logical = ""
-    # Not splitlines(): that knows more line ends than Java does.
+    # Not splitlines(), which has more line ends than Java.
     for raw in text.replace("\r\n", "\n").replace("\r", "\n").split("\n"):
         line = raw.lstrip(" \t\f")
         if not logical and (not line or line[0] in "#!"):

@@ -1,4 +1,4 @@
-"""The lock file of a log directory, the open file of which also tells what happens to the file system it lies in."""
+"""The lock file of a log directory. Through it the file system reports failed writes, and is synced as a whole."""
 
 import fcntl
 import os

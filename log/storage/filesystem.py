@@ -64,7 +64,7 @@ _EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 
 
 def is_disk_full(error: BaseException) -> bool:
-    """Whether it says that there is no room, on the disk or within the user's quota."""
+    """Return whether it reports that there is no room, on the disk or within the user's quota."""
     if isinstance(error, DiskFullError):
         return True
     return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
@@ -147,7 +147,7 @@ class FileLock(Protocol):
         What lies in another file system (`FileSystem.device`) is left out.
 
         False where the system cannot do it, or has failed to write anything since the lock was taken: then each file
-        has to be synced by itself, which tells the files that are concerned. Blocks; for any thread.
+        has to be synced by itself, which identifies the files that are concerned. Blocks; for any thread.
         """
         ...
 
@@ -245,7 +245,7 @@ def write_whole(fs: FileSystem, path: str, *pieces: Piece, sync: bool) -> None:
 
 
 def remove_if_exists(fs: FileSystem, path: str) -> bool:
-    """Whether there was a file to remove."""
+    """Return whether there was a file to remove."""
     try:
         fs.remove(path)
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""One entry of log.dirs: its lock, whose it is, its checkpoints, and which partitions are in it.
+"""One entry of log.dirs: its lock, identity, checkpoints, and the partitions in it.
 
 Source: Kafka documentation ("Log", "Log directories"); KIP-631 and KIP-858 for meta.properties.
 """
@@ -49,7 +49,7 @@ class InconsistentMetaError(Exception):
 
 
 class PartitionDirectory(NamedTuple):
-    """What the name of a directory in a log directory says. `suffix` is empty for a partition that is served."""
+    """Parsed name of a directory in a log directory. `suffix` is empty for a partition that is served."""
 
     name: str
     topic: str
@@ -68,7 +68,7 @@ def marked_name(topic: str, partition: int, unique: bytes, suffix: str) -> str:
 
 
 def parse_directory_name(name: str) -> PartitionDirectory | None:
-    """None if it is not the name of a partition's directory; Apache Kafka's own metadata log is none either."""
+    """Return None for a name that is not a partition's, or that of Apache Kafka's metadata log."""
     suffix = ""
     stem = name
     for candidate in (DELETE_SUFFIX, STRAY_SUFFIX, FUTURE_SUFFIX):
@@ -98,7 +98,7 @@ def list_partitions(fs: FileSystem, path: str) -> list[PartitionDirectory]:
 
 
 class LogDirectory:
-    """A log directory and what is known of it. `failure` is set once it is offline, `is_full` while writes are refused.
+    """A log directory. `failure` is set once it is offline, `is_full` while writes are refused.
 
     Methods that touch the disk raise LogDirFailure; those that write checkpoints also ShortageError;
     any of them raises ExhaustedError.
@@ -118,7 +118,7 @@ class LogDirectory:
     # Open
 
     def lock(self) -> None:
-        """Make the directory if need be and take its lock. Raises LockedError with a readable line."""
+        """Create the directory if it is missing, and take its lock. Raises LockedError with a readable line."""
         try:
             self.fs.make_directory(self.path)
             self._lock = self.fs.lock(f"{self.path}/{LOCK_FILE}")
@@ -147,7 +147,7 @@ class LogDirectory:
     def complete_meta(
         self, meta: MetaProperties | None, cluster_id: str, node_id: int, random_uuid: Callable[[], bytes]
     ) -> None:
-        """Write what meta.properties lacks. Raises InconsistentMetaError if it belongs to another broker."""
+        """Write missing entries of meta.properties. Raises InconsistentMetaError if it belongs to another broker."""
         if meta is None:
             meta = MetaProperties(_META_VERSION, None, None, None, {})
         for what, found, expected in (
@@ -168,7 +168,7 @@ class LogDirectory:
                 raise self.failed("writing meta.properties", error) from error
 
     def begin_load(self) -> list[PartitionDirectory]:
-        """The partitions there are. From here on a crash is an unclean stop."""
+        """Return the partitions in the directory. From here on a crash is an unclean stop."""
         try:
             broker_epoch = checkpoints.read_clean_shutdown(self.fs, self.path)
             self.was_clean = broker_epoch is not None
@@ -223,7 +223,7 @@ class LogDirectory:
             raise storage_error(self.path, message, error) from error
 
     def mark_clean(self, broker_epoch: int) -> None:
-        """The last thing before the lock is released: the next start need not recover."""
+        """Record a clean stop, just before the lock is released: the next start need not recover."""
         try:
             checkpoints.write_clean_shutdown(self.fs, self.path, broker_epoch)
         except OSError as error:
@@ -278,7 +278,7 @@ def _has_renamed(fs: FileSystem, directory: str, target: str) -> bool:
 
 
 def random_cluster_id(random_uuid: Callable[[], bytes]) -> str:
-    """One that command lines take: not beginning with a dash."""
+    """Return a cluster id that does not begin with a dash, for use in command lines."""
     while (text := encode_uuid(random_uuid())).startswith("-"):
         pass
     return text

@@ -26,7 +26,7 @@ def sync_file_system_of(fd: int) -> bool:
 
 
 def file_system_type(fd: int) -> int:
-    """Return the number that Linux has for the file system that an open file lies in; -1 if it cannot be told."""
+    """Return the number that Linux has for the file system of an open file; -1 if it is unknown."""
     import ctypes
 
     found = ctypes.create_string_buffer(_STATFS_BYTES)

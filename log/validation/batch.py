@@ -1,8 +1,8 @@
-"""What a batch must satisfy before it is appended, in Apache Kafka's order and with its errors.
+"""Validation of a batch before its append, in Apache Kafka's order and with its errors.
 
-Batches stay closed where they can. Of the records of a batch the lengths are followed from the first to the last and
-the timestamps read on the way; the first and the last record are taken apart. All are only in small batches, and where
-a rule needs each: keys on a compacted topic, a lower bound for timestamps.
+Batches stay closed if possible. The lengths of the records are followed from the first to the last and their timestamps
+read on the way; the first and the last record are parsed. All records are parsed only in small batches, and where a
+rule needs each: keys on a compacted topic, a lower bound for timestamps.
 
 The largest timestamp in the header of a stored batch is that of its records, whatever the client stated. Retention,
 rolling, the time index and ListOffsets rely on it.
@@ -40,7 +40,7 @@ from odradek.protocol.streaming import run_steps
 
 _MIN_DECLARED_LENGTH = 14
 _ZSTD_SINCE_VERSION = 7
-# Up to this many records, each is taken apart: it costs less than following the lengths saves.
+# Up to this many records, each is parsed: it costs less than following the lengths saves.
 FEW_RECORDS = 4
 _KEY_AND_VALUE = (0, 1)
 
@@ -48,9 +48,9 @@ _KEY_AND_VALUE = (0, 1)
 MOST_RECORDS_AT_ONCE = 16384
 """Lengths that are followed at once."""
 MOST_OPENED_AT_ONCE = 1024
-"""Records that are taken apart, or numbered, at once."""
+"""Records that are parsed, or numbered, at once."""
 MOST_HEADERS_AT_ONCE = 4096
-"""Headers of all the records that are taken apart at once."""
+"""Headers of all the records that are parsed at once."""
 MOST_BYTES_AT_ONCE = 1 << 20
 """Bytes that are decompressed at once."""
 MOST_PARTS_AT_ONCE = 256
@@ -68,7 +68,7 @@ TARGET_CODECS = {
 
 
 class Origin(IntEnum):
-    """Who asks for an append: it says how much is checked."""
+    """Origin of an append, which determines the checks."""
 
     CLIENT = 0
     COORDINATOR = 1
@@ -97,7 +97,7 @@ class CheckedRecords(NamedTuple):
 
 
 class NotOneBatchError(KafkaError):
-    """What was sent for a partition is not one batch that its version of Produce allows; the log was not looked at."""
+    """The records for a partition are not one batch that the version of Produce allows; the log was not accessed."""
 
 
 class CheckedBatch(NamedTuple):
@@ -116,7 +116,7 @@ def invalid_record(message: str) -> KafkaError:
 
 
 def split_batches(records: memoryview) -> list[memoryview]:
-    """The whole batches in what was sent; an incomplete one at the end is ignored.
+    """Return the whole batches in `records`; an incomplete one at the end is ignored.
 
     Raises KafkaError CORRUPT_MESSAGE for a length or a magic that no batch has.
     """
@@ -139,7 +139,7 @@ def split_batches(records: memoryview) -> list[memoryview]:
 
 
 def produced_batches(records: memoryview, origin: Origin, produce_version: int) -> list[memoryview]:
-    """`split_batches` and what holds for them together: at least one, of magic 2; from a client exactly one."""
+    """Split `records` into batches: at least one, of magic 2; from a client exactly one."""
     batches = split_batches(records)
     if not batches:
         raise NotOneBatchError(ErrorCode.INVALID_RECORD, "there is no complete record batch")
@@ -159,7 +159,7 @@ def produced_batches(records: memoryview, origin: Origin, produce_version: int) 
 
 
 def check_shallow(batch: memoryview, config: LogConfig, origin: Origin) -> BatchHeader:
-    """The checks that need only the header and the checksum. Raises KafkaError."""
+    """Run the checks that need only the header and the checksum. Raises KafkaError."""
     if len(batch) < RECORD_BATCH_OVERHEAD:
         raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"a batch of {len(batch)} bytes has no whole header")
     header = read_header(batch)
@@ -193,7 +193,7 @@ def check_batch(batch: memoryview, config: LogConfig, origin: Origin, now_ms: in
     if origin == Origin.CLIENT:
         _check_client_header(header)
     if origin == Origin.COORDINATOR and codec == target_codec(header, config) == Codec.NONE:
-        # Made by this broker a moment ago.
+        # Built by this broker.
         return stamp(CheckedRecords(config, header, batch, header.max_timestamp), now_ms)
     try:
         max_timestamp, is_numbered, size_bytes = check_batch_records(header, batch, codec, config, now_ms)
@@ -313,7 +313,7 @@ def check_batch_records(
 
 
 def needs_each_record(header: BatchHeader, config: LogConfig) -> bool:
-    """Whether each record of a batch is taken apart, and not the first and the last only."""
+    """Return whether each record of a batch is parsed, and not the first and the last only."""
     client_set_type = header.attributes & LOG_APPEND_TIME_FLAG
     return header.record_count <= FEW_RECORDS or config.compacts or bool(client_set_type)
 
@@ -331,7 +331,7 @@ def accepted_timestamp(
 
 
 def _follow_records(header: BatchHeader, records: bytes | memoryview) -> tuple[int, int | None]:
-    """The position of the last record, and the largest timestamp delta if it can be told without opening each."""
+    """Return the position of the last record, and the largest timestamp delta if it is found without parsing each."""
     last, largest_delta = check_records(
         records, header.record_count, max(0, header.max_timestamp - header.base_timestamp)
     )
@@ -342,10 +342,10 @@ def _follow_records(header: BatchHeader, records: bytes | memoryview) -> tuple[i
 
 
 def is_sound_first(batch: memoryview) -> bool:
-    """Whether the first record of a plain batch, whose length is known to be right, is laid out well.
+    """Return whether the first record of a plain batch, whose length is correct, has a valid layout.
 
-    The quick half of `check_record`: it knows only a record without deltas and headers, with parts below 8 KiB. False
-    for another says nothing.
+    The quick half of `check_record`, for a record without deltas and headers, with parts below 8 KiB. False for another
+    record has no meaning.
     """
     try:
         at = RECORD_BATCH_OVERHEAD + 1
