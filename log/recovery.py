@@ -1,7 +1,7 @@
 """Opening a partition's directory: after a clean stop, after a crash, and one that Apache Kafka wrote.
 
 After a crash every segment from the one that holds the recovery point on is read: the first batch with a wrong length
-or checksum ends the log. Indexes, leader epochs and producers are built anew from what is read.
+or checksum ends the log. Indexes, leader epochs and producers are rebuilt from its batches.
 """
 
 import logging
@@ -196,7 +196,7 @@ class _Loader:
         return LoadedState(self.segments, start_offset, end_offset, new_point, self.epochs, producers, rebuilt)
 
     def _find_end(self, log_start_offset: int) -> int:
-        """The log's end. If the last segment's file goes on behind its last batch, it is recovered and cut."""
+        """Return the log's end. If the last segment's file continues behind its last batch, recover and truncate it."""
         last = self.segments[-1]
         next_offset, position = last.find_end()
         if position == last.size_bytes:
@@ -206,7 +206,7 @@ class _Loader:
         return last.next_offset()
 
     def _read_epochs(self) -> None:
-        """The checkpoint is written unsynced between two flushes, so a crash of the machine may have torn it."""
+        """Read the checkpoint, which is unsynced between two flushes: a crash of the machine may have torn it."""
         path = f"{self.directory}/{checkpoints.LEADER_EPOCHS_FILE}"
         try:
             self.epochs = LeaderEpochs(checkpoints.read_leader_epochs(self.fs, path))
@@ -235,7 +235,7 @@ class _Loader:
     # Files that an interrupted change left
 
     def _finish_replacements(self) -> None:
-        """Remove what was deleted or half made, and put finished replacements (.swap) in place of what they replace."""
+        """Remove deleted and half-made files, and put finished replacements (.swap) in place of what they replace."""
         names = self.fs.list_names(self.directory)
         cleaned = [name for name in names if name.endswith(CLEANED_SUFFIX)]
         first_cleaned = min((_base_offset(name) for name in cleaned), default=_LAST)
@@ -260,7 +260,7 @@ class _Loader:
         remove_if_exists(self.fs, f"{self.directory}/{name}")
 
     def _open_segments(self) -> list[int]:
-        """Open all of them; their base offsets."""
+        """Open all segments; return their base offsets."""
         names = set(self.fs.list_names(self.directory))
         for name in sorted(names):
             base_offset = _base_offset(name)
@@ -277,7 +277,7 @@ class _Loader:
         return [segment.base_offset for segment in self.segments]
 
     def _rebuild_lacking(self, segments: list[Segment], log_start_offset: int, *, is_clean: bool) -> None:
-        """Rebuild those of sound segments whose indexes are missing or damaged."""
+        """Rebuild segments whose indexes are missing or damaged."""
         names = set(self.fs.list_names(self.directory))
         for number, segment in enumerate(segments):
             # Up to its end all of it is on the disk, but it may have been made ready for appends since.
@@ -319,7 +319,7 @@ class _Loader:
     # Recovery
 
     def _rebuild_flushed(self, segment: Segment, index: int, log_start_offset: int) -> None:
-        """Recover a segment below the recovery point: segments behind it hold acknowledged records, and stay."""
+        """Recover a segment below the recovery point. Segments behind it hold acknowledged records, and are kept."""
         flaw = self._recover(segment, log_start_offset, index)
         if flaw is None:
             return
@@ -361,7 +361,7 @@ class _Loader:
                 return
 
     def _recover(self, segment: Segment, log_start_offset: int, index: int) -> str | None:
-        """Read a segment whole, cut it at the first bad byte and rebuild all that follows from it; what was bad."""
+        """Scan a segment, truncate it at the first bad byte, and rebuild its indexes; return the flaw."""
         before, after = self.segments[:index], self.segments[index + 1 : index + 2]
         base_offset = segment.base_offset
         producers = self._producer_state()
@@ -417,6 +417,6 @@ class _Loader:
 
 
 def _base_offset(name: str) -> int:
-    """The base offset in the name of a segment's file, with or without a suffix; -1 for any other name."""
+    """Return the base offset in the name of a segment's file, with or without a suffix; -1 for any other name."""
     stem, _, rest = name.partition(".")
     return int(stem) if rest and stem.isdigit() else -1

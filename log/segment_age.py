@@ -1,4 +1,4 @@
-"""The age of segments, by which retention deletes them.
+"""The age of segments, for retention.
 
 A segment is as old as its newest record, or as the last change of its file if no record has a timestamp. Batches that
 this process appended as leader state the largest timestamp of their records. Batches that were found on the disk or
@@ -26,7 +26,7 @@ def is_older(segment: Segment, bound_ms: int) -> bool:
 
 
 def is_doubtful(segment: Segment, bound_ms: int) -> bool:
-    """Return whether only the records can tell if the segment is older than `bound_ms`. Raises OSError."""
+    """Return whether the records must be read to decide if the segment is older than `bound_ms`. Raises OSError."""
     if segment.verified_timestamp_ms is not None:
         return False
     return (segment.largest_timestamp_ms < bound_ms) is not (segment.modified_ms < bound_ms)

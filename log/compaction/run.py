@@ -1,7 +1,7 @@
-"""One compaction of one log, as far as it only reads and writes files: in a thread, or in a process of its own.
+"""The worker's part of one compaction, which only reads and writes files: in a thread, or in a process.
 
 First the last offset of each key in the dirty part is mapped. Then the log is rewritten, group of segments by group:
-each into new files with the suffix .cleaned, complete and synced, which the caller puts in place of the group.
+each into new files with the suffix .cleaned, complete and synced, with which the caller replaces the group.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -33,7 +33,7 @@ from odradek.protocol.record_batch import (
 
 _LEAST_READ_BYTES = 4096
 _DECODED_AT_ONCE = 1000
-# So that no single sync takes long: the process is silent meanwhile, and others who use the disk wait.
+# Limits the time of a single sync, in which the process reports no progress and other users of the disk wait.
 _SYNC_BYTES = 64 << 20
 
 
@@ -42,7 +42,7 @@ class CompactionFailed(Exception):  # noqa: N818 - what happened, as seen by the
 
 
 class Cancelled(Exception):  # noqa: N818 - not an error
-    """The compaction is no longer wanted."""
+    """The compaction was cancelled."""
 
 
 class WorkerLost(Exception):  # noqa: N818 - as CompactionFailed
@@ -54,7 +54,7 @@ class WorkerStalled(WorkerLost):
 
 
 class Job(NamedTuple):
-    """All there is to know of a log that is to be compacted, in plain values.
+    """Description of a log to compact, in plain values.
 
     sources: (base offset, size in bytes) of the segments before `end_offset`, ascending
     all_bases: base offsets of all segments of the log: the marker of data in an early one may be in a late one

@@ -23,7 +23,7 @@ NO_MARKS: Final = b"\xff" * MARKS_BYTES
 
 
 class BatchMark(NamedTuple):
-    """A batch that was appended, as far as it is needed to answer the same batch again."""
+    """The fields of an appended batch that are needed to answer a duplicate."""
 
     last_sequence: int
     last_offset: int
@@ -70,14 +70,14 @@ class ProducerEntry:
         self.marks = marks
 
     def set_epoch(self, epoch: int) -> None:
-        """Batches of another epoch are forgotten."""
+        """Set the epoch, and remove the batches of another epoch."""
         if epoch != self.epoch:
             self.epoch = epoch
             self.marks = NO_MARKS
             self.last_sequence = NO_SEQUENCE
 
     def add(self, epoch: int, last_sequence: int, last_offset: int, offset_delta: int, timestamp: int) -> None:
-        """A batch was appended."""
+        """Record an appended batch."""
         if epoch != self.epoch:
             self.set_epoch(epoch)
         self.marks = self.marks[_MARK_BYTES:] + _pack_mark(last_sequence, last_offset, offset_delta, timestamp)

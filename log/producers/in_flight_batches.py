@@ -1,8 +1,8 @@
-"""The last batches of producers, found again after a start.
+"""The last batches of producers, read from the log's end after a start.
 
-A snapshot keeps one batch of each producer (Kafka's format). One that had several requests in flight when the broker
-ended repeats them all; those before the last would be taken for a gap in its sequence, whereupon Kafka's Java client
-begins a new epoch (KIP-360) and writes them a second time. So the headers at the log's end are read once more.
+A snapshot has one batch of each producer (Kafka's format). A producer with several requests in flight at the broker's
+end repeats them all; those before the last would be rejected as a gap in its sequence, and Kafka's Java client would
+begin a new epoch (KIP-360) and write them a second time. So the headers at the log's end are read again.
 """
 
 from collections import deque
@@ -24,9 +24,9 @@ _NO_LIMIT: Final = 1 << 62
 
 
 def recall_batches(state: ProducerState, segments: Sequence[Segment], now_ms: int) -> None:
-    """Give producers that wrote lately up to five batches again, as far as the log's end shows them. Raises OSError.
+    """Restore up to five batches of producers that wrote recently, from the log's end. Raises OSError.
 
-    `segments` end where `state` does. Reads as little as will do: a few large batches are far from the end, many small
+    `segments` end where `state` does. Reads in growing windows: a few large batches are far from the end, many small
     ones near to it.
     """
     window = _FIRST_WINDOW_BYTES

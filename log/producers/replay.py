@@ -40,7 +40,7 @@ def add_batch(
     batch: memoryview | None,
     marker: Marker | None = None,
 ) -> None:
-    """Take note of a batch that is in the log; `batch`, or the `marker` in it, is needed only of control batches.
+    """Apply a batch of the log to the state. Control batches need `batch`, or the `marker` in it.
 
     An aborted transaction goes into the transaction index of `segment`, unless that is None. Raises OSError.
     """
@@ -92,7 +92,7 @@ def rebuild(
     *,
     is_clean: bool,
 ) -> None:
-    """Make `state` that of the log at `end_offset`: from the newest snapshot and the batches behind it.
+    """Rebuild `state` at `end_offset`, from the newest snapshot and the batches behind it.
 
     A clean stop leaves a snapshot; without any, the batches are read from the log's start. Raises OSError.
     """

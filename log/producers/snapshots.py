@@ -46,7 +46,7 @@ def decode_snapshot(data: bytes) -> memoryview:
 
 
 class SnapshotWrite:
-    """A snapshot that a thread is to write: a large one would take tens of ms of the reactor.
+    """A snapshot to be written by a thread, because a large one would take tens of ms of the reactor.
 
     offset: the offset it is named by
     is_written: whether the file is complete
@@ -64,7 +64,7 @@ class SnapshotWrite:
         self.is_cancelled = False
 
     def run(self, fs: FileSystem, *, sync: bool) -> None:
-        """Write the file, unless a resource is short, or there is no directory any more. Blocks. Raises OSError.
+        """Write the file, unless a resource is short, or the directory is gone. Blocks. Raises OSError.
 
         A recovery does without a snapshot, and rejects one that was written in part.
         """
@@ -81,6 +81,6 @@ class SnapshotWrite:
             self.is_written = True
 
     def remove(self, fs: FileSystem) -> None:
-        """Take the file away: its segment is gone by now. If it cannot be removed, the next start does it."""
+        """Remove the file, because its segment was deleted. If that fails, the next start does it."""
         with suppress(OSError):
             fs.remove(self.path)

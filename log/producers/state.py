@@ -21,16 +21,15 @@ logger = logging.getLogger(__name__)
 _MAX_SEQUENCE = 0x7FFFFFFF
 _MAX_EPOCH = 0x7FFF
 _FEW_PRODUCERS = 2_000
-"""Their snapshot has 92 KB."""
+"""The snapshot of this many producers has 92 KB."""
 
 
 class Verification:
-    """That a producer's open transaction is being looked up at its coordinator, before its first batch (KIP-890).
+    """Verification of a producer's open transaction at its coordinator, before its first batch (KIP-890).
 
-    The batch may be appended for as long as this is still the producer's verification: data or a marker that lands
-    meanwhile ends it. `lowest_sequence` is the lowest asked for: what comes behind it has to wait for it.
-    `adds_partition` says that the coordinator is asked to add the partition rather than whether it has it; then each
-    transaction has an epoch of its own.
+    The batch may be appended as long as this is the producer's verification: data or a marker appended meanwhile ends
+    it. `lowest_sequence` is the lowest requested sequence: batches behind it wait for it. `adds_partition`: the request
+    adds the partition to the transaction instead of verifying it; then each transaction has an epoch of its own.
     """
 
     __slots__ = ("adds_partition", "began_ms", "epoch", "lowest_sequence")
@@ -42,7 +41,7 @@ class Verification:
         self.adds_partition = adds_partition
 
     def asked_again(self, epoch: int, sequence: int) -> None:
-        """Another batch is waiting for the same verification."""
+        """Register another batch that waits for the same verification."""
         if epoch > self.epoch or (epoch == self.epoch and sequence < self.lowest_sequence):
             self.epoch = epoch
             self.lowest_sequence = sequence
@@ -58,7 +57,7 @@ class CompletedTransaction(NamedTuple):
 
 
 class ProducerState:
-    """The producers of one partition, in memory and as snapshots in its directory.
+    """Producers of one partition, in memory and as snapshots in its directory.
 
     `end_offset` is the offset up to which the state is that of the log. `first_unstable_offset` is the first offset of
     the oldest transaction that is open, or whose marker is not yet below the high watermark; -1 if there is none.
@@ -85,13 +84,13 @@ class ProducerState:
 
     @property
     def largest_id(self) -> int:
-        """The largest producer id known here, -1 for none; a snapshot's producers count although they have expired."""
+        """The largest producer id, -1 for none, including expired producers of a snapshot."""
         return max(self._largest_loaded_id, max(self.producers, default=-1))
 
     # Deciding and taking note of an append
 
     def find_duplicate(self, producer_id: int, epoch: int, first_sequence: int, last_sequence: int) -> BatchMark | None:
-        """The batch with exactly these sequence numbers, if it is among the producer's last five."""
+        """Return the batch with exactly these sequence numbers, if it is among the producer's last five."""
         entry = self.producers.get(producer_id)
         if entry is None or entry.epoch != epoch:
             return None
@@ -148,7 +147,7 @@ class ProducerState:
     def begin_verification(
         self, producer_id: int, epoch: int, sequence: int, monotonic_ms: int, *, adds_partition: bool
     ) -> Verification | None:
-        """The verification that a transactional batch needs; None if its transaction is open here already.
+        """Begin the verification that a transactional batch needs; return None if its transaction is open already.
 
         Raises KafkaError INVALID_PRODUCER_EPOCH.
         """
@@ -205,7 +204,7 @@ class ProducerState:
         timestamp: int,
         is_transactional: bool,
     ) -> None:
-        """A data batch was written."""
+        """Record a data batch that was written."""
         entry = self.producers.recent.get(producer_id)
         if entry is None:
             entry = self.producers.get(producer_id) or self.producers.add(producer_id)
@@ -221,7 +220,7 @@ class ProducerState:
     def add_marker(
         self, producer_id: int, epoch: int, coordinator_epoch: int, offset: int, timestamp: int, is_abort: bool
     ) -> CompletedTransaction | None:
-        """A marker was written; the transaction it closed, if one was open. Follow with `complete`."""
+        """Record a marker that was written. Return the transaction it closed, if one was open, for `complete`."""
         entry = self.producers.get(producer_id) or self.producers.add(producer_id)
         verification = self.verifications.get(producer_id)
         # A marker of the epoch that is being verified ends the transaction before that one.
@@ -238,7 +237,7 @@ class ProducerState:
         return self._first_ongoing(except_for=completed.first_offset, default=completed.last_offset + 1)
 
     def complete(self, completed: CompletedTransaction) -> None:
-        """The transaction is decided; it stays unstable until its marker is below the high watermark."""
+        """Complete a decided transaction, which is unstable until its marker is below the high watermark."""
         self._ongoing.discard(completed.first_offset)
         self._unreplicated[completed.first_offset] = completed.last_offset
         self._find_first_unstable()
@@ -254,7 +253,7 @@ class ProducerState:
         self.last_snapshot_offset = self._snapshots[-1] if self._snapshots else log_start_offset
 
     def remove_expired(self, now_ms: int, end: int, count: int) -> int:
-        """Forget producers that wrote nothing for `expiration_ms` (producer.id.expiration.ms).
+        """Remove producers that wrote nothing for `expiration_ms` (producer.id.expiration.ms).
 
         It looks at up to `count` of them before position `end`, and returns where they began: 0 when it is through.
         """
@@ -268,7 +267,7 @@ class ProducerState:
                 del self.verifications[producer_id]
 
     def _first_ongoing(self, *, except_for: int = NO_OFFSET, default: int = NO_OFFSET) -> int:
-        """The start of the first open transaction, of which there may be many thousands, or of the first but one."""
+        """Return the start of the first open transaction, of which there may be many thousands, or of the second."""
         ongoing, starts = self._ongoing, self._ongoing_starts
         while starts and starts[0] not in ongoing:
             heappop(starts)
@@ -301,16 +300,16 @@ class ProducerState:
 
     @property
     def is_saved(self) -> bool:
-        """Return whether the newest snapshot is of `end_offset`, and on the disk."""
+        """Return whether the newest snapshot is of `end_offset`, and durable."""
         return self.end_offset <= self.last_snapshot_offset and self._unsynced_snapshot == NO_OFFSET
 
     @property
     def unsynced_paths(self) -> set[str]:
-        """The file of the newest snapshot, if it may not be on the disk."""
+        """The file of the newest snapshot, if it may not be durable."""
         return set() if self._unsynced_snapshot == NO_OFFSET else {self.snapshot_path(self._unsynced_snapshot)}
 
     def take_snapshot(self, *, sync: bool) -> int | None:
-        """Write the state at `end_offset` unless a snapshot is as new; the offset it is named by."""
+        """Write the state at `end_offset`, unless a snapshot is as new; return the offset in its name."""
         if self.end_offset <= self.last_snapshot_offset:
             if sync and self._unsynced_snapshot == self.last_snapshot_offset:
                 self._fs.sync_path(self.snapshot_path(self._unsynced_snapshot))
@@ -332,11 +331,11 @@ class ProducerState:
 
     @property
     def is_large(self) -> bool:
-        """Return whether a snapshot takes so long to write that a thread should."""
+        """Return whether a thread should write a snapshot, because it takes long."""
         return len(self.producers) > _FEW_PRODUCERS
 
     def copy_snapshot(self) -> SnapshotWrite:
-        """Take the state at `end_offset`, to be written in a thread. `add_snapshot` is called once that is done."""
+        """Copy the state at `end_offset`, to be written in a thread. Call `add_snapshot` when that is done."""
         self.last_snapshot_offset = self.end_offset
         path = self.snapshot_path(self.end_offset)
         return SnapshotWrite(path, self.end_offset, bytes(self.producers.records))
@@ -346,7 +345,7 @@ class ProducerState:
         return offset in self._snapshots
 
     def add_snapshot(self, offset: int) -> None:
-        """The snapshot of `offset` was written."""
+        """Register the snapshot of `offset`, which was written."""
         if offset not in self._snapshots:
             insort(self._snapshots, offset)
 
@@ -370,7 +369,7 @@ class ProducerState:
                 raise
 
     def spare_latest_snapshot(self, offset: int) -> None:
-        """Recovery begins at `offset`: count on no snapshot behind it, but keep the newest one's file for now.
+        """Begin recovery at `offset`: ignore snapshots behind it, but keep the newest one's file for now.
 
         Most often it turns out to be right, and to write it anew for each partition is what such a start waits for.
         Follow with `settle_latest_snapshot`.
@@ -379,14 +378,14 @@ class ProducerState:
             self._spared_snapshot = self._snapshots.pop()
 
     def settle_latest_snapshot(self, *, sync: bool) -> None:
-        """Recovery reached `end_offset`: have a snapshot there, and none that was spared and is not it."""
+        """End recovery at `end_offset`: write a snapshot of it, and remove the one that was kept if it is another."""
         self.take_snapshot_if_room(sync=sync)
         spared, self._spared_snapshot = self._spared_snapshot, NO_OFFSET
         if spared >= 0 and spared != self.end_offset:
             remove_if_exists(self._fs, self.snapshot_path(spared))
 
     def remove_stray_snapshots(self, segment_base_offsets: list[int]) -> None:
-        """Remove those that belong to no segment, but keep the newest if it is behind all segments' bases."""
+        """Remove snapshots that belong to no segment, but keep the newest if it is behind all segments' bases."""
         bases = set(segment_base_offsets)
         self._snapshots = self._list_snapshots()
         strays = [offset for offset in self._snapshots if offset not in bases]
@@ -396,7 +395,7 @@ class ProducerState:
             self._remove_snapshot(offset)
 
     def truncate_and_reload(self, log_start_offset: int, log_end_offset: int, now_ms: int) -> None:
-        """Be the state of the newest snapshot within the log; the caller replays the rest from `end_offset`."""
+        """Load the newest snapshot within the log; the caller replays the rest from `end_offset`."""
         for offset in list(self._snapshots):
             if offset > log_end_offset or offset <= log_start_offset:
                 self._remove_snapshot(offset)
@@ -407,7 +406,7 @@ class ProducerState:
         self._load(log_start_offset, now_ms)
 
     def truncate_fully(self, offset: int) -> None:
-        """The log now starts and ends at `offset`."""
+        """Remove all producers and snapshots; the log now starts and ends at `offset`."""
         self._clear()
         for snapshot in list(self._snapshots):
             self._remove_snapshot(snapshot)
@@ -415,7 +414,7 @@ class ProducerState:
         self.end_offset = offset
 
     def forget_snapshot(self, offset: int) -> str | None:
-        """A segment is being deleted: its snapshot counts no longer. The name of the file, if there is one."""
+        """Ignore the snapshot of a segment that is being deleted. Return the name of its file, if there is one."""
         if offset not in self._snapshots:
             return None
         self._snapshots.remove(offset)

@@ -1,4 +1,4 @@
-"""All producers of a partition: those that wrote lately as objects, the others packed.
+"""All producers of a partition: recent ones as objects, the others packed.
 
 As objects with their last batches 100,000 producers take 110 to 170 MB, and a snapshot of them 40 to 60 ms of the
 reactor. Packed, each takes about 290 bytes with five batches. The packed records are the body of a snapshot, so that
@@ -23,7 +23,7 @@ _unpack_record = RECORD.unpack_from
 _unpack_mark = MARK.unpack_from
 _TIMESTAMP_FIELD: Final = 5
 _MOST_RECENT: Final = 2048
-"""To pack so many takes about 2 ms of the reactor."""
+"""Packing this many takes about 2 ms of the reactor."""
 _PACKED_AT_ONCE: Final = 256
 
 
@@ -78,7 +78,7 @@ class ProducerTable:
         return len(self._slots)
 
     def written_since(self, timestamp_ms: int) -> list[int]:
-        """The producers whose last timestamp is not before this one."""
+        """Return the producers whose last timestamp is not before this one."""
         return [fields[0] for fields in RECORD.iter_unpack(self.records) if fields[_TIMESTAMP_FIELD] >= timestamp_ms]
 
     def remove(self, producer_id: int) -> None:

@@ -1,9 +1,9 @@
 """The sparse indexes of a segment: offset -> file position, and timestamp -> offset.
 
-On the disk they are Apache Kafka's: fixed-size entries, the file of an active segment extended with zeros to its
-full size (as a hole, so it takes no room) and cut to its entries on roll and close. An index keeps no file open
-and maps none: new entries wait in a small buffer, and lookups read one block of entries at a time and keep the last
-one, in which a sequential reader's next lookup falls.
+The files have Apache Kafka's format: fixed-size entries; the file of an active segment is extended with zeros to its
+full size (a hole, which takes no room) and truncated to its entries on roll and close. An index keeps no file open and
+maps none: new entries are buffered, and lookups read one block of entries at a time and cache the last one, which also
+serves the next lookup of a sequential reader.
 """
 
 import struct
@@ -25,7 +25,7 @@ class IndexOffsetError(Exception):
 class SparseIndex:
     """An append-only array of two-field entries, ascending in both fields: the base of both indexes.
 
-    Raises OSError from any method that has to touch the file.
+    Any method that accesses the file raises OSError.
     """
 
     entry: ClassVar[struct.Struct]

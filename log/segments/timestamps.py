@@ -41,7 +41,7 @@ class TimestampOffset(NamedTuple):
 def offset_for_timestamp(
     segments: list[Segment], timestamp: int, start_offset: int
 ) -> Generator[Step, None, TimestampOffset | None]:
-    """The first record in offset order, from `start_offset` on, whose timestamp is at or above `timestamp`.
+    """Find the first record in offset order, from `start_offset` on, with a timestamp at or above `timestamp`.
 
     Raises OSError, InvalidRecordError, CompressionError.
     """
@@ -71,7 +71,7 @@ def _base_offset(segment: Segment) -> int:
 
 
 def offset_of_max_timestamp(segments: list[Segment]) -> Generator[Step, None, TimestampOffset | None]:
-    """The first record that bears the largest timestamp; without any timestamps the first record.
+    """Find the first record with the largest timestamp; without any timestamps, the first record.
 
     If the batch that states it has no such record, its latest one is returned. Raises OSError, InvalidRecordError,
     CompressionError.
@@ -111,7 +111,7 @@ class BatchSearch:
         self._header = header
 
     def first_at_least(self, timestamp: int, start_offset: int) -> Generator[Step, None, TimestampOffset | None]:
-        """The first record at or above `timestamp` and `start_offset`; only that one is taken apart."""
+        """Find the first record at or above `timestamp` and `start_offset`; only that one is parsed."""
         header = self._header
         wanted_delta = timestamp - header.base_timestamp
         may_skip = wanted_delta > 0 and header.base_timestamp >= NO_TIMESTAMP and not header.is_log_append_time
@@ -138,7 +138,7 @@ class BatchSearch:
         return None
 
     def latest(self) -> Generator[Step, None, TimestampOffset | None]:
-        """The first record with the largest timestamp, at least -1; None if there is none."""
+        """Find the first record with the largest timestamp, at least -1; None if there is none."""
         header = self._header
         found = yield from self.first_at_least(header.max_timestamp, header.base_offset)
         if found is not None and found.timestamp == header.max_timestamp:
@@ -146,7 +146,7 @@ class BatchSearch:
         return (yield from self._latest_of_each())
 
     def largest_timestamp(self) -> Generator[Step, None, int]:
-        """The largest timestamp of the records, whatever the header states; -1 without any."""
+        """Find the largest timestamp of the records, whatever the header states; -1 without any."""
         header = self._header
         if header.base_timestamp >= NO_TIMESTAMP:
             for expected in (max(0, header.max_timestamp - header.base_timestamp), 0):

@@ -1,6 +1,6 @@
-"""The aborted transactions whose markers are in a segment: its .txnindex file, which exists only if there are any.
+"""Aborted transactions whose markers are in a segment: its .txnindex file, which exists only if there are any.
 
-KIP-98. A consumer with isolation read_committed gets them with the records and skips what they name.
+KIP-98. A consumer with isolation read_committed receives them with the records, and skips the records they name.
 """
 
 import struct

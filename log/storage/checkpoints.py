@@ -28,7 +28,7 @@ _NO_EPOCH = -1
 
 
 class MalformedFileError(Exception):
-    """A file of the data directory does not say what its format allows; str is one readable line with its path."""
+    """A file of the data directory violates its format; str is one readable line with its path."""
 
     def __init__(self, path: str, problem: str) -> None:
         super().__init__(f"{path}: {problem}")
@@ -41,7 +41,7 @@ def _write_checkpoint(fs: FileSystem, path: str, lines: list[str], *, sync: bool
 
 
 def _read_checkpoint(fs: FileSystem, path: str, fields: int) -> list[list[str]]:
-    """The entries, each split into its fields. No file, or an empty one: no entries."""
+    """Return the entries, each split into its fields. A missing or empty file has none."""
     try:
         text = fs.read_bytes(path).decode()
     except FileNotFoundError:
@@ -276,6 +276,6 @@ def write_clean_shutdown(fs: FileSystem, log_directory: str, broker_epoch: int =
 
 
 def remove_clean_shutdown(fs: FileSystem, log_directory: str) -> None:
-    """Done before any log is loaded, durably: a crash from here on is an unclean stop."""
+    """Remove the mark of a clean stop, durably, before any log is loaded: a later crash is an unclean stop."""
     if remove_if_exists(fs, f"{log_directory}/{CLEAN_SHUTDOWN_FILE}"):
         fs.sync_directory(log_directory)

@@ -1,4 +1,4 @@
-"""The directories found in log directories at start: which are partitions, and what becomes of each.
+"""Judgement of the directories found at start: which are partitions, and the treatment of each.
 
 A name such as `backup-20240101` has a partition's form. A directory that is no partition of the cluster's counts
 as one only if it holds a topic id or a segment and its number is plausible; any other is left alone.
@@ -54,7 +54,7 @@ class Verdict(Enum):
 
 
 def judge(fs: FileSystem, path: str, entry: PartitionDirectory, known: KnownPartitions) -> Verdict:
-    """The verdict on the directory `path`, which bears the name `entry` without a suffix. Raises OSError."""
+    """Return the verdict on the directory `path`, which has the name `entry` without a suffix. Raises OSError."""
     if known.topic_id(entry.topic, entry.partition) is not None:
         return Verdict.SERVE
     if not is_partition(fs, path, entry, known.is_topic_name):

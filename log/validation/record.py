@@ -11,7 +11,7 @@ from odradek.protocol.record_runs import LEAST_RUN, SINGLE_RECORDS, Run, records
 from odradek.protocol.record_shape import open_record
 
 MOST_RECORD_ERRORS: Final = 1000
-"""So many are reported; the check of a batch ends with the last of them."""
+"""The largest number of errors that are reported; the check of a batch ends with the last of them."""
 
 
 class RejectedRecordsError(KafkaError):
@@ -70,7 +70,7 @@ class RecordCheck:
         return position
 
     def _accepts(self, run: Run) -> bool:
-        """Take in a run of records if none of them breaks a rule."""
+        """Accept a run of records if none of them breaks a rule."""
         if self._client_set_type or (self._needs_key and not run.has_key):
             return False
         deltas = run.timestamp_deltas()
