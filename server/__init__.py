@@ -6,6 +6,7 @@
 - `services`: the parts that handlers work with
 - `apis`: the table of APIs
 - `dispatch`: the API, version and handler of a request
+- `stages`: optional stages between decode and handler
 - `config`: broker properties
 - `request`: the context of a request, and the replies of a handler
 - `produce_request`: parts of a Produce request that several modules use

@@ -13,8 +13,9 @@ from odradek.protocol.headers import API_VERSIONS_KEY, api_code, response_is_fle
 from odradek.protocol.messages import request_class, response_class
 from odradek.protocol.schema import Message
 from odradek.protocol.types import DecodeError
-from odradek.server.apis import APIS, Api
+from odradek.server.apis import APIS, PRODUCE_KEY, Api
 from odradek.server.request import EncodedBody, NoResponse, RequestContext
+from odradek.server.stages import NO_STAGES, Stages, run_after
 
 if TYPE_CHECKING:
     from odradek.server.handlers.produce import ProduceServices
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 HandlerReply = Message | NoResponse | Deferred[Message] | Deferred[Message | NoResponse] | Deferred[EncodedBody]
 """The replies of all handlers."""
 
-Handler = Callable[["ProduceServices", RequestContext, Message | None], HandlerReply]
+BoundHandler = Callable[["ProduceServices", RequestContext, Message | None], HandlerReply]
 """Called with all services of the broker, of which the handler's own type names those that it uses.
 
 `services.check_handlers` makes mypy compare the two. The request is of the API's own class; None if its version is
@@ -35,6 +36,8 @@ class BoundApi:
     """One API in one version, ready to be called: codec, handler and the shape of its failure.
 
     decode: for requests of up to `SMALL_MESSAGE_BYTES`
+    handle: the checks of the optional stages, if there are any, and the handler
+    may_be_remembered: the produce fast path may stand for these stages
     encode: raises `LargeMessageError` for a large response
     """
 
@@ -49,12 +52,13 @@ class BoundApi:
         "handle",
         "key",
         "max_elements",
+        "may_be_remembered",
         "name",
         "unsupported_version",
         "version",
     )
 
-    def __init__(self, api: Api, version: int, unsupported_version: bool = False) -> None:
+    def __init__(self, api: Api, version: int, stages: Stages, *, unsupported_version: bool = False) -> None:
         request_type, response_type = request_class(api.key), response_class(api.key)
         module_name, _, function_name = api.handler.partition(":")
         module = import_module(f"odradek.server.handlers.{module_name}")
@@ -68,7 +72,9 @@ class BoundApi:
         self.flexible_response_header = response_is_flexible(api.key, self.flexible)
         self.decode: Decoder = decoder(request_type, version)
         self.encode: Encoder = small_encoder(response_type, version)
-        self.handle: Handler = getattr(module, function_name)
+        checks = stages.checks(api, version)
+        self.handle: BoundHandler = run_after(checks, getattr(module, function_name))
+        self.may_be_remembered = api.key == PRODUCE_KEY and not checks
         self._error_response: ErrorHandler = getattr(module, f"{function_name}_error")
 
     def decode_in_steps(self, frame: Buffer, position: int) -> Generator[None, None, tuple[Message, int]]:
@@ -89,10 +95,11 @@ class BoundApi:
 class Dispatch:
     """Finds the handler of a request. Modules are imported and codecs compiled with the first request of an API."""
 
-    def __init__(self, services: "ProduceServices", apis: dict[int, Api] = APIS) -> None:
+    def __init__(self, services: "ProduceServices", apis: dict[int, Api] = APIS, stages: Stages = NO_STAGES) -> None:
         self.services = services
         self.unexpected_errors: Counter[str] = Counter()
         self._apis = apis
+        self._stages = stages
         self.bound: dict[int, BoundApi] = {}
 
     def find(self, code: int) -> BoundApi:
@@ -116,11 +123,11 @@ class Dispatch:
             raise DecodeError(f"unknown api key {key}")
         if api.first_version <= version <= api.last_version:
             try:
-                bound = self.bound[api_code(key, version)] = BoundApi(api, version)
+                bound = self.bound[api_code(key, version)] = BoundApi(api, version, self._stages)
             except OSError as error:
                 # No descriptor to import it with. The client connects again, and the next attempt imports anew.
                 raise DecodeError(f"{api.name} cannot be loaded now: {error}") from error
             return bound
         if key == API_VERSIONS_KEY:
-            return BoundApi(api, 0, unsupported_version=True)
+            return BoundApi(api, 0, self._stages, unsupported_version=True)
         raise DecodeError(f"{api.name} has no version {version}")

@@ -32,7 +32,7 @@ def run_first_steps(steps: Generator[None, None, tuple[Message, int]]) -> tuple[
 
 
 class EncodedResponse(NamedTuple):
-    """A large response, as `Connection._send` takes it."""
+    """A large response that is encoded."""
 
     out: bytearray
     splices: list[Splice]

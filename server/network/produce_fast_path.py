@@ -109,7 +109,7 @@ class PendingProduce(NamedTuple):
     response: "Deferred[Answer] | Deferred[produce.ProduceOutcome]"
 
 
-class ProduceMemo:
+class ProduceFastPath:
     """The heads that one connection has sent, all of one API version and of a few lengths."""
 
     __slots__ = ("_code", "_flexible", "_head_ends", "_heads", "_services", "_version")

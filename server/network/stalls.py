@@ -16,7 +16,7 @@ from odradek.server.work.waits import describe_wait
 
 if TYPE_CHECKING:
     from odradek.server.coordinators.groups import GroupCoordinatorRuntime
-    from odradek.server.network.connection import RequestInProgress
+    from odradek.server.network.request_pipeline import RequestInProgress
     from odradek.server.network.transport import KafkaTransport
 
 logger = logging.getLogger(__name__)

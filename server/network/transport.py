@@ -18,8 +18,9 @@ from zope.interface import implementer
 
 from odradek.log.storage.filesystem import File, FileRegion
 from odradek.protocol.framing import FrameError, FrameSplitter
-from odradek.server.network.connection import Connection, Piece
+from odradek.server.network.connection import Connection
 from odradek.server.network.connection_quotas import Acceptor
+from odradek.server.network.connection_transport import Piece
 from odradek.server.network.connections import ConnectionRegistry
 from odradek.server.network.scheduler import RequestScheduler
 from odradek.server.network.write_coalescer import WriteCoalescer

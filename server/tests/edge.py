@@ -314,7 +314,7 @@ class Edge:
         self.tcp.connected = 1
         self.protocol.makeConnection(self.tcp)
         if REPEATED & set(self.kinds):
-            self.protocol.connection._produce_memo = SimpleNamespace(answer=self._repeat)
+            self.protocol.connection._pipeline._fast_path = SimpleNamespace(answer=self._repeat)
         self.tcp.startReading()
         self.reactor.addReader(self._other)
 
@@ -383,7 +383,7 @@ class Edge:
         return outcome
 
     def _repeat(self, frame):
-        """In place of `ProduceMemo.answer`."""
+        """In place of `ProduceFastPath.answer`."""
         (n,) = struct.unpack_from(">i", frame, SIZE_BYTES + 4)
         kind = self.kinds[n]
         if kind is Kind.REPEATED_FAILS:

@@ -38,7 +38,7 @@ from odradek.replication.tests.test_topic_admin import create, new
 from odradek.server.coordinators.groups import GroupCoordinatorRuntime
 from odradek.server.handlers.group_offsets import offset_commit, offset_fetch
 from odradek.server.handlers.produce import produce
-from odradek.server.network.produce_fast_path import PendingProduce, ProduceMemo
+from odradek.server.network.produce_fast_path import PendingProduce, ProduceFastPath
 from odradek.server.request import RequestContext
 from odradek.server.tests.background import background
 from odradek.server.work.flusher import Flusher
@@ -79,7 +79,7 @@ class Broker:
         if cluster.replicas.get(OFFSETS, 0).log is not None:
             self.services.groups.lead(cluster.replicas.get(OFFSETS, 0))
         logs.log_dirs.on_failure = self._directory_failed
-        self.memo = ProduceMemo(self.services)
+        self.memo = ProduceFastPath(self.services)
         self.context = RequestContext("host", "PLAINTEXT")
         self.context.api_version = VERSION
         self.other = RequestContext("host", "PLAINTEXT")

@@ -93,7 +93,7 @@ def test_a_full_disk_fails_the_change_and_nothing_else(tmp_path):
 
 WRITER = """
 import sys
-from odradek.replication.metadata_store import Create, SetData, run_now
+from odradek.replication.metadata.store import Create, SetData, run_now
 from odradek.server.stores.sqlite import SqliteMetadataStore
 
 store = SqliteMetadataStore(sys.argv[1], lambda: 1)
