@@ -331,7 +331,7 @@ class Broker:
         )
 
     def _pace(self, services: Services, store: MetadataStore) -> None:
-        """From now on, follow the metadata in slices between the requests of clients."""
+        """Follow the metadata in slices between the requests of clients from now on."""
         environment = self._environment
         pacing = ReactorPacing(
             self._reactor, self._slices, environment.monotonic, environment.run_in_thread, environment.slice_s
@@ -347,7 +347,7 @@ class Broker:
         return find_kraft_metadata(self._fs, list(dict.fromkeys(directories)))
 
     async def _cluster_id(self, store: MetadataStore) -> str:
-        """The id in the log directories, else that in the store, else a new one."""
+        """Return the id in the log directories, else that in the store, else a new one."""
         for directory in self.directories:
             try:
                 meta = read_meta_properties(self._fs, directory)
@@ -405,7 +405,7 @@ class Broker:
         return BrokerMetadata(self.config.node_id, endpoints, self.config.broker_rack)
 
     async def _adopt(self, services: Services, adoption: Adoption) -> None:
-        """Put the topics found into the store. A log directory that failed may have more of them."""
+        """Add the topics found to the store. Raises StartError if a log directory failed: it may have more of them."""
         failed = [directory for directory in services.logs.directories.values() if directory.failure is not None]
         for directory in failed:
             raise StartError(f"topics are adopted only if every log directory can be read: {directory.failure}")
@@ -419,7 +419,7 @@ class Broker:
             if services.metadata.partition(log.topic, log.partition) is None:
                 services.logs.mark_stray(log.topic, log.partition)
 
-    # -- what happens while it runs --------------------------------------------------------------------------------
+    # -- events while it runs --------------------------------------------------------------------------------------
 
     def _on_metadata(self, delta: MetadataDelta) -> None:
         services = self.services
@@ -455,7 +455,7 @@ class Broker:
         if self._logs is None or not self._is_running or self.has_failed:
             return
         if self._logs.online_directories:
-            # Not at once: what found the disk broken may be in the midst of an append.
+            # Not at once: the failure may have been discovered within an append.
             self._reactor.callLater(0, self._note_offline)
         else:
             logger.error("no log directory is left; stopping; check the disks and start again")
@@ -480,7 +480,7 @@ class Broker:
             Deferred.fromCoroutine(self._catch_up())
 
     async def _catch_up(self) -> None:
-        """The store can be read again: a change that was answered as failed may have been made."""
+        """Reload the image from the store: a change that was answered with an error may have been made."""
         try:
             await self.services.controller.reload()
             await self.services.features.load(self.services.controller.store)
@@ -559,7 +559,7 @@ def _descriptor_hint() -> str:
 
 
 def _log_through_stdlib() -> None:
-    """Twisted's own log goes where ours goes, and only from warnings on."""
+    """Send Twisted's own log to the standard library's, from warnings on."""
     from twisted.logger import LogEvent, LogLevel, STDLibLogObserver, globalLogBeginner
 
     observer = STDLibLogObserver("twisted")

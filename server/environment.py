@@ -27,7 +27,7 @@ from odradek.server.work.threads import GrowingThreads
 
 
 class Environment:
-    """The real ones: an operating system, and Twisted's `reactor`. A twin overrides what it has its own of.
+    """The operating system and Twisted's reactor. The simulation overrides what it provides itself.
 
     fs: where the logs lie
     random_source: for ids, jitter and whatever else must not repeat itself
@@ -60,7 +60,7 @@ class Environment:
         return time.monotonic_ns() // 1_000_000
 
     def sleep(self, seconds: float) -> None:
-        """Hold up a thread; never called in the reactor's."""
+        """Block a thread; never called in the reactor's."""
         time.sleep(seconds)
 
     def run_in_thread(self, work: Callable[[], None], done: Done) -> None:
@@ -106,11 +106,11 @@ class Environment:
         return os.path.abspath(path)
 
     def is_writable(self, directory: str) -> bool:
-        """Whether files can be made in it."""
+        """Return whether files can be created in the directory."""
         return os.access(directory, os.W_OK | os.X_OK)
 
     def host_name(self) -> str:
-        """What clients are told where a listener does not say it."""
+        """The host that is advertised for listeners without one."""
         return socket.gethostname()
 
     def send_file(self, connection: socket.socket, file: File, position: int, size_bytes: int) -> int:

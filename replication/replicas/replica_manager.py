@@ -353,7 +353,7 @@ class ReplicaManager:
             topic = self._image.topics.get(name)
 
     def _retire(self, topic: TopicMetadata) -> Steps:
-        """Have nobody read or write a deleted topic any more."""
+        """Stop reads and writes of a deleted topic."""
         self._applied.pop(topic.name, None)
         for index in range(len(topic.partitions)):
             partition = self.partitions.get((topic.name, index))

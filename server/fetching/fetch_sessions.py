@@ -129,7 +129,7 @@ class FetchSessionCache:
     def create(
         self, partitions: dict[PartitionKey, FetchPartition], uses_topic_ids: bool, monotonic_ms: int
     ) -> FetchSession | None:
-        """A new session, or None if it is too large, or there is no room and nobody who may be put out.
+        """Create a session; return None if it is too large, or if the cache is full and no session may be evicted.
 
         An OrderedDict is taken on as it is: a copy of many partitions takes long.
         """

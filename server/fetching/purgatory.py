@@ -113,7 +113,7 @@ class DelayedOperation(Generic[T]):
     def wake(self) -> None:
         """Retry, because a watched partition changed."""
         if self._timer is None and not self._is_expired:
-            # Not begun, or over.
+            # Not begun, or completed.
             return
         if self._queue is None:
             self.check()
@@ -184,7 +184,7 @@ class DelayedOperation(Generic[T]):
 
 
 def _drop_nothing() -> None:
-    """In place of what is never called again."""
+    """Replaces callbacks that are never called again."""
 
 
 def _expect_stop(failure: Failure) -> Failure | None:

@@ -1,4 +1,4 @@
-"""Request handlers, one module for each group of APIs.
+"""Request handlers, one module for each group of APIs. Each declares the parts of the broker that it needs.
 
 - `api_versions`: ApiVersions
 - `metadata`: Metadata, DescribeCluster
@@ -7,15 +7,16 @@
 - `fetch`: Fetch
 - `list_offsets`: ListOffsets, OffsetForLeaderEpoch
 - `delete_records`: DeleteRecords
-- `producers`: InitProducerId, DescribeProducers
-- `find_coordinator`: FindCoordinator
-- `groups`: JoinGroup, SyncGroup, Heartbeat, LeaveGroup, and admin requests for groups
-- `group_offsets`: OffsetCommit, OffsetFetch, OffsetDelete
-- `transactions`: AddPartitionsToTxn, AddOffsetsToTxn, EndTxn, and admin requests for transactions
-- `transaction_offsets`: TxnOffsetCommit
-- `transaction_markers`: WriteTxnMarkers
 - `topics`: CreateTopics, DeleteTopics, CreatePartitions
-- `configs`: DescribeConfigs, AlterConfigs, IncrementalAlterConfigs, ListConfigResources
+- `configs`: requests about configurations
 - `features`: UpdateFeatures
 - `log_dirs`: DescribeLogDirs
+- `find_coordinator`: FindCoordinator
+- `groups`: the classic group protocol, and administration of groups
+- `group_offsets`: committed offsets
+- `producers`: InitProducerId, DescribeProducers
+- `transactions`: requests of transactional producers, and administration of transactions
+- `transaction_offsets`: TxnOffsetCommit
+- `transaction_markers`: WriteTxnMarkers
+- `leaders`: leaders of partitions for responses that refuse a request
 """

@@ -1,9 +1,10 @@
-"""Fetch 4-18: record batches from many partitions, closed, waiting a while when there are too few of them.
+"""Fetch 4-18: record batches of many partitions, served unchanged, after a wait if there are too few.
 
-The answer comes when min_bytes are there, when a partition fails, diverges or is read up to the end of an older
-segment, or when max_wait_ms are over. A fetch that waits tracks the bytes of each partition: an append costs as much
-for a fetch of many partitions as for one of a few. All partitions are read when it begins and once more when it is
-answered; of many, in slices. Sessions: KIP-227. Topics by id from version 13 on (KIP-516). Leader epochs: KIP-320.
+The response is sent when min_bytes are available, when a partition fails, diverges or is read up to the end of an older
+segment, or after max_wait_ms. A fetch that waits tracks the available bytes of each partition, so that an append costs
+the same for a fetch of many partitions as for one of a few. All partitions are read when the fetch begins and again
+when it is answered; many partitions in slices. Sessions: KIP-227. Topics by id from version 13 on (KIP-516). Leader
+epochs: KIP-320.
 """
 
 from collections import OrderedDict
@@ -58,7 +59,7 @@ CONSUMER: Final = -1
 LEADER_NAMED_SINCE: Final = 16
 REPLICA_STATE_SINCE: Final = 15
 ENDED_INPUT_WAIT_MS: Final = 1000
-"""Longest wait of a client that has closed its side: one that only reads on gets its answer, too."""
+"""Longest wait of a client that has closed its side: it may still read the response."""
 MOST_AT_ONCE: Final = 100
 """Partitions of a fetch that is read in one step, within 0.5 ms; those of a larger one are read in steps of so many."""
 
@@ -85,7 +86,7 @@ class FetchServices(Protocol):
 
 
 def fetch(services: FetchServices, context: "RequestContext", request: FetchRequest) -> "Reply[FetchResponse]":
-    """Read at once if there is enough to read, else wait for it."""
+    """Read at once if enough is available, else wait."""
     return _Fetch(services, context, request).begin()
 
 
@@ -105,7 +106,7 @@ def fetch_error(request: FetchRequest, version: int, error: KafkaError) -> Fetch
 
 
 class _Fetch:
-    """One Fetch request from its session to its answer.
+    """One Fetch request, from its session to its response.
 
     targets: the partitions that can be read; refused, reasons: the others, and for each an error that many share
     available_bytes: of all targets, while the fetch waits
@@ -312,7 +313,7 @@ class _Fetch:
         return self.operation
 
     def _wait(self, operation: DelayedOperation[FetchResponse]) -> "Deferred[FetchResponse]":
-        """Wait for max_wait_ms; not for long once the client may be gone, as what a fetch keeps may be large."""
+        """Wait for max_wait_ms; briefly once the client may be gone, because a waiting fetch may hold much memory."""
         max_wait_ms = self.request.max_wait_ms
         if self.context.has_input_ended:
             max_wait_ms = min(max_wait_ms, ENDED_INPUT_WAIT_MS)
@@ -328,7 +329,7 @@ class _Fetch:
         return self._respond(read) if self._is_enough(read) else None
 
     def _has_enough(self) -> bool:
-        """Look at the targets that have changed: many of them are left for the next time."""
+        """Check the targets that have changed, up to `MOST_AT_ONCE` of them at a time."""
         operation = self.operation
         assert operation is not None
         changed: dict[FetchTarget, None] = operation.changed  # type: ignore[assignment] # a fetch watches targets
@@ -348,7 +349,7 @@ class _Fetch:
         return False
 
     def _complete(self) -> "Reply[FetchResponse]":
-        """The response with what there is now, or a Deferred of it."""
+        """Return the response with the records available now, or a Deferred of it."""
         if len(self.targets) + len(self.refused) > MOST_AT_ONCE:
             return self.services.slices.run(self._read_steps())
         read = self._new_read()
@@ -405,7 +406,7 @@ class _Fetch:
             if partition is None:
                 self._refuse(asked, self._why_missing(asked))
             elif replica_id > CONSUMER:
-                # No other broker has a replica of anything yet: one that thinks so learns it at each partition.
+                # No other broker has a replica of any partition yet; a fetch that claims one is refused.
                 has_epoch = asked.current_leader_epoch >= 0
                 self._refuse(asked, ErrorCode.UNKNOWN_LEADER_EPOCH if has_epoch else ErrorCode.NOT_LEADER_OR_FOLLOWER)
             else:
@@ -435,7 +436,7 @@ class _Fetch:
         return LimitedRead(self.version, self.request.isolation_level, self.max_bytes, names_all, self._cause)
 
     def _add_refused(self, read: LimitedRead, start: int, end: int) -> None:
-        """A partition that does not exist does not hasten the answer: the client may be waiting for the others."""
+        """Add error rows. A missing partition does not end the wait: the client may be waiting for the others."""
         for asked, error in zip(self.refused[start:end], self.reasons[start:end], strict=True):
             read.refuse(asked, error, is_urgent=error.code not in _MISSING)
 
@@ -443,7 +444,7 @@ class _Fetch:
         return read.is_urgent or not self.targets or read.read_bytes >= self.min_bytes
 
     def _cause(self, asked: FetchPartition, error: KafkaError) -> KafkaError:
-        """A partition that was there when the request came may have been deleted since."""
+        """Return the error for a failed read: the partition may have been deleted since the request arrived."""
         if error.code == ErrorCode.NOT_LEADER_OR_FOLLOWER:
             replicas, index = self.services.replicas, asked.index
             if self.uses_ids:
@@ -478,11 +479,11 @@ class _Fetch:
 
     @staticmethod
     def _superseded(session: FetchSession) -> FetchResponse:
-        """The same client went on with the session while this request waited: it does not know what it is told."""
+        """Refuse: the client continued the session with another request while this one waited."""
         return FetchResponse(error_code=ErrorCode.INVALID_FETCH_SESSION_EPOCH, session_id=session.id)
 
     def _tell(self, rows: list[Row]) -> None:
-        """Note what the client is told. Partitions that gave records go to the end of the order: each gets its turn."""
+        """Record the values sent to the client. Partitions with records move to the end of the order."""
         session = self.session
         for asked, row in rows:
             asked.tell(row.high_watermark, row.log_start_offset, bool(row.error_code))
@@ -513,7 +514,7 @@ class _Fetch:
         return read.has_failed and self.version >= LEADER_NAMED_SINCE
 
     def _name_leaders(self, nodes: dict[int, FetchResponseNodeEndpoint], rows: list[Row]) -> None:
-        """Tell who leads the partitions that are not led here any more (KIP-951)."""
+        """Name the leaders of the partitions that are no longer led here (KIP-951)."""
         for asked, row in rows:
             if row.error_code not in (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH):
                 continue

@@ -57,7 +57,7 @@ class OffsetServices(Protocol):
 
 
 class Topics:
-    """What the coordinator has to know of topics, out of the metadata image."""
+    """The topics of the metadata image, as the group coordinator uses them."""
 
     __slots__ = ("_metadata",)
 
@@ -88,9 +88,9 @@ def _everything(name: str) -> bool:
 def offset_commit(
     services: OffsetServices, context: "RequestContext", request: OffsetCommitRequest
 ) -> "Reply[OffsetCommitResponse]":
-    """What exists goes to the group's shard; if nothing is left, the group is not even looked at.
+    """Commit offsets of existing topics in the group's shard; if there are none, the shard is not asked.
 
-    The records of a large commit are made in slices. It is decided, written and applied at once.
+    The records of a large commit are made in slices. The decision, the write and its effect are one step.
     """
     asked = request.topics
     remaining, refused = split_commit(request, context.api_version, Topics(services.metadata), _everything)
@@ -233,7 +233,7 @@ def offset_fetch_error(request: OffsetFetchRequest, version: int, error: KafkaEr
 def offset_delete(
     services: OffsetServices, context: "RequestContext", request: OffsetDeleteRequest
 ) -> "Reply[OffsetDeleteResponse]":
-    """The group's shard is asked even if no topic is left: it knows whether there is such a group."""
+    """Delete offsets in the group's shard. It is asked even if no topic is left: only it can find the group missing."""
     remaining, refused = split_delete(request, Topics(services.metadata), _everything)
     outcome: Reply[OffsetDeleteResponse] = services.groups.run(
         remaining.group_id,

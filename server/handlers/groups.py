@@ -1,9 +1,9 @@
 """The classic group protocol: JoinGroup 0-9, SyncGroup 0-5, Heartbeat 0-4, LeaveGroup 0-5, DescribeGroups 0-6,
 ListGroups 0-5, DeleteGroups 0-2.
 
-The coordinator decides; here a request is brought to the shard of its group and the parts of an answer are put
-together. KIP-62 (rebalance timeout), KIP-345 (static members), KIP-394 (member id required), KIP-430 (authorized
-operations), KIP-518 and KIP-848 (filters of ListGroups), KIP-814 (skip assignment).
+The coordinator decides; the handlers pass a request to the shard of its group and combine the parts of a response.
+KIP-62 (rebalance timeout), KIP-345 (static members), KIP-394 (member id required), KIP-430 (authorized operations),
+KIP-518 and KIP-848 (filters of ListGroups), KIP-814 (skip assignment).
 """
 
 from collections import deque
@@ -49,7 +49,7 @@ class GroupServices(Protocol):
 def join_group(
     services: GroupServices, context: "RequestContext", request: JoinGroupRequest
 ) -> "Reply[JoinGroupResponse]":
-    """Parked until the generation begins, unless it can be answered at once."""
+    """Wait until the generation begins, unless the response is known at once."""
     reply: Reply[JoinGroupResponse] = services.groups.run(
         request.group_id, lambda shard, token, now_ms: shard.join_group(request, context, token, now_ms)
     )
@@ -64,7 +64,7 @@ def join_group_error(request: JoinGroupRequest, version: int, error: KafkaError)
 def sync_group(
     services: GroupServices, context: "RequestContext", request: SyncGroupRequest
 ) -> "Reply[SyncGroupResponse]":
-    """Parked until the leader's assignment is written."""
+    """Wait until the leader's assignment is written."""
     reply: Reply[SyncGroupResponse] = services.groups.run(
         request.group_id, lambda shard, token, now_ms: shard.sync_group(request, context, token, now_ms)
     )
@@ -159,7 +159,7 @@ def list_groups_error(request: ListGroupsRequest, version: int, error: KafkaErro
 def delete_groups(
     services: GroupServices, context: "RequestContext", request: DeleteGroupsRequest
 ) -> "Deferred[DeleteGroupsResponse]":
-    """Each shard deletes its part; the answer comes when all have. All are deleted, although the client may be gone."""
+    """Each shard deletes its part; the answer comes when all have. All are deleted even if the connection is lost."""
     return carry_through(_delete_groups(services, context, request))
 
 

@@ -212,7 +212,7 @@ def _reachable_brokers(
 
 
 def missing_topic_error(name: str) -> ErrorCode:
-    """What is said of a topic that does not exist: whether it could."""
+    """Return the error for a missing topic, which differs for an invalid name."""
     try:
         check_topic_name(name)
     except KafkaError as error:

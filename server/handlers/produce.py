@@ -1,13 +1,13 @@
 """Produce 3-13: appends one record batch to each partition named.
 
-acks: 0 gets no response at all, and a failure closes the connection; 1 is answered once the leader has appended, -1
-once all replicas in sync have (KIP-679 makes that the clients' default). Anything else is INVALID_REQUIRED_ACKS.
-Topics go by id from version 13 on (KIP-516). From 8 on an error names the records that caused it (KIP-467), from 10 on
-NOT_LEADER_OR_FOLLOWER says who leads (KIP-951). A batch that was appended before is answered with the offsets of
-that time (KIP-98). A transaction's first batch on a partition is verified by the transaction's coordinator, or from 12
-on adds the partition to it (KIP-890). Where flush.messages or flush.before.acks asks for it, the answer waits for the
-disk. A batch that takes long to check is checked in steps between other requests; all that may change meanwhile
-(leadership, properties, transaction, sequence) is looked at when it is appended.
+acks=0 gets no response, and a failure closes the connection; acks=1 is answered after the leader's append, acks=-1
+after that of all replicas in sync (the clients' default since KIP-679). Other values are INVALID_REQUIRED_ACKS. Topics
+are named by id from version 13 on (KIP-516). From version 8 on an error names the records that caused it (KIP-467),
+from 10 on NOT_LEADER_OR_FOLLOWER names the leader (KIP-951). A duplicate of an appended batch is answered with the
+offsets of that append (KIP-98). A transaction's first batch on a partition is verified by the transaction's
+coordinator, or from version 12 on adds the partition to it (KIP-890). With flush.messages or flush.before.acks the
+response waits for a sync to disk. A batch that takes long to validate is validated in steps between other requests;
+what may change meanwhile (leadership, properties, transaction, sequence) is checked when it is appended.
 """
 
 from collections.abc import Callable, Generator
@@ -96,10 +96,10 @@ class ProduceServices(Protocol):
 
 
 def produce(services: ProduceServices, context: "RequestContext", request: ProduceRequest) -> "Reply[ProduceOutcome]":
-    """Append what each partition was sent; wait for replicas and for the disk where that was asked for.
+    """Append a batch to each partition; wait for replicas and for a sync where the request or the topic asks for it.
 
-    A request is carried out to its end when the connection is lost meanwhile, as in Kafka: with acks=0 a client may
-    close right after it. Only the wait for replicas, when all is appended, ends then.
+    As in Kafka, a request is completed although the connection is lost: with acks=0 a client may close right after it.
+    Only the wait for replicas, after all appends, ends with the connection.
     """
     topics = request.topic_data
     count = len(topics[0].partition_data) if len(topics) == 1 else sum([len(topic.partition_data) for topic in topics])
@@ -122,7 +122,7 @@ def produce(services: ProduceServices, context: "RequestContext", request: Produ
 def _produce_in_slices(
     services: ProduceServices, context: "RequestContext", request: ProduceRequest
 ) -> "Deferred[ProduceOutcome]":
-    """Append to many partitions. Other requests are served in between: each partition is found when its turn comes."""
+    """Append to many partitions in slices. Each partition is looked up when its turn comes."""
 
     def check() -> Generator[None, None, None]:
         yield from _drop_repeated(request, context.api_version)
@@ -142,7 +142,7 @@ def _produce_in_slices(
 
 
 class _Appends:
-    """The appends of one request, and what its response waits for."""
+    """The appends of one request, and the waits of its response."""
 
     __slots__ = (
         "_context", "_flushes", "_has_failed", "_later", "_request", "_services", "_topics", "_unfinished", "_verified",
@@ -162,7 +162,7 @@ class _Appends:
         self._has_failed = False
 
     def run(self) -> Self:
-        """Append all batches in one step, but for those that take long to check."""
+        """Append all batches in one step, except those that take long to validate."""
         now_ms = self._services.now_ms()
         for topic in self._request.topic_data:
             answered = self._begin_topic(topic)
@@ -180,7 +180,7 @@ class _Appends:
         return self
 
     def finish(self) -> "Reply[ProduceOutcome]":
-        """The response, or a Deferred of it. Raises CloseConnection if a failure has no other way to be reported."""
+        """Return the response, or a Deferred of it. Raises CloseConnection for a failure with acks=0."""
         if self._later:
             record_work = self._services.record_work
             waits = [record_work.run(steps, self._context, ends_with_client=False) for steps in self._later]
@@ -225,7 +225,7 @@ class _Appends:
         position: int,
         validation: LongValidation,
     ) -> Generator[Step, None, None]:
-        """Check a large batch in steps, then append it if that may still be done."""
+        """Validate a large batch in steps, then append it if it is still allowed."""
         from odradek.log.validation.long_batch import check_in_steps
 
         now_ms = self._services.now_ms
@@ -235,7 +235,7 @@ class _Appends:
                 answered[position] = self._append(topic, data, now_ms(), checked)
                 return
             except LongValidation as again:
-                # The topic's properties have changed meanwhile, or it is another topic of that name.
+                # The topic's properties have changed meanwhile, or the topic was deleted and created again.
                 validation = again
             except KafkaError as error:
                 self._has_failed = True
@@ -259,7 +259,7 @@ class _Appends:
         partition: Partition | None = None
         try:
             partition = _find_writable(self._services, self._context, request, topic, data.index, self._verified)
-            # The log is what it was then: whom the append wakes may find its disk broken.
+            # Kept, because a watcher that the append wakes may discover a disk failure, which releases the log.
             log: PartitionLog = partition.log  # type: ignore[assignment] # None fails the append
             info = partition.append_as_leader(
                 data.records or _EMPTY_RECORDS,  # type: ignore[arg-type] # decoded: a view of the frame
@@ -302,7 +302,7 @@ def _find_writable(
 
 
 def _drop_repeated(request: ProduceRequest, version: int) -> Generator[None, None, None]:
-    """Of a partition that is named twice, the last word counts."""
+    """Keep the last of the entries for the same partition."""
     seen: set[tuple[str | bytes, int]] = set()
     is_repeated = False
     for topic in reversed(request.topic_data):
@@ -342,7 +342,7 @@ def finish_one(
     request: ProduceRequest,
     info: AppendInfo,
 ) -> "Deferred[ProduceOutcome]":
-    """The response to a request for one partition whose batch is appended, but has to be waited for."""
+    """Return the response for one partition whose batch is appended, after replication or a sync."""
     row = _row(partition.index, info)
     response = ProduceResponse(
         responses=[
@@ -357,7 +357,7 @@ def finish_one(
 def failed_after_append(
     topic: ProduceRequestTopicProduceData, index: int, info: AppendInfo, error: KafkaError
 ) -> ProduceResponse:
-    """The response to a request for one partition whose batch was appended, but not replicated or synced."""
+    """Return the response for one partition whose batch was appended, but not replicated or synced."""
     row = _row(index, info)
     _fail_row(row, error)
     return ProduceResponse(
@@ -377,7 +377,7 @@ def _row(index: int, info: AppendInfo) -> ProduceResponsePartitionProduceRespons
 
 
 def produce_error(request: ProduceRequest, version: int, error: KafkaError) -> ProduceResponse | None:
-    """The error at every partition; with acks=0 the connection is closed instead."""
+    """Return the error at every partition; None with acks=0, which closes the connection instead."""
     if request.acks == 0:
         return None
     return ProduceResponse(
@@ -395,7 +395,7 @@ def produce_error(request: ProduceRequest, version: int, error: KafkaError) -> P
 def _failed_row(
     index: int, error: KafkaError, partition: "Partition | None"
 ) -> ProduceResponsePartitionProduceResponse:
-    """The error of one partition; `partition` if it refused the batch itself, whose log start is in the row then."""
+    """Return the error row of one partition. It has the log start of `partition`, if that refused the batch."""
     row = ProduceResponsePartitionProduceResponse(
         index=index, error_code=error.code, base_offset=-1, error_message=error.message
     )
@@ -419,7 +419,7 @@ def _first_error(topics: list[ProduceResponseTopicProduceResponse]) -> str:
 
 
 def _name_leaders(services: ProduceServices, context: "RequestContext", response: ProduceResponse) -> None:
-    """Tell who leads the partitions that are not led here (KIP-951)."""
+    """Name the leaders of the partitions that are not led here (KIP-951)."""
     nodes: dict[int, ProduceResponseNodeEndpoint] = {}
     for topic in response.responses:
         for row in topic.partition_responses:
@@ -446,7 +446,7 @@ def _when_done(
     unfinished: _Unfinished,
     flushes: list["Deferred[None]"],
 ) -> "Deferred[ProduceOutcome]":
-    """The response once every partition is replicated as far as asked, or failed, or time is up, and synced."""
+    """Return the response when every partition is replicated and synced, has failed, or the timeout expires."""
 
     def settle(partition: "Partition") -> None:
         offset, row = unfinished[partition]
@@ -489,6 +489,6 @@ def _flush(
 
 
 def _fail_row(row: ProduceResponsePartitionProduceResponse, error: KafkaError) -> None:
-    """The batch was appended: as in Kafka, the row has its offset although the request failed."""
+    """Set the error of an appended batch. As in Kafka, the row keeps its offset."""
     row.error_code = error.code
     row.error_message = error.message

@@ -46,8 +46,8 @@ def write_txn_markers(
 ) -> "Deferred[WriteTxnMarkersResponse]":
     """Write each marker to each of its partitions, and answer when all of them are replicated or have failed.
 
-    All are written, although who asked may be gone. Raises KafkaError E-1, with nothing written, if one of them names
-    no producer or no epoch: no batch can bear it.
+    All are written even if the connection is lost. Raises KafkaError UNKNOWN_SERVER_ERROR, with nothing written, if a
+    marker has no producer id or no epoch.
     """
     return carry_through(_write_all(services, request))
 

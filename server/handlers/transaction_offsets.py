@@ -58,7 +58,7 @@ class TransactionOffsetServices(Protocol):
 def txn_offset_commit(
     services: TransactionOffsetServices, context: "RequestContext", request: TxnOffsetCommitRequest
 ) -> "Reply[TxnOffsetCommitResponse]":
-    """What exists goes to the group's shard; if nothing is left, nobody is asked."""
+    """Commit offsets of existing topics in the group's shard; if there are none, the shard is not asked."""
     version = context.api_version
     topic_ids = _topic_ids(services, request)
     remaining, refused = _split(services, request, topic_ids)

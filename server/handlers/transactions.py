@@ -228,7 +228,7 @@ def describe_transactions_error(
 def list_transactions(
     services: TransactionServices, context: "RequestContext", request: ListTransactionsRequest
 ) -> "Deferred[ListTransactionsResponse]":
-    """The transactions of all shards of this broker that pass the filters; states nobody knows are given back."""
+    """List the transactions of this broker's shards that pass the filters. The response names unknown states."""
     return services.slices.run(_list_transactions(services, request))
 
 

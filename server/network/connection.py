@@ -1,14 +1,15 @@
-"""One client connection: requests in, responses out, in order.
+"""A client connection: requests in, responses out, in order. It performs no I/O.
 
-As in Kafka, one request of a connection is in progress at a time, and the next is not begun before the socket has taken
-the response to the last. That gives the order that clients rely on and bounds the memory of a connection.
+Frames and events come from a transport; responses go to the transport's writer. As in Kafka, one request of a
+connection is in progress at a time, and the next begins when the peer has taken the response to the last. This keeps
+the order of responses and bounds the memory of a connection.
 
-A frame that arrives alone is begun at once if the scheduler allows it. All others go through the backlog: the
-connection waits in the scheduler's line, which calls `begin_next` once for each request.
+A frame that arrives alone begins at once if the scheduler allows it. All others go through the backlog: the connection
+waits in the scheduler's line, which calls `begin_next` once for each request.
 
-Whether the next request has to wait is never stored. It follows from what is pending: a request in progress, or a
-writer that is not idle. What ends either (the handler's Deferred, the writer's `on_drained`) only puts the connection
-in the line, so that no order of events can leave a request behind.
+The state of the connection is one of `connection_state`. Whether the next request has to wait is not stored: it follows
+from what is pending, a request in progress or a writer that is not idle. The end of either (the handler's Deferred,
+`output_drained`) only puts the connection in the line, so that no order of events can leave a request behind.
 """
 
 import logging
@@ -23,7 +24,7 @@ from odradek.protocol.schema import Message
 from odradek.server.dispatch import Dispatch
 from odradek.server.network.connection_state import TRANSITIONS, ConnectionEvent, ConnectionState
 from odradek.server.network.connection_transport import ConnectionTransport
-from odradek.server.network.request_pipeline import Outcome, RequestInProgress, RequestPipeline
+from odradek.server.network.request_pipeline import Outcome, Output, RequestInProgress, RequestPipeline
 from odradek.server.request import CloseConnection, RequestContext
 from odradek.server.work.waits import hasten_wait
 
@@ -42,12 +43,12 @@ _CLOSED: Final = ConnectionState.CLOSED
 
 
 class Connection:
-    """The state of one connection, between the transport and the handlers.
+    """The order of requests and responses of one connection.
 
-    in_progress: the request that a handler has not answered yet
-    api_key, expected_s, is_in_line, level, sequence, is_cost_guessed: the scheduler's: API of the last request, and the
-        time that another is expected to take; whether `begin_next` is going to be called, the place in the line, and
-        whether that follows from costs on other connections
+    in_progress: the request that has no response yet
+    api_key, expected_s, is_in_line, level, sequence, is_cost_guessed: of the scheduler: API of the last request, and
+        the time that another is expected to take; whether `begin_next` will be called, the place in the line, and
+        whether the place follows from costs on other connections
     """
 
     def __init__(self, transport: ConnectionTransport, dispatch: Dispatch, context: RequestContext) -> None:
@@ -68,19 +69,19 @@ class Connection:
 
     @property
     def next_frame(self) -> bytes | memoryview | None:
-        """The request that is begun next, if one has arrived."""
+        """The next request of the backlog; None if it is empty."""
         return self._backlog[0] if self._backlog else None
 
     @property
     def next_api_key(self) -> int:
-        """The API of the request that is begun next; -1 if there is none."""
+        """The API of the next request of the backlog; -1 if it is empty."""
         if not self._backlog:
             return -1
         frame = self._backlog[0]
         return frame[API_KEY_AT] if len(frame) > API_KEY_AT else NO_API_KEY
 
     def frame_received(self, frame: bytes | memoryview) -> None:
-        """One frame that came alone, as most do."""
+        """Accept one frame that arrived alone, as most do."""
         if (
             self._scheduler.is_direct
             and not self._backlog
@@ -92,7 +93,7 @@ class Connection:
             self.frames_received((frame,))
 
     def frames_received(self, frames: Sequence[bytes | memoryview]) -> None:
-        """Frames in the order of arrival, each with its length prefix."""
+        """Accept frames in the order of arrival, each with its length prefix."""
         self._backlog.extend(frames)
         self._get_in_line()
         if not self._is_paused and self._has_enough_to_do():
@@ -100,11 +101,11 @@ class Connection:
             self._transport.pause_reading()
 
     def output_drained(self) -> None:
-        """The socket has taken all responses."""
+        """The peer has taken all responses."""
         self._get_in_line()
 
     def input_ended(self) -> None:
-        """The client sends nothing more, but may read: close when everything is answered, as Kafka does."""
+        """The client has closed its side, but may read: close after the last response, as Kafka does."""
         self.context.has_input_ended = True
         self._move(ConnectionEvent.INPUT_END)
         if self.in_progress is not None:
@@ -117,7 +118,7 @@ class Connection:
         self._move(ConnectionEvent.TRANSPORT_CLOSE)
 
     def connection_lost(self) -> None:
-        """The client is gone: drop its requests, and all that would keep the transport and its buffers alive."""
+        """The client is gone: drop its requests, and every reference to the transport and its buffers."""
         self._move(ConnectionEvent.LOSS)
         self._backlog.clear()
         self._transport = _LOST
@@ -129,14 +130,14 @@ class Connection:
                 logger.exception("a request could not be cancelled; please report it api=%s", waiting.api.name)
 
     def refuse(self, why: str) -> None:
-        """Close because of what the client sent, with the one line an operator needs."""
+        """Close because of malformed input or a failure, with one log line."""
         logger.warning(
             "closing connection client=%s client_id=%s why=%r", self.context.client_host, self.context.client_id, why
         )
         self._close()
 
     def refuse_in_turn(self, why: str) -> None:
-        """Close because of what the client sent, once what it sent before is answered."""
+        """Close because of malformed input, after the responses to the requests before it."""
         self._refusal = why
         self._move(ConnectionEvent.REFUSAL)
         self._get_in_line()
@@ -150,7 +151,7 @@ class Connection:
         self._state = TRANSITIONS[self._state, event]
 
     def _close_after_defect(self) -> None:
-        """Called where nothing is expected to fail: without the connection the client would wait for ever."""
+        """Close after an unexpected exception: the client would wait forever for its response."""
         logger.exception(
             "unexpected error outside of a handler; closing the connection; please report it client=%s client_id=%s",
             self.context.client_host,
@@ -159,14 +160,14 @@ class Connection:
         self._close()
 
     def _get_in_line(self) -> None:
-        """Have the next request begun, or the connection closed, when its turn comes and nothing holds it back."""
+        """Ask the scheduler for a turn to begin the next request, or to close."""
         if self._backlog or self._state is _INPUT_ENDED or self._state is _REFUSED:
             self._scheduler.add(self)
 
     def begin_next(self) -> int:
-        """Begin the next request of the backlog, unless it has to wait. The only place that takes one.
+        """Begin the next request of the backlog, unless it has to wait. Nothing else takes requests from the backlog.
 
-        Return the API of the one after it if that may be begun, else -1.
+        Return the API of the request after it if that may begin, else -1.
         """
         try:
             if self.in_progress is not None or not self._transport.writer.is_idle or self._state is _CLOSED:
@@ -190,7 +191,7 @@ class Connection:
         return -1
 
     def _begin(self, frame: bytes | memoryview) -> None:
-        """Begin a request; whatever goes wrong ends here."""
+        """Begin a request. No exception leaves this method."""
         try:
             output = self._pipeline.begin(frame)
             if isinstance(output, bytearray):
@@ -210,7 +211,7 @@ class Connection:
         self._scheduler.account(self, frame)
 
     def _end_if_asked(self) -> None:
-        """Nothing is left to begin: close if what the client sent asks for it."""
+        """The backlog is empty: close if the input was malformed or has ended."""
         if not self._transport.writer.is_idle:
             return
         if self._state is _REFUSED:
@@ -235,7 +236,10 @@ class Connection:
         if self._state is _CLOSED:
             return
         try:
-            if isinstance(outcome, Message) and waiting.frame is None:
+            output: Output
+            if isinstance(outcome, bytearray):
+                output = outcome
+            elif isinstance(outcome, Message) and waiting.frame is None:
                 output = self._pipeline.encode(waiting.api, waiting.correlation_id, outcome)
             else:
                 output = self._pipeline.finish(outcome, waiting)
@@ -256,7 +260,7 @@ class Connection:
 
 
 class _LostTransport:
-    """In place of the transport of a connection that is gone: takes nothing, and does nothing."""
+    """Transport of a lost connection: accepts nothing and does nothing."""
 
     def __init__(self) -> None:
         self.writer = self

@@ -1,7 +1,7 @@
 """Limits of connections: in all, of a listener, of an address, how many a second, and by file descriptors.
 
 As in Apache Kafka (KIP-402, KIP-612): at `max.connections`, or beyond `max.connection.creation.rate`, a listener
-accepts nobody for a while, and clients that connect wait in the system's queue; beyond `max.connections.per.ip` a
+stops accepting for a while, and clients that connect wait in the system's queue; beyond `max.connections.per.ip` a
 connection is closed at once. The inter-broker listener, if there are others, has no part in the broker's own limits.
 """
 
@@ -250,12 +250,12 @@ class Acceptor:
         self.rate.quota = limits.get((self.listener, "max.connection.creation.rate"), UNLIMITED)
 
     def start(self) -> None:
-        """Let clients in."""
+        """Start accepting clients."""
         self._is_started = True
         self.resume()
 
     def stop(self) -> None:
-        """Let nobody in any more."""
+        """Stop accepting clients."""
         self._is_started = False
         self._wait(None)
 
@@ -274,7 +274,7 @@ class Acceptor:
         self._accept()
 
     def pause(self, seconds: float) -> None:
-        """Accept nobody for so long, whatever happens."""
+        """Accept no clients for this time."""
         self._paused_until_s = self._quotas.clock.seconds() + seconds
         self._wait(seconds)
 

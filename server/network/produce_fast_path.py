@@ -1,14 +1,14 @@
-"""A producer sends the same request over and over, with other records: what is the same is not decoded again.
+"""Produce fast path: a producer repeats its request with other records, and the repeated part is not decoded again.
 
-Everything of a Produce frame before the records (client id, acks, topic, partition index) is its head. A connection
-remembers the heads of requests for one partition that succeeded, each with the partition it means and with its encoded
-response. A frame with a known head goes straight to the partition's append, and of the response only the correlation
-id and three offsets are filled in. Whatever else happens (another shape, an error, something to wait for) takes the
-general way through `handlers/produce.py`, which is also what the tests compare with.
+The head of a Produce frame is everything before the records: client id, acks, topic, partition index. A connection
+remembers the heads of successful requests for one partition, each with its partition and its encoded response. The
+records of a frame with a known head are appended to the partition directly, and only the correlation id and three
+offsets of the response are filled in. Every other request (another shape, an error) goes through all stages to
+`handlers/produce.py`, which the tests compare the fast path with.
 
-A head holds for as long as its partition is led here: after that the append fails, and the general way finds out why.
-So it does with a transaction's first batch on a partition, which has to be verified. A head keeps its `Partition`,
-never the log: a retired partition has released it, so that the files of a deleted topic do not stay open.
+A head is valid while its partition is led here: after that the append fails, and the handler finds the error. The same
+holds for the first batch of a transaction on a partition, which has to be verified. A head keeps its `Partition`, never
+the log: a retired partition has released it, so that the files of a deleted topic do not stay open.
 """
 
 import struct
@@ -63,7 +63,7 @@ Answer = bytearray | produce.ProduceOutcome
 
 
 class _Known:
-    """What a head means: the partition, and the response with a place for the offsets."""
+    """The partition of a head, and its encoded response with room for the offsets."""
 
     __slots__ = ("acks", "append", "is_plain", "offsets_at", "partition", "response", "timeout_ms", "topic")
 
@@ -100,7 +100,7 @@ class _Known:
 
 
 class PendingProduce(NamedTuple):
-    """A batch that is appended and still waits: the request as far as an error needs it, and the response to come.
+    """An appended batch with a response that waits. `request` has what an error response needs.
 
     `response` fires with the encoded response, or with a `ProduceResponse`.
     """
@@ -110,7 +110,7 @@ class PendingProduce(NamedTuple):
 
 
 class ProduceFastPath:
-    """The heads that one connection has sent, all of one API version and of a few lengths."""
+    """The heads of one connection, all of one API version and of a few lengths."""
 
     __slots__ = ("_code", "_flexible", "_head_ends", "_heads", "_services", "_version")
 
@@ -123,9 +123,9 @@ class ProduceFastPath:
         self._flexible = False
 
     def answer(self, frame: Buffer) -> bytearray | PendingProduce | None:
-        """Append a frame with a known head: its encoded response, or a `PendingProduce`.
+        """Append the records of a frame with a known head; return its encoded response, or a `PendingProduce`.
 
-        None if the frame is not one of those, or if it cannot be appended; then nothing was.
+        None, with nothing appended, if the head is unknown or the append fails.
         """
         if frame[_CODE] != self._code:
             return None
@@ -142,7 +142,7 @@ class ProduceFastPath:
         if known.is_plain and records[FLAGS_POSITION] & _TRANSACTIONAL:
             return None
         partition = known.partition
-        # Whom the append wakes may find the disk broken, and then the partition has no log any more.
+        # A watcher that the append wakes may discover a disk failure, which releases the log of the partition.
         log: PartitionLog = partition.log  # type: ignore[assignment] # None fails the append
         try:
             info = known.append(
@@ -166,7 +166,7 @@ class ProduceFastPath:
         return out
 
     def _when_done(self, known: _Known, info: "AppendInfo", out: bytearray) -> PendingProduce:
-        """`out` once the batch is replicated, or synced; the general way's response if it is both or fails."""
+        """Return `out` after replication or a sync, or the handler's response if both are waited for, or one fails."""
         services, partition, acks, offset = self._services, known.partition, known.acks, info.last_offset + 1
         data = [ProduceRequestPartitionProduceData(index=partition.index)]
         topic = ProduceRequestTopicProduceData(
@@ -187,7 +187,7 @@ class ProduceFastPath:
         if not partition.waits_for_sync(info, acks):
             operation = DelayedOperation[Answer](settled, lambda: failed(KafkaError(ErrorCode.REQUEST_TIMED_OUT)))
             response = operation.wait(services.reactor, known.timeout_ms, (partition,))
-            # Whom the append woke may have found the disk broken.
+            # A watcher that the append woke may have discovered a disk failure.
             operation.wake()
         elif acks == -1:
             finished = produce.finish_one(services, partition, known.topic, request, info)
@@ -199,7 +199,7 @@ class ProduceFastPath:
         return PendingProduce(request, response)
 
     def _records(self, frame: Buffer, head_end: int) -> memoryview | None:
-        """The records behind a head; None unless they end where the frame has to."""
+        """Return the records after a head; None unless they are the rest of the frame."""
         end = len(frame)
         try:
             if not self._flexible:
@@ -225,7 +225,7 @@ class ProduceFastPath:
     def remember(
         self, frame: Buffer, context: "RequestContext", request: ProduceRequest, response: ProduceResponse
     ) -> None:
-        """Note the head of a request that was answered, if it is one of those that can be answered by it alone."""
+        """Remember the head of a request that succeeded, if it is for one partition."""
         version = context.api_version
         if version < _LOG_START_SINCE or len(request.topic_data) != 1:
             return
@@ -258,7 +258,7 @@ class ProduceFastPath:
 
 
 def _append_in_open_transaction(partition: "Partition") -> "Callable[..., AppendInfo]":
-    """Append like the partition, but look first whether there is need to ask anybody."""
+    """Append like the partition, but only in a transaction that is open there and needs no verification."""
 
     def append(
         records: memoryview, *, required_acks: int, now_ms: int, produce_version: int, is_verified: bool
@@ -281,7 +281,7 @@ def _append_in_open_transaction(partition: "Partition") -> "Callable[..., Append
 
 
 def _head_end(frame: Buffer, records_bytes: int, flexible: bool) -> int | None:
-    """Where the length of the records stands, if nothing follows them but empty tagged fields."""
+    """Return the position of the length of the records, if only empty tagged fields follow them."""
     end = len(frame)
     if not flexible:
         return end - records_bytes - 4

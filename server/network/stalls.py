@@ -1,8 +1,8 @@
 """Stalls: requests and connections without progress for longer than they may take.
 
-A client whose request is never answered sees a timeout and nothing else. Each stall is therefore logged once, with what
-it waits for. `ConnectionRegistry` looks at every connection every few seconds; no request has a timer of its own for
-this. The age is counted from the look that first found the stall, and is too small by at most the interval of looks.
+A client whose request is never answered sees only a timeout. Each stall is therefore logged once, with what it waits
+for. `ConnectionRegistry` checks every connection every few seconds; requests have no timers for this. The age counts
+from the check that first found the stall, and is too small by at most the interval of checks.
 """
 
 import logging

@@ -1,6 +1,7 @@
 """Long work on the reactor thread, and blocking work on threads.
 
 - `clock`: types of the reactor
+- `listening_port`: types of its ports
 - `slices`: generators that run for 2 ms per reactor iteration in total
 - `waits`: Deferreds that name what they wait for
 - `metadata_pacing`: long changes of the metadata

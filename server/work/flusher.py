@@ -1,11 +1,11 @@
-"""Acknowledgements that wait for the disk: the answer follows the sync, where a topic's properties ask for it.
+"""Acknowledgements that wait for a sync to disk, where a topic's properties ask for it.
 
-`flush.before.acks` lets the high watermark follow the sync: `request` has a partition synced, and then told of it.
-`flush.messages` holds up single answers: `flush` gives a Deferred.
+With `flush.before.acks` the high watermark follows the sync: `request` schedules a sync, after which `Partition.synced`
+is called. With `flush.messages` single responses wait: `flush` returns a Deferred.
 
-A sync runs on a thread. It begins at the end of the reactor's turn, so that all who came in that turn share it; who
-comes to a partition while its sync is under way shares the next one (group commit). Several partitions are synced at
-the same time, one never twice at once. Nothing is held up on purpose.
+A sync runs on a thread. It begins at the end of the reactor iteration, so that all requests of that iteration share it;
+requests that arrive during a partition's sync share the next one (group commit). Several partitions are synced at the
+same time, each by one sync at a time. No sync is delayed to collect more requests.
 """
 
 import logging
@@ -28,7 +28,7 @@ _SHORTAGE_RETRY_S: Final = 1.0
 
 
 class Flusher:
-    """Syncs partitions for whoever waits for it. `clock` is the reactor."""
+    """Syncs partitions for the acknowledgements that wait for it. `clock` is the reactor."""
 
     def __init__(self, logs: "LogManager", clock: Clock) -> None:
         self._logs = logs

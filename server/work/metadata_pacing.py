@@ -42,7 +42,7 @@ class ReactorPacing:
         return self._slices.run(steps)
 
     def run_to_stop(self, steps: Generator[None, None, None], /) -> Awaitable[None]:
-        """As `run`, for work of the broker's own, which nobody misses when the broker stops: no exception is raised."""
+        """As `run`, for work of the broker itself, which is dropped when the broker stops: no exception is raised."""
         return self._slices.run(steps).addErrback(_report)
 
     def in_thread(self, work: Callable[[], None], /) -> Awaitable[None]:
