@@ -37,8 +37,9 @@ from odradek.log.storage.log_directory import InconsistentMetaError
 from odradek.properties import PropertySet
 from odradek.protocol.errors import KafkaError
 from odradek.protocol.schema import Message
-from odradek.replication.controller.controller import Controller, StartError, stored_cluster_id
+from odradek.replication.controller.controller import Controller
 from odradek.replication.controller.features import Features
+from odradek.replication.controller.registration import StartError, prepare_store, stored_cluster_id
 from odradek.replication.controller.topic_ids import random_topic_id
 from odradek.replication.metadata import znodes
 from odradek.replication.metadata.broker_configs import BrokerConfigs
@@ -48,6 +49,7 @@ from odradek.replication.metadata.loader import load_image
 from odradek.replication.metadata.producer_id_blocks import allocate_block
 from odradek.replication.metadata.store import MetadataStore, MetadataStoreError, SessionEvent
 from odradek.replication.metadata.topic_names import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC, is_topic_name
+from odradek.replication.metadata.updates import LocalPublisher
 from odradek.replication.replicas.adoption import Adoption
 from odradek.replication.replicas.replica_manager import ReplicaManager
 from odradek.server.config import BrokerConfig, Listener
@@ -112,6 +114,7 @@ class Broker:
         self._logs: LogManager | None = None
         self._replicas: ReplicaManager | None = None
         self._services: Services | None = None
+        self._controller: Controller | None = None
         self._fs = environment.fs
         self._connections = ConnectionRegistry(self._reactor, self._own_timeout_ms, config.connections_max_idle_ms)
         self._acceptors: list[Acceptor] = []
@@ -179,6 +182,8 @@ class Broker:
             port.stopListening()
         self.ports.clear()
         self._connections.stop()
+        if self._controller is not None:
+            self._controller.stop()
         self._slices.stop()
         if self._background is not None and self._background.active():
             self._background.cancel()
@@ -262,8 +267,10 @@ class Broker:
         )
         self._store = store
         store.add_session_listener(self._on_store_session)
-        controller = Controller(store, image, self.config.node_id, self._now_ms)
-        cluster_id = await controller.prepare(await self._cluster_id(store), begins_adoption=is_adopting)
+        cluster_id = image.cluster_id = await prepare_store(
+            store, await self._cluster_id(store), begins_adoption=is_adopting
+        )
+        controller = self._controller = Controller(store, LocalPublisher(image), self.config.node_id, self._now_ms)
         kraft = self._find_kraft_metadata() if is_adopting else None
         adoption = None
         if is_adopting:
@@ -337,7 +344,7 @@ class Broker:
             self._reactor, self._slices, environment.monotonic, environment.run_in_thread, environment.slice_s
         )
         services.replicas.run_steps = pacing.run_to_stop
-        services.controller.pause = pacing.pause
+        services.controller.run_on(pacing)
         store.pace(pacing)
 
     def _find_kraft_metadata(self) -> FoundMetadata | None:

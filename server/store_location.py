@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from odradek.log.storage.filesystem import FileSystem
 from odradek.log.storage.found_directories import find_partitions, shown
-from odradek.replication.controller.controller import StartError
+from odradek.replication.controller.registration import StartError
 from odradek.replication.metadata import znodes
 from odradek.replication.metadata.kraft_metadata import (
     DIRECTORY,

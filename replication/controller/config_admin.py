@@ -9,6 +9,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from enum import IntEnum
+from functools import partial
 from typing import Protocol, TypeVar
 
 from odradek.log.config import LogConfig
@@ -134,9 +135,10 @@ class ConfigAdmin:
                 if counts[resource.resource_type, resource.resource_name] > 1:
                     raise KafkaError(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
                 _check_entries(resource)
-                # Between the present configuration, on which the new one depends, and its write nobody else may write.
-                await self._controller.store.ready()
-                await self._alter_one(resource, changed, validate_only)
+                await self._controller.request(
+                    "alter configuration",
+                    partial(self._alter_one, resource, changed, validate_only),
+                )
             except KafkaError as error:
                 errors.append(error)
             else:
@@ -149,14 +151,14 @@ class ConfigAdmin:
             configs = changed(resource, self._image.topic_configs.get(name, {}))
             self._check_topic(name, configs)
             if not validate_only:
-                await self._controller.put_topic_config(name, configs)
+                await self._controller.configs.put_topic_config(name, configs)
                 logger.info("changed configuration topic=%s names=%s", name, _names(resource))
         elif resource.resource_type == ResourceType.BROKER:
             broker_id = self._broker_of(name)
             configs = changed(resource, self._image.broker_configs.get(broker_id, {}))
             self._check_broker(broker_id, configs)
             if not validate_only:
-                await self._controller.put_broker_config(broker_id, configs)
+                await self._controller.configs.put_broker_config(broker_id, configs)
                 logger.info("changed configuration broker=%s names=%s", name or "default", _names(resource))
         else:
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unknown resource type {resource.resource_type}")

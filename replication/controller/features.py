@@ -92,6 +92,9 @@ class Features:
         Raises KafkaError: INVALID_UPDATE_VERSION, NOT_CONTROLLER, FEATURE_UPDATE_FAILED if another broker was faster.
         """
         controller.check_active()
+        await controller.request("update features", lambda: self._update(controller, updates, validate_only))
+
+    async def _update(self, controller: Controller, updates: Sequence[FeatureUpdate], validate_only: bool) -> None:
         levels = dict(self._levels)
         for update in updates:
             self._check(update, controller.broker_id)
@@ -100,7 +103,7 @@ class Features:
         if validate_only or levels == self._levels:
             return
         try:
-            (stat,) = await controller.write([SetData(PATH, encode(levels), self.epoch)])
+            (stat,) = await controller.context.write([SetData(PATH, encode(levels), self.epoch)])
         except TransactionError as error:
             if isinstance(error.cause, BadVersionError):
                 await self.load(controller.store)

@@ -7,6 +7,7 @@ KIP-464, KIP-516, KIP-525. Behaviour as of Apache Kafka 4.3's controller.
 import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from odradek.log.config import LogConfig
@@ -34,8 +35,10 @@ from odradek.protocol.messages.delete_topics import (
 from odradek.protocol.types import ZERO_UUID
 from odradek.replication.controller.assignment import RandomSource, assign_replicas
 from odradek.replication.controller.config_sources import topic_config_source
-from odradek.replication.controller.controller import Controller, NewTopic, new_partition
+from odradek.replication.controller.controller import Controller
 from odradek.replication.controller.log_capacity import Claim, LogCapacity
+from odradek.replication.controller.partition_states import new_partition
+from odradek.replication.controller.topic_changes import NewTopic, split_into_batches
 from odradek.replication.controller.topic_ids import random_topic_id
 from odradek.replication.metadata.broker_configs import BrokerConfigs
 from odradek.replication.metadata.image import PartitionMetadata, TopicMetadata
@@ -166,18 +169,26 @@ class TopicAdmin:
         self, topics: Sequence[CreateTopicsRequestCreatableTopic], validate_only: bool
     ) -> dict[str, NewTopic | KafkaError]:
         """What became of each topic: its new state, or why it was not created."""
-        with self._capacity.claims() as claim:
-            return await self._create_claimed(topics, validate_only, claim)
-
-    async def _create_claimed(
-        self, topics: Sequence[CreateTopicsRequestCreatableTopic], validate_only: bool, claim: Claim
-    ) -> dict[str, NewTopic | KafkaError]:
         outcomes: dict[str, NewTopic | KafkaError] = {}
-        if self._count_partitions(topics) > MAX_PARTITIONS_PER_REQUEST:
+        if sum(self._count_partitions(topic) for topic in topics) > MAX_PARTITIONS_PER_REQUEST:
             error = KafkaError(
                 ErrorCode.POLICY_VIOLATION, f"a request may create {MAX_PARTITIONS_PER_REQUEST} partitions at most"
             )
             return {topic.name: error for topic in topics}
+        with self._capacity.claims() as claim:
+            # Each batch is an event: other changes come between them.
+            for batch in split_into_batches(topics, self._count_partitions):
+                outcomes |= await self._controller.request(
+                    "create topics", partial(self._create_batch, batch, validate_only, claim)
+                )
+            if not validate_only:
+                await self._applied()
+        return outcomes
+
+    async def _create_batch(
+        self, topics: Sequence[CreateTopicsRequestCreatableTopic], validate_only: bool, claim: Claim
+    ) -> dict[str, NewTopic | KafkaError]:
+        outcomes: dict[str, NewTopic | KafkaError] = {}
         for topic in topics:
             await self._controller.pause()
             try:
@@ -185,26 +196,20 @@ class TopicAdmin:
                 claim(topic.name, planned_topic.topic.partitions)
             except KafkaError as error:
                 outcomes[topic.name] = error
-        if not validate_only:
-            planned = [outcome for outcome in outcomes.values() if isinstance(outcome, NewTopic)]
-            if planned:
-                outcomes.update(await self._controller.create_topics(planned))
-                await self._applied()
+        planned = [outcome for outcome in outcomes.values() if isinstance(outcome, NewTopic)]
+        if planned and not validate_only:
+            outcomes.update(await self._controller.changes.create(planned))
             for name, outcome in outcomes.items():
                 if isinstance(outcome, NewTopic):
                     logger.info("created topic=%s partitions=%d", name, len(outcome.topic.partitions))
         return outcomes
 
-    def _count_partitions(self, topics: Iterable[CreateTopicsRequestCreatableTopic]) -> int:
-        total = 0
-        for topic in topics:
-            if topic.assignments:
-                total += len(topic.assignments)
-            elif topic.num_partitions == USE_DEFAULT:
-                total += self._setting("num.partitions", 1)
-            else:
-                total += max(0, topic.num_partitions)
-        return total
+    def _count_partitions(self, topic: CreateTopicsRequestCreatableTopic) -> int:
+        if topic.assignments:
+            return len(topic.assignments)
+        if topic.num_partitions == USE_DEFAULT:
+            return self._setting("num.partitions", 1)
+        return max(0, topic.num_partitions)
 
     def _plan(self, topic: CreateTopicsRequestCreatableTopic) -> NewTopic:
         """The topic as it would be created. Raises KafkaError, of several faults the one that Kafka reports."""
@@ -341,7 +346,9 @@ class TopicAdmin:
                 continue
             error = None
             try:
-                await self._grow(topic, request.validate_only, claim)
+                await self._controller.request(
+                    "add partitions", partial(self._grow, topic, request.validate_only, claim)
+                )
             except KafkaError as raised:
                 error = raised
             results.append(_growth_result(topic.name, error))
@@ -351,22 +358,11 @@ class TopicAdmin:
     async def _grow(
         self, topic: CreatePartitionsRequestCreatePartitionsTopic, validate_only: bool, claim: Claim
     ) -> None:
-        while True:
-            await self._controller.store.ready()
-            grown, old_count = self._plan_growth(topic)
-            claim(topic.name, grown.partitions[old_count:])
-            if validate_only:
-                return
-            try:
-                await self._controller.add_partitions(grown, old_count)
-            except KafkaError:
-                current = self._image.topics.get(topic.name)
-                if current is None or len(current.partitions) == old_count:
-                    raise
-                # Another request was faster: what this one wants may still be possible, or be refused for good.
-                continue
+        grown, old_count = self._plan_growth(topic)
+        claim(topic.name, grown.partitions[old_count:])
+        if not validate_only:
+            await self._controller.changes.add_partitions(grown, old_count)
             logger.info("added partitions topic=%s partitions=%d", topic.name, len(grown.partitions))
-            return
 
     def _plan_growth(self, topic: CreatePartitionsRequestCreatePartitionsTopic) -> tuple[TopicMetadata, int]:
         current = self._image.topics.get(topic.name)

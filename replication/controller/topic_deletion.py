@@ -6,95 +6,77 @@ the latest by the next controller; a topic of that name can be created as soon a
 """
 
 import logging
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from typing import Any, Final, Protocol
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
 
 from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.replication.controller.context import MAX_OPERATIONS, ControllerContext, as_kafka_error
 from odradek.replication.metadata import znodes
-from odradek.replication.metadata.image import ClusterMetadata
 from odradek.replication.metadata.store import (
     Check,
     Create,
     Delete,
-    MetadataStore,
     MetadataStoreError,
     NodeExistsError,
-    Operation,
-    OperationResult,
     StoreUnavailableError,
     TransactionError,
 )
 
 logger = logging.getLogger(__name__)
 
-MAX_OPERATIONS: Final = 2000
-"""Of one transaction, where a change can be split."""
-
 FIRST_RETRY_MS: Final = 1_000
 LONGEST_RETRY_MS: Final = 60_000
 
 Task = Callable[[], Coroutine[Any, Any, None]]
-Pause = Callable[[], Coroutine[Any, Any, None]]
 RunLater = Callable[[int, Task], None]
 """Run a task after so many ms."""
-
-
-class DeletionHost(Protocol):
-    """The controller, as the deletion of topics uses it."""
-
-    store: MetadataStore
-    image: ClusterMetadata
-    is_active: bool
-    pause: Pause
-
-    async def write(self, operations: Sequence[Operation]) -> list[OperationResult]: ...
 
 
 class TopicDeletion:
     """The topics that are marked and not yet removed.
 
-    run_later: schedules the next try; until the server sets it, only `finish` removes what is left
+    Except for `obstacle` and `schedule_retry`, methods are called within an event of the controller. `retry` submits
+    the events that finish what is left.
+
+    run_later: schedules the next attempt; until the server sets it, only `finish` removes what is left
     """
 
-    def __init__(self, controller: DeletionHost) -> None:
+    def __init__(self, context: ControllerContext, retry: Task) -> None:
         self.run_later: RunLater = lambda delay_ms, task: None
-        self._controller = controller
+        self._context = context
+        self._retry = retry
         self._unfinished: dict[str, KafkaError | MetadataStoreError | None] = {}
-        self._removing: set[str] = set()
         self._retry_ms = FIRST_RETRY_MS
         self._is_retry_scheduled = False
 
-    async def delete(self, names: Sequence[str]) -> dict[str, KafkaError]:
-        """Delete topics and publish that; return the errors of those that remain."""
-        topics = self._controller.image.topics
-        ids = {name: topics[name].topic_id for name in names if name in topics}
-        errors: dict[str, KafkaError] = {}
+    @property
+    def unfinished(self) -> list[str]:
+        """The names of deleted topics of which the store still has nodes."""
+        return list(self._unfinished)
+
+    @staticmethod
+    def batches(names: Sequence[str]) -> Iterator[Sequence[str]]:
+        """Split names into batches that one event deletes."""
         for first in range(0, len(names), MAX_OPERATIONS):
-            errors |= await self._mark_present(names[first : first + MAX_OPERATIONS], ids)
-        deleted = [name for name in names if name not in errors]
-        self._drop(deleted)
-        await self.finish(deleted)
-        return errors
+            yield names[first : first + MAX_OPERATIONS]
 
-    async def _mark_present(self, names: Sequence[str], ids: Mapping[str, bytes]) -> dict[str, KafkaError]:
-        """Mark the topics that still have these ids.
-
-        While this waits for the store, another request may delete a topic. A mark set after that would be found beside
-        a later topic of that name, whose creation is under way, and take its nodes away.
-        """
-        await self._controller.store.ready()
-        topics = self._controller.image.topics
+    async def delete(self, names: Sequence[str], ids: Mapping[str, bytes]) -> dict[str, KafkaError]:
+        """Mark the topics that have these ids, and publish their deletion; return the errors of the others."""
+        topics = self._context.image.topics
         present = [name for name in names if name in topics and topics[name].topic_id == ids.get(name)]
-        gone = KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-        errors = dict.fromkeys(set(names).difference(present), gone)
-        return errors | await self._mark(present) if present else errors
+        missing = KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        errors = dict.fromkeys(set(names).difference(present), missing)
+        if present:
+            errors |= await self._mark(present)
+        self._drop([name for name in present if name not in errors])
+        return errors
 
     async def _mark(self, names: Sequence[str]) -> dict[str, KafkaError]:
         try:
-            await self._controller.write([Create(znodes.deletion_path(name)) for name in names])
+            await self._context.write([Create(znodes.deletion_path(name)) for name in names])
         except TransactionError as error:
             if len(names) == 1:
-                # A mark that is there already says the same.
+                # The mark of an earlier request has the same effect.
                 return {} if isinstance(error.cause, NodeExistsError) else dict.fromkeys(names, as_kafka_error(error))
             errors: dict[str, KafkaError] = {}
             for name in names:
@@ -105,55 +87,57 @@ class TopicDeletion:
         return {}
 
     async def resume(self) -> None:
-        """Finish the deletions that an earlier controller began. Raises MetadataStoreError if they cannot be read."""
-        names = await self._controller.store.get_children(znodes.DELETE_TOPICS)
+        """Publish the deletions that an earlier controller began. Raises MetadataStoreError if they cannot be read."""
+        names = await self._context.store.get_children(znodes.DELETE_TOPICS)
         if names:
             logger.info("finishing the deletion of topics count=%d", len(names))
             self._drop(names)
-            await self.finish(names)
 
     def _drop(self, names: Sequence[str]) -> None:
-        """Take deleted topics out of the image and publish it: brokers delete their logs."""
+        """Remove deleted topics from the image and publish it: brokers delete their logs."""
         self._unfinished.update(dict.fromkeys(names))
         for name in names:
-            self._controller.image.remove_topic(name)
+            self._context.image.remove_topic(name)
         if names:
-            self._controller.image.publish()
+            self._context.image.publish()
 
-    async def finish(self, names: Iterable[str]) -> None:
-        """Remove from the store what is left of deleted topics; what fails is tried again later."""
+    async def finish(self, names: Iterable[str]) -> bool:
+        """Remove from the store what is left of deleted topics.
+
+        Return False if the store is unavailable, so that further attempts would fail, too.
+        """
         for name in [name for name in names if name in self._unfinished]:
-            if name in self._removing or name not in self._unfinished:
-                # Somebody else finishes it, or has done so while this was waiting.
-                continue
-            self._removing.add(name)
             try:
-                await self._controller.pause()
+                await self._context.pause()
                 await self._remove(name)
             except (KafkaError, MetadataStoreError) as error:
                 self._unfinished[name] = error
                 logger.warning(
-                    "a deleted topic is not yet removed from the metadata store; trying again later topic=%s: %s",
+                    "a deleted topic is not yet removed from the metadata store; the removal is repeated topic=%s: %s",
                     name,
                     error,
                 )
                 if isinstance(error, StoreUnavailableError):
-                    break
-            finally:
-                self._removing.discard(name)
-        if not self._controller.is_active:
+                    self.schedule_retry()
+                    return False
+        self.schedule_retry()
+        return True
+
+    def schedule_retry(self) -> None:
+        """Have the next attempt made later, if one is needed."""
+        if not self._context.is_active:
             # The next controller finds the marks.
             self._unfinished.clear()
         if not self._unfinished:
             self._retry_ms = FIRST_RETRY_MS
-        elif not self._is_retry_scheduled:
+        elif not self._is_retry_scheduled and any(self._unfinished.values()):
             self._is_retry_scheduled = True
-            self.run_later(self._retry_ms, self._retry)
+            self.run_later(self._retry_ms, self._run_retry)
             self._retry_ms = min(2 * self._retry_ms, LONGEST_RETRY_MS)
 
-    async def _retry(self) -> None:
+    async def _run_retry(self) -> None:
         self._is_retry_scheduled = False
-        await self.finish(list(self._unfinished))
+        await self._retry()
 
     def obstacle(self, name: str) -> KafkaError | None:
         """Return the error for a new topic whose deleted namesake is still in the store; None if there is none."""
@@ -168,7 +152,7 @@ class TopicDeletion:
 
     async def _remove(self, name: str) -> None:
         """Remove a topic's nodes, the mark last, so that an interrupted removal can begin again."""
-        store = self._controller.store
+        store = self._context.store
         mark = znodes.deletion_path(name)
         if await store.exists(mark) is None:
             self._unfinished.pop(name, None)
@@ -176,21 +160,16 @@ class TopicDeletion:
         paths = []
         if await store.exists(znodes.partitions_path(name)) is not None:
             for index in await store.get_children(znodes.partitions_path(name)):
-                await self._controller.pause()
+                await self._context.pause()
                 paths += [znodes.state_path(name, int(index)), znodes.partition_path(name, int(index))]
             paths.append(znodes.partitions_path(name))
         paths += [znodes.topic_path(name), znodes.topic_config_path(name), mark]
         deletions = []
         for path in paths:
-            await self._controller.pause()
+            await self._context.pause()
             if await store.exists(path) is not None:
                 deletions.append(Delete(path))
         for first in range(0, len(deletions), MAX_OPERATIONS):
             # Without the mark these nodes are those of a later topic of that name.
-            await self._controller.write([Check(mark), *deletions[first : first + MAX_OPERATIONS]])
+            await self._context.write([Check(mark), *deletions[first : first + MAX_OPERATIONS]])
         self._unfinished.pop(name, None)
-
-
-def as_kafka_error(error: KafkaError | MetadataStoreError) -> KafkaError:
-    """Return the answer to a client whose change the store refused."""
-    return error if isinstance(error, KafkaError) else KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, str(error))

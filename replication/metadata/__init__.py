@@ -1,6 +1,7 @@
 """The metadata image, and the metadata store.
 
 - `image`: brokers, topics and partitions as brokers serve them
+- `updates`: updates of it, as the controller publishes them
 - `topic_names`: valid names, and internal topics
 - `broker_configs`: the configuration in force
 - `store`: the interface of a metadata store, with ZooKeeper's semantics

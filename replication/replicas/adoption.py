@@ -17,7 +17,9 @@ from typing import Final
 
 from odradek.log.config import LogConfig
 from odradek.log.storage.found_directories import FoundLog, shown
-from odradek.replication.controller.controller import Controller, NewTopic, StartError
+from odradek.replication.controller.controller import Controller
+from odradek.replication.controller.registration import StartError
+from odradek.replication.controller.topic_changes import NewTopic
 from odradek.replication.metadata import znodes
 from odradek.replication.metadata.image import ClusterMetadata, PartitionMetadata, TopicMetadata
 from odradek.replication.metadata.kraft_metadata import KraftMetadata, KraftTopic

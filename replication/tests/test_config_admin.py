@@ -321,7 +321,7 @@ def test_other_requests_are_served_between_resources():
         pauses.append(None)
 
     cluster = Cluster()
-    cluster.controller.pause = pause
+    cluster.controller.context.pause = pause
     create(cluster, new("t"), new("u"))
     pauses.clear()
     change = [("segment.bytes", SET, "2097152")]

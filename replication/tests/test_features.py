@@ -114,5 +114,5 @@ def test_a_change_that_came_first(cluster, features):
 
 
 def test_only_the_controller_changes_them(cluster, features):
-    cluster.controller.resign()
+    cluster.controller.context.resign("a test")
     assert update(features, cluster, 1, SAFE) == ErrorCode.NOT_CONTROLLER

@@ -6,8 +6,8 @@ import weakref
 import pytest
 
 from odradek.log.log_manager import LogManager
-from odradek.log.storage.memory_filesystem import MemoryFileSystem
 from odradek.log.partition_log import PartitionLog
+from odradek.log.storage.memory_filesystem import MemoryFileSystem
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.records import build_batch
 from odradek.replication.metadata.image import PartitionMetadata, TopicMetadata

@@ -22,7 +22,7 @@ COMPARED_WITH_TIMESTAMPS = {
     "log/validation/record.py": "records too far ahead or behind",
     "log/retention.py": "retention of records",
     "log/validation/batch.py": "records too far ahead or behind",
-    "replication/controller/controller.py": "retention of notices in the metadata store",
+    "replication/controller/config_changes.py": "retention of notices in the metadata store",
 }
 OWN_CLOCKS = {
     "log/compaction/process.py": "the child process",

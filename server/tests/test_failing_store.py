@@ -93,6 +93,19 @@ class FailingServer(MemoryMetadataServer):
         self.refuses = lambda operations: not all(MARK in one.path for one in operations[1:])
 
 
+class DeferredExecutor:
+    """Runs the controller's events, which wait for Deferreds."""
+
+    def start(self, work):
+        Deferred.fromCoroutine(work)
+
+    def waiter(self):
+        return Deferred()
+
+    async def pause(self):
+        pass
+
+
 class Broker:
     """One life of a broker on a store and a disk that outlive it."""
 
@@ -105,6 +118,7 @@ class Broker:
         self.tasks = DelayedTasks(self.clock)
         self.cluster = cluster = Cluster(server=self.server, logs=logs)
         cluster.controller.deletion.run_later = self.tasks.run_later
+        cluster.controller.run_on(DeferredExecutor())
         slices = Slices(self.clock, self.clock.seconds)
         services = SimpleNamespace(
             topics=cluster.topics,
@@ -364,7 +378,7 @@ def test_a_store_that_cannot_be_read_for_a_moment_ends_no_term(broker, monkeypat
 @pytest.mark.parametrize("number", range(1, 24))
 def test_image_and_store_agree_whichever_change_fails(number, monkeypatch):
     monkeypatch.setattr("odradek.replication.controller.topic_deletion.MAX_OPERATIONS", 3)
-    monkeypatch.setattr("odradek.replication.controller.controller.MAX_OPERATIONS", 20)
+    monkeypatch.setattr("odradek.replication.controller.topic_changes.MAX_OPERATIONS", 20)
     broker = Broker()
     broker.server.refuse_nth(number)
     broker.create("a", "b", "c")

@@ -59,7 +59,7 @@ class Paced:
         slices = Slices(self.clock, lambda: 0.0, slice_s=0.0)
         pacing = ReactorPacing(self.clock, slices, lambda: 0.0, lambda *work: self.threads.append(work), 0.0)
         cluster.replicas.run_steps = pacing.run_to_stop
-        cluster.controller.pause = pacing.pause
+        cluster.controller.run_on(pacing)
         store.pace(pacing)
 
     def connect(self):

@@ -1,8 +1,8 @@
 """Changes of the metadata that take long, on the reactor thread: how they give way to clients."""
 
 import logging
-from collections.abc import Awaitable, Callable, Generator
-from typing import TypeVar
+from collections.abc import Awaitable, Callable, Coroutine, Generator
+from typing import Any, TypeVar
 
 from twisted.internet.defer import Deferred
 from twisted.internet.task import SchedulerStopped
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 class ReactorPacing:
-    """The pacing of a metadata store (`metadata_store.Pacing`), and pauses for coroutines without steps."""
+    """The pacing of a metadata store (`store.Pacing`), and the executor of the controller (`events.Executor`)."""
 
     def __init__(
         self,
@@ -56,6 +56,10 @@ class ReactorPacing:
     def soon(self, action: Callable[[], None], /) -> None:
         """Do something in the next reactor iteration."""
         self._reactor.callLater(0, action)
+
+    def start(self, work: Coroutine[Any, Any, None], /) -> None:
+        """Run a coroutine of the broker's own, whose result nobody awaits; no exception is raised."""
+        Deferred.fromCoroutine(work).addErrback(_report)
 
     async def pause(self) -> None:
         """Let other work be done, unless this reactor iteration has had less than SLICE_S of pausing work."""
