@@ -266,11 +266,12 @@ class Broker:
             self._environment, self.directories, adopts=self.config.log_dirs_adopt
         )
         self._store = store
-        store.add_session_listener(self._on_store_session)
         cluster_id = image.cluster_id = await prepare_store(
             store, await self._cluster_id(store), begins_adoption=is_adopting
         )
         controller = self._controller = Controller(store, LocalPublisher(image), self.config.node_id, self._now_ms)
+        # After the controller's own listener, which drops its events and resigns when the session expires.
+        store.add_session_listener(self._on_store_session)
         kraft = self._find_kraft_metadata() if is_adopting else None
         adoption = None
         if is_adopting:
@@ -483,17 +484,22 @@ class Broker:
         self._slices.run(preload()).addErrback(stopped)
 
     def _on_store_session(self, event: SessionEvent) -> None:
-        if event is SessionEvent.CONNECTED and self._is_running:
-            Deferred.fromCoroutine(self._catch_up())
+        """Bring the metadata up to date after a lost connection, and begin a new session after an expired one."""
+        if event is not SessionEvent.DISCONNECTED and self._is_running:
+            Deferred.fromCoroutine(self._catch_up(event))
 
-    async def _catch_up(self) -> None:
-        """Reload the image from the store: a change that was answered with an error may have been made."""
+    async def _catch_up(self, event: SessionEvent) -> None:
+        """The store can be read again: a change that was answered with an error may have been made."""
+        controller = self.services.controller
         try:
-            await self.services.controller.reload()
-            await self.services.features.load(self.services.controller.store)
-        except (MetadataStoreError, KafkaError) as error:
+            if event is SessionEvent.EXPIRED:
+                await controller.rejoin()
+            else:
+                await controller.reload()
+            await self.services.features.load(controller.store)
+        except (MetadataStoreError, KafkaError, StartError) as error:
             logger.error("the metadata image is not up to date; trying again in %s s error=%s", _CATCH_UP_S, error)
-            self._reactor.callLater(_CATCH_UP_S, self._on_store_session, SessionEvent.CONNECTED)
+            self._reactor.callLater(_CATCH_UP_S, self._on_store_session, event)
 
     def _run_background(self) -> None:
         try:

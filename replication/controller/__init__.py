@@ -8,6 +8,7 @@
 - `topic_changes`: changes of topics and partitions
 - `topic_deletion`: deletion in two steps
 - `config_changes`: changes of configurations
+- `store_changes`: watches on the store, and what follows from them
 - `topic_admin`: validation of CreateTopics, CreatePartitions and DeleteTopics
 - `topic_ids`: random ids
 - `assignment`: replicas of new partitions

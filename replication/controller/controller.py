@@ -14,11 +14,12 @@ from odradek.replication.controller.config_changes import ConfigChanges
 from odradek.replication.controller.context import ControllerContext
 from odradek.replication.controller.events import EventKind, EventLoop, Executor, ImmediateExecutor, T, Work
 from odradek.replication.controller.registration import Registration
+from odradek.replication.controller.store_changes import StoreChanges
 from odradek.replication.controller.topic_changes import NewTopic, TopicChanges, split_into_batches
 from odradek.replication.controller.topic_deletion import TopicDeletion
 from odradek.replication.metadata import znodes
 from odradek.replication.metadata.image import BrokerMetadata, ClusterMetadata, TopicMetadata
-from odradek.replication.metadata.loader import load_image, read_node
+from odradek.replication.metadata.loader import load_controller, load_image, read_node
 from odradek.replication.metadata.reload import reload_image
 from odradek.replication.metadata.store import (
     BadVersionError,
@@ -27,11 +28,13 @@ from odradek.replication.metadata.store import (
     MetadataStore,
     MetadataStoreError,
     NodeExistsError,
+    NodeStat,
     Operation,
     OperationResult,
     SessionEvent,
     SetData,
     TransactionError,
+    WatchEvent,
 )
 from odradek.replication.metadata.updates import MetadataPublisher
 
@@ -53,7 +56,9 @@ class Controller:
         self.deletion = TopicDeletion(self.context, self._retry_deletions)
         self.changes = TopicChanges(self.context, self.deletion)
         self.configs = ConfigChanges(self.context)
+        self._store_changes = StoreChanges(self.context, self.changes, self.deletion, self._events.post)
         self._registration = Registration(store, now_ms)
+        self._broker: BrokerMetadata | None = None
         store.add_session_listener(self._on_session)
 
     @property
@@ -111,8 +116,10 @@ class Controller:
         """
 
         async def work() -> None:
+            self._broker = registration
             await self._registration.register(registration)
             await self._elect()
+            await self._store_changes.watch_all()
             await load_image(self.store, self.image)
             if self.is_active:
                 fenced = self.broker_id if new_leader_epochs else None
@@ -120,10 +127,57 @@ class Controller:
 
         await self._events.submit(EventKind.SESSION, "start", work)
 
-    async def _elect(self) -> None:
-        """Become the controller unless there is one."""
-        if await self.store.exists(znodes.CONTROLLER) is not None:
+    async def rejoin(self) -> None:
+        """Begin a new session after the last one expired: register again, then have the controller elected.
+
+        Raises MetadataStoreError, KafkaError, StartError; call it again then.
+        """
+
+        async def work() -> None:
+            assert self._broker is not None
+            await self.store.renew()
+            await self._registration.register(self._broker)
+            await self._elect()
+            await self._load_again("a new session began")
+
+        await self._events.submit(EventKind.SESSION, "rejoin", work)
+        await self.finish_deletions()
+
+    async def _load_again(self, why: str) -> None:
+        """Bring watches and image up to date, and act as the controller if this broker was elected."""
+        await self._store_changes.watch_all()
+        await reload_image(self.store, self.image)
+        if self.is_active:
+            await self.changes.elect_leaders(why)
+
+    def _on_controller(self, event: WatchEvent) -> None:
+        self._events.post(EventKind.CONTROLLER, "controller changed", self._follow_controller)
+
+    async def _follow_controller(self) -> None:
+        """Follow another controller, or become the controller if there is none."""
+        stat = await self._watched_controller()
+        if stat is None or stat.ephemeral_owner != self.store.session_id:
+            self.context.resign("the controller's node is gone or belongs to another broker")
+        if stat is None and await self._claim():
+            await self._load_again("the controller changed")
+            await self.deletion.resume()
+            await self.deletion.finish(self.deletion.unfinished)
             return
+        controller = await load_controller(self.store)
+        if controller != (self.image.controller_id, self.image.controller_epoch):
+            self.image.put_controller(*controller)
+            self.image.publish()
+
+    async def _watched_controller(self) -> NodeStat | None:
+        return await self.store.exists(znodes.CONTROLLER, self._on_controller if self.store.is_shared else None)
+
+    async def _elect(self) -> None:
+        """Become the controller unless there is one, and watch its node."""
+        if await self._watched_controller() is None:
+            await self._claim()
+
+    async def _claim(self) -> bool:
+        """Become the controller in a new epoch; return False if another broker was faster."""
         epoch, version = await read_node(
             self.store, znodes.CONTROLLER_EPOCH, lambda node: (int(node.data or b"0") + 1, node.stat.version)
         )
@@ -137,12 +191,13 @@ class Controller:
             )
         except TransactionError as error:
             if isinstance(error.cause, NodeExistsError | BadVersionError):
-                return
+                return False
             raise
         stat = results[1]
         assert stat is not None
         assert not isinstance(stat, str)
         self.context.begin_epoch(epoch, stat.version)
+        return True
 
     def stop(self) -> None:
         """Resign and process no further event: the store is about to be closed."""
@@ -169,9 +224,14 @@ class Controller:
 
     async def reload(self) -> None:
         """Bring the image up to date: the outcome of a change was unknown, and the store can be read again."""
-        await self._events.submit(
-            EventKind.SESSION, "reload", lambda: reload_image(self.store, self.image)
-        )
+
+
+        async def work() -> None:
+            await self._follow_controller()
+            await self._store_changes.watch_all()
+            await reload_image(self.store, self.image)
+
+        await self._events.submit(EventKind.SESSION, "reload", work)
         await self.finish_deletions()
 
     # Topics and partitions

@@ -9,7 +9,13 @@ from typing import Final, NamedTuple, TypeVar
 
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.replication.controller.context import MAX_OPERATIONS, ControllerContext, as_kafka_error
-from odradek.replication.controller.partition_states import change_state, elect_leader
+from odradek.replication.controller.partition_states import (
+    PartitionState,
+    change_state,
+    elect_leader,
+    new_partition,
+    state_of,
+)
 from odradek.replication.controller.topic_deletion import TopicDeletion
 from odradek.replication.metadata import znodes
 from odradek.replication.metadata.image import PartitionMetadata, TopicMetadata
@@ -95,6 +101,17 @@ class TopicChanges:
             operations.append(Create(znodes.partition_path(topic.name, index)))
             operations.append(Create(znodes.state_path(topic.name, index), state))
         return operations
+
+    async def begin_partitions(self, topic: TopicMetadata) -> TopicMetadata:
+        """Write the first states of the partitions of a topic that another broker created, unless they exist."""
+        if any(state_of(partition) is not PartitionState.NEW for partition in topic.partitions):
+            return topic
+        context = self._context
+        started = topic._replace(
+            partitions=tuple(new_partition(p.replicas, context.image.brokers, context.epoch) for p in topic.partitions)
+        )
+        await context.write([Create(znodes.partitions_path(topic.name)), *await self._partition_creations(started, 0)])
+        return started
 
     async def add_partitions(self, grown: TopicMetadata, old_count: int) -> None:
         """Write and publish a topic that has more partitions than before. Raises KafkaError."""

@@ -28,18 +28,18 @@ async def load_image(store: MetadataStore, image: ClusterMetadata) -> None:
     Raises StoreDamagedError.
     """
     image.cluster_id = await read_node(store, znodes.CLUSTER_ID, lambda node: znodes.decode_cluster_id(node.data))
-    image.put_controller(await _controller(store), await _controller_epoch(store))
+    image.put_controller(*await load_controller(store))
     for name in await _children(store, znodes.BROKER_IDS):
-        image.put_broker(await _broker(store, name))
+        image.put_broker(await load_broker(store, name))
     for name in await _children(store, znodes.TOPICS):
         image.put_topic(await load_topic(store, name))
     for name in await _children(store, znodes.TOPIC_CONFIGS):
         topic = znodes.topic_of_config(name)
-        configs = await _config(store, f"{znodes.TOPIC_CONFIGS}/{name}")
+        configs = await load_config(store, f"{znodes.TOPIC_CONFIGS}/{name}")
         if topic in image.topics and configs:
             image.put_topic_config(topic, configs)
     for name in await _children(store, znodes.BROKER_CONFIGS):
-        configs = await _config(store, f"{znodes.BROKER_CONFIGS}/{name}")
+        configs = await load_config(store, f"{znodes.BROKER_CONFIGS}/{name}")
         if configs:
             image.put_broker_config(znodes.broker_of_config(name), configs)
     image.publish()
@@ -82,7 +82,8 @@ async def read_node(store: MetadataStore, path: str, decode: Callable[[Node], T]
         raise store.damaged(f"its node {path} cannot be decoded: {error!r}") from error
 
 
-async def _broker(store: MetadataStore, name: str) -> BrokerMetadata:
+async def load_broker(store: MetadataStore, name: str) -> BrokerMetadata:
+    """Return a registered broker. Raises NoNodeError, StoreDamagedError."""
     return await read_node(
         store,
         f"{znodes.BROKER_IDS}/{name}",
@@ -90,8 +91,14 @@ async def _broker(store: MetadataStore, name: str) -> BrokerMetadata:
     )
 
 
-async def _config(store: MetadataStore, path: str) -> dict[str, str]:
+async def load_config(store: MetadataStore, path: str) -> dict[str, str]:
+    """Return the configuration in a node. Raises NoNodeError, StoreDamagedError."""
     return await read_node(store, path, lambda node: znodes.decode_config(node.data))
+
+
+async def load_controller(store: MetadataStore) -> tuple[int, int]:
+    """Return the controller's broker id, NO_CONTROLLER without one, and its epoch. Raises StoreDamagedError."""
+    return await _controller(store), await _controller_epoch(store)
 
 
 async def _controller(store: MetadataStore) -> int:

@@ -75,9 +75,13 @@ class MemoryMetadataServer:
         self._last_session_id = 0
 
     def connect(self) -> "MemoryMetadataStore":
-        """A new session."""
+        """Return a store object with a new session."""
+        return MemoryMetadataStore(self, self.new_session_id())
+
+    def new_session_id(self) -> int:
+        """Return the id of a session that begins now."""
         self._last_session_id += 1
-        return MemoryMetadataStore(self, self._last_session_id)
+        return self._last_session_id
 
     def expire(self, store: "MemoryMetadataStore") -> None:
         """Ends a session against its client's will; its listeners are told."""
@@ -92,5 +96,11 @@ class MemoryMetadataStore(ZnodeStore):
     """A session with a tree in memory; without a server it has a tree of its own."""
 
     def __init__(self, server: MemoryMetadataServer | None = None, session_id: int = 1) -> None:
-        table, watches, now_ms = (server or MemoryMetadataServer()).parts
+        self._server = server or MemoryMetadataServer()
+        table, watches, now_ms = self._server.parts
         super().__init__(table, watches, session_id, now_ms)
+
+    async def renew(self) -> None:
+        if self._is_over:
+            self.session_id = self._server.new_session_id()
+            self._is_over = False

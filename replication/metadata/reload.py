@@ -7,13 +7,21 @@ from odradek.replication.metadata.store import MetadataStore
 
 
 async def reload_image(store: MetadataStore, image: ClusterMetadata) -> None:
-    """Make the image's topics and configurations those of the store, and publish what differs.
+    """Make the image's controller, brokers, topics and configurations those of the store, and publish what differs.
 
     Which replicas are offline is kept, since the store does not have it. A topic that is marked for deletion is not in
     the image, although its nodes are still there. Raises MetadataStoreError, with the image as it was.
     """
     stored = ClusterMetadata()
     await load_image(store, stored)
+    image.cluster_id = stored.cluster_id
+    if (stored.controller_id, stored.controller_epoch) != (image.controller_id, image.controller_epoch):
+        image.put_controller(stored.controller_id, stored.controller_epoch)
+    for broker_id in image.brokers.keys() - stored.brokers.keys():
+        image.remove_broker(broker_id)
+    for broker in stored.brokers.values():
+        if image.brokers.get(broker.broker_id) != broker:
+            image.put_broker(broker)
     deleted = set(await store.get_children(znodes.DELETE_TOPICS))
     for name in [name for name in image.topics if name not in stored.topics or name in deleted]:
         image.remove_topic(name)
@@ -27,10 +35,10 @@ async def reload_image(store: MetadataStore, image: ClusterMetadata) -> None:
         configs = stored.topic_configs.get(name, {})
         if configs != image.topic_configs.get(name, {}):
             image.put_topic_config(name, configs)
-    for broker_id in stored.broker_configs.keys() | image.broker_configs.keys():
-        settings = stored.broker_configs.get(broker_id, {})
-        if settings != image.broker_configs.get(broker_id, {}):
-            image.put_broker_config(broker_id, settings)
+    for key in stored.broker_configs.keys() | image.broker_configs.keys():
+        settings = stored.broker_configs.get(key, {})
+        if settings != image.broker_configs.get(key, {}):
+            image.put_broker_config(key, settings)
     image.publish()
 
 

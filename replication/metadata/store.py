@@ -47,7 +47,7 @@ class NoChildrenForEphemeralsError(MetadataStoreError):
 
 
 class SessionExpiredError(MetadataStoreError):
-    """The session is over; its ephemeral nodes are gone and the store object is of no more use."""
+    """The session is over and its ephemeral nodes are gone; only `renew` and `close` are of use."""
 
 
 class StoreUnavailableError(MetadataStoreError, KafkaError):
@@ -196,6 +196,8 @@ class MetadataStore(ABC):
     """
 
     session_id: int
+    is_shared: bool = True
+    """Whether other sessions may change the nodes: only then watches are of use."""
 
     @abstractmethod
     async def create(
@@ -242,6 +244,12 @@ class MetadataStore(ABC):
     @abstractmethod
     def add_session_listener(self, listener: SessionListener) -> None:
         """Has `listener` told of what becomes of the session."""
+
+    async def renew(self) -> None:  # noqa: B027 - an embedded store's session does not expire
+        """Begin a new session if the present one has expired. Raises MetadataStoreError if that is not possible.
+
+        The new session has neither ephemeral nodes nor watches.
+        """
 
     def damaged(self, why: str) -> StoreDamagedError:
         """The error for a node whose content is wrong."""

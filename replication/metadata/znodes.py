@@ -244,3 +244,8 @@ def decode_config(data: bytes | None) -> dict[str, str]:
 
 def encode_config_change(entity_path: str) -> bytes:
     return encode({"version": 2, "entity_path": entity_path})
+
+
+def decode_config_change(data: bytes | None) -> str:
+    """Return the entity path, such as `topics/t`."""
+    return str(decode(data)["entity_path"])

@@ -57,9 +57,11 @@ def test_a_second_broker_does_not_become_controller_but_follows_when_the_first_g
     assert second.image.controller_id == 1
     assert sorted(second.image.brokers) == [1, 2]
     run_now(first.close())
+    assert (first.is_active, second.is_active, second.epoch) == (False, True, 2)
+    assert sorted(second.image.brokers) == [2]
     third = start(server, 3)
-    assert (third.is_active, third.epoch) == (True, 2)
-    assert sorted(third.image.brokers) == [2, 3]
+    assert not third.is_active
+    assert sorted(second.image.brokers) == sorted(third.image.brokers) == [2, 3]
 
 
 def test_a_broker_id_is_used_once():

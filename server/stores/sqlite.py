@@ -241,6 +241,8 @@ class SqliteMetadataStore(ZnodeStore):
             raise
         super().__init__(self._nodes, watches, session_id, now_ms)
 
+    is_shared = False
+
     def damaged(self, why: str) -> StoreDamagedError:
         return damaged(self._path, why)
 

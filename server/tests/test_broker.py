@@ -96,8 +96,8 @@ def started(server):
     return started_on(Unreal(server))
 
 
-def started_on(environment):
-    broker = Broker(CONFIG, environment)
+def started_on(environment, config=CONFIG):
+    broker = Broker(config, environment)
     failures = []
     Deferred.fromCoroutine(broker.start()).addErrback(failures.append)
     assert failures == []
@@ -171,4 +171,53 @@ def test_a_changed_default_reaches_the_logs_one_by_one():
     assert sorted(set(counts)) == [0, 1, 2, 3, 4]
     assert sorted((log.topic, log.config.retention_ms) for log in logs) == [*[("t", 7)] * 3, ("u", 5)]
     assert services.logs.create_log("v", 0, bytes(range(16)), 0).config.retention_ms == 7
+    run_now(broker.stop())
+
+
+def test_a_broker_that_runs_takes_over_when_the_controllers_session_expires():
+    server = FailingServer()
+    first = started(server)
+    create(first.services, new("t"))
+    config = BrokerConfig({"node.id": "2", "log.dirs": "/data", "listeners": "PLAINTEXT://127.0.0.1:9093"})
+    second = started_on(Unreal(server), config)
+    assert not second.services.controller.is_active
+    first._is_running = False  # It has died: nothing follows from its events any more.
+    server.expire(first.services.controller.store)
+    controller = second.services.controller
+    assert (controller.is_active, controller.epoch) == (True, 2)
+    assert second.services.metadata.controller_id == 2
+    assert sorted(second.services.metadata.brokers) == [2]
+    assert [p.leader for p in second.services.metadata.topics["t"].partitions] == [-1]
+    create(second.services, new("u"))
+    assert second.services.replicas.get("u", 0).is_leader
+    run_now(second.stop())
+
+
+def test_a_broker_whose_session_expires_registers_again_and_serves_on():
+    server = FailingServer()
+    broker = started(server)
+    create(broker.services, new("t"))
+    before = broker.services.metadata.brokers[broker.config.node_id].epoch
+    server.expire(broker.services.controller.store)
+    assert broker.services.controller.is_active
+    assert broker.services.controller.epoch == 2
+    assert broker.services.metadata.brokers[broker.config.node_id].epoch > before
+    assert broker.services.metadata.partition("t", 0).leader == broker.config.node_id
+    create(broker.services, new("u"))
+    assert broker.services.replicas.get("u", 0).is_leader
+    run_now(broker.stop())
+    assert run_now(server.connect().get_children("/brokers/ids")) == []
+
+
+def test_a_broker_that_cannot_register_again_tries_on():
+    server = FailingServer()
+    broker = started(server)
+    server.refuse_paths("/brokers/ids/")
+    server.expire(broker.services.controller.store)
+    assert not broker.services.controller.is_active
+    broker._reactor.advance(3)
+    assert not broker.services.controller.is_active
+    server.heal()
+    broker._reactor.advance(1)
+    assert broker.services.controller.is_active
     run_now(broker.stop())
