@@ -1,4 +1,4 @@
-"""Which brokers hold the replicas of a new topic's partitions (Kafka's round robin, not rack-aware)."""
+"""Assignment of replicas to brokers (Kafka's round robin, not rack-aware)."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -7,7 +7,7 @@ from odradek.protocol.errors import ErrorCode, KafkaError
 
 
 class RandomSource(Protocol):
-    """What is needed of `random.Random`."""
+    """The part of `random.Random` that is used here."""
 
     def randrange(self, stop: int, /) -> int: ...
 
@@ -25,7 +25,7 @@ def assign_replicas(
     shift: int,
     first_partition: int = 0,
 ) -> list[tuple[int, ...]]:
-    """The replicas of each partition, the preferred leader first.
+    """Return the replicas of each partition, the preferred leader first.
 
     Leaders go round the brokers from `start`; the further replicas of a partition are `shift` brokers away, one more
     for each round, so that the partitions of one leader do not all have the same followers. For added partitions

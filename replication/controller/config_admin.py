@@ -1,4 +1,4 @@
-"""Changing and listing configurations: topics, single brokers and the cluster-wide broker default.
+"""Changes and lists of configurations: topics, single brokers and the cluster-wide broker default.
 
 Sources: KIP-133 (AlterConfigs), KIP-226 (dynamic broker configurations), KIP-339 (IncrementalAlterConfigs), KIP-1142
 (ListConfigResources). Errors and their order as of Apache Kafka 4.3, whose broker checks a request before its
@@ -45,7 +45,7 @@ MAX_BROKER_ID = (1 << 31) - 1
 
 
 class ResourceType(IntEnum):
-    """What may have a configuration; the numbers are the protocol's."""
+    """Types of resources that have a configuration; the numbers are the protocol's."""
 
     TOPIC = 2
     BROKER = 4
@@ -55,7 +55,7 @@ class ResourceType(IntEnum):
 
 
 class Operation(IntEnum):
-    """What IncrementalAlterConfigs does to a value."""
+    """Operations of IncrementalAlterConfigs on a value."""
 
     SET = 0
     DELETE = 1
@@ -93,7 +93,7 @@ class ConfigAdmin:
         self._broker_properties = type(configs.static).declared()
 
     async def alter_configs(self, request: AlterConfigsRequest) -> AlterConfigsResponse:
-        """Replaces whole configurations; what a request does not name goes back to its default."""
+        """Replace whole configurations; a property that the request does not name returns to its default."""
         errors = await self._alter(request.resources, _replacement, request.validate_only)
         responses = [
             AlterConfigsResponseAlterConfigsResourceResponse(
@@ -109,7 +109,7 @@ class ConfigAdmin:
     async def incremental_alter_configs(
         self, request: IncrementalAlterConfigsRequest
     ) -> IncrementalAlterConfigsResponse:
-        """Changes single values. A resource is changed as its request says, or not at all."""
+        """Change single values. All changes of a resource are made, or none."""
         errors = await self._alter(request.resources, self._increment, request.validate_only)
         responses = [
             IncrementalAlterConfigsResponseAlterConfigsResourceResponse(
@@ -125,7 +125,7 @@ class ConfigAdmin:
     async def _alter(
         self, resources: Sequence[R], changed: "Changed[R]", validate_only: bool
     ) -> list[KafkaError | None]:
-        """The error of each resource, None for one that was changed."""
+        """Return the error of each resource, None for one that was changed."""
         self._controller.check_active()
         counts = Counter((resource.resource_type, resource.resource_name) for resource in resources)
         errors: list[KafkaError | None] = []
@@ -172,7 +172,7 @@ class ConfigAdmin:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist.")
 
     def _broker_of(self, name: str) -> int | None:
-        """The broker that a resource names, None for the cluster-wide default; only this one may be asked."""
+        """Return the broker that a resource names, None for the cluster-wide default; only this broker is accepted."""
         if not name:
             return None
         broker_id = parse_broker_id(name)
@@ -183,7 +183,7 @@ class ConfigAdmin:
         return broker_id
 
     def _check_broker(self, broker_id: int | None, configs: Mapping[str, str]) -> None:
-        """Raises KafkaError INVALID_REQUEST, which Kafka answers even where INVALID_CONFIG would fit."""
+        """Raise KafkaError INVALID_REQUEST, which Kafka returns even where INVALID_CONFIG would fit."""
         fixed = sorted(name for name in configs if self._mode(name) is UpdateMode.READ_ONLY)
         if fixed:
             raise KafkaError(
@@ -223,14 +223,14 @@ class ConfigAdmin:
         return prop
 
     def _mode(self, name: str) -> UpdateMode | None:
-        """Where a property may be changed; None for a name that nobody declared, which may be anything."""
+        """Return where a property may be changed; None for a name that is not declared."""
         prop = self._property(name)
         return None if prop is None else prop.update_mode
 
     def _increment(
         self, resource: IncrementalAlterConfigsRequestAlterConfigsResource, current: Mapping[str, str]
     ) -> dict[str, str]:
-        """The configuration that a resource's operations make of the current one."""
+        """Return the configuration that results from a resource's operations on the current one."""
         is_topic = resource.resource_type == ResourceType.TOPIC
         properties = LogConfig.declared() if is_topic else self._broker_properties
         configs = dict(current)
@@ -274,17 +274,18 @@ class ConfigAdmin:
     def list_config_resources(
         self, request: ListConfigResourcesRequest, version: int, groups: Collection[str] = ()
     ) -> ListConfigResourcesResponse:
-        """What may have a configuration; version 0 asks for client metrics alone. `groups` that have one are given."""
+        """List resources that may have a configuration. Version 0 lists client metrics only."""
         known = [ResourceType.CLIENT_METRICS] if version == 0 else list(ResourceType)
         wanted = request.resource_types or [int(kind) for kind in known]
         if any(kind not in known for kind in wanted):
             return ListConfigResourcesResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
-        brokers = [str(broker) for broker in sorted(self._image.brokers)]
+        metadata = self._configs.image
+        brokers = [str(broker) for broker in sorted(metadata.brokers)]
         names: dict[ResourceType, Collection[str]] = {
             ResourceType.GROUP: groups,
             ResourceType.BROKER_LOGGER: brokers,
             ResourceType.BROKER: brokers,
-            ResourceType.TOPIC: sorted(self._image.topics),
+            ResourceType.TOPIC: sorted(metadata.topics),
         }
         listed = [(kind, name) for kind, found in names.items() if kind in wanted for name in found]
         return ListConfigResourcesResponse(
@@ -296,7 +297,7 @@ class ConfigAdmin:
 
 
 def parse_broker_id(name: str) -> int:
-    """Raises KafkaError INVALID_REQUEST for what is no broker id."""
+    """Return the broker id in a resource name. Raises KafkaError INVALID_REQUEST."""
     digits = name[1:] if name[:1] in ("+", "-") else name
     if not (digits.isascii() and digits.isdigit()) or int(digits) > MAX_BROKER_ID:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"a broker id must be an integer, but it is: {name}")

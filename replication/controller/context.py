@@ -95,7 +95,8 @@ class ControllerContext:
     def _change_role(self, role: ControllerRole, why: str) -> None:
         if role not in _ROLE_CHANGES[self.role]:
             raise AssertionError(f"a controller cannot change from {self.role.value} to {role.value}: {why}")
-        logger.info(
+        logger.log(
+            logging.WARNING if role is ControllerRole.STANDBY else logging.INFO,
             "controller role old=%s new=%s broker=%d epoch=%d reason=%s",
             self.role.value,
             role.value,

@@ -11,7 +11,7 @@ from functools import partial
 
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.replication.controller.config_changes import ConfigChanges
-from odradek.replication.controller.context import ControllerContext
+from odradek.replication.controller.context import ControllerContext, ControllerRole
 from odradek.replication.controller.events import EventKind, EventLoop, Executor, ImmediateExecutor, T, Work
 from odradek.replication.controller.registration import Registration
 from odradek.replication.controller.store_changes import StoreChanges
@@ -177,7 +177,9 @@ class Controller:
             await self._claim()
 
     async def _claim(self) -> bool:
-        """Become the controller in a new epoch; return False if another broker was faster."""
+        """Become the controller in a new epoch; return False if another broker was faster, or this one stops."""
+        if self.context.role is ControllerRole.STOPPED:
+            return False
         epoch, version = await read_node(
             self.store, znodes.CONTROLLER_EPOCH, lambda node: (int(node.data or b"0") + 1, node.stat.version)
         )
@@ -225,11 +227,9 @@ class Controller:
     async def reload(self) -> None:
         """Bring the image up to date: the outcome of a change was unknown, and the store can be read again."""
 
-
         async def work() -> None:
             await self._follow_controller()
-            await self._store_changes.watch_all()
-            await reload_image(self.store, self.image)
+            await self._load_again("the store can be read again")
 
         await self._events.submit(EventKind.SESSION, "reload", work)
         await self.finish_deletions()

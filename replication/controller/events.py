@@ -42,7 +42,7 @@ class Executor(Protocol):
         """Run a coroutine until it waits; resume it when that for which it waits has happened."""
 
     def waiter(self) -> Waiter:
-        """Make something to wait for."""
+        """Return a new waiter."""
 
     async def pause(self) -> None:
         """Let other work run if this iteration of the reactor has done enough."""

@@ -1,4 +1,4 @@
-"""Finalised features: what all brokers of the cluster have agreed to do (KIP-584).
+"""Finalized features of the cluster (KIP-584).
 
 They lie in the metadata store in Kafka 3.9's layout: the node `/feature`, whose version is the features' epoch. A store
 without the node gets one with what a new cluster begins with.
@@ -36,7 +36,7 @@ _NODE_VERSION: Final = 2
 
 
 class UpgradeType(IntEnum):
-    """What kind of change an update may be."""
+    """Kinds of feature updates."""
 
     UPGRADE = 1
     SAFE_DOWNGRADE = 2
@@ -44,7 +44,7 @@ class UpgradeType(IntEnum):
 
 
 class FeatureUpdate(NamedTuple):
-    """A feature that is to have another level. `upgrade_type` may be a number without a meaning."""
+    """A requested level of a feature. `upgrade_type` may be an unknown number."""
 
     feature: str
     level: int
@@ -52,7 +52,7 @@ class FeatureUpdate(NamedTuple):
 
 
 class Features:
-    """The finalised levels as this broker knows them.
+    """The finalized levels on this broker.
 
     levels: by feature; a feature at level 0 is not in it
     epoch: grows with every change
@@ -71,11 +71,11 @@ class Features:
         return self._levels
 
     def level(self, feature: str) -> int:
-        """A feature's level, 0 if it is not in use."""
+        """Return a feature's level, 0 if it is not in use."""
         return self._levels.get(feature, 0)
 
     async def load(self, store: MetadataStore) -> None:
-        """Take what the store has. Raises MetadataStoreError."""
+        """Load the levels from the store. Raises MetadataStoreError."""
         try:
             found = await read_node(store, PATH, _levels_and_epoch)
         except NoNodeError:
@@ -114,7 +114,7 @@ class Features:
         self._take(levels, stat.version)
 
     def _check(self, update: FeatureUpdate, broker_id: int) -> None:
-        """Kafka's checks, in Kafka's order."""
+        """Check an update as Kafka does, in Kafka's order."""
         why = self._problem(update, broker_id)
         if why is not None:
             raise KafkaError(
@@ -152,7 +152,7 @@ def _levels_and_epoch(node: Node) -> tuple[dict[str, int], int]:
 
 
 def encode(levels: Mapping[str, int]) -> bytes:
-    """The content of the node."""
+    """Return the content of the node."""
     return znodes.encode(
         {
             "features": {name: {"max_version_level": level} for name, level in levels.items()},
@@ -163,7 +163,7 @@ def encode(levels: Mapping[str, int]) -> bytes:
 
 
 def decode(data: bytes | None) -> dict[str, int]:
-    """The levels in a node; none while features are disabled, as Kafka marks them with status 0.
+    """Return the levels in a node; none while features are disabled (status 0).
 
     Raises ValueError or KeyError for data that is not in the layout.
     """

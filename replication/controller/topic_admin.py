@@ -1,4 +1,4 @@
-"""Creating, growing and deleting topics: what Kafka demands of each request, in Kafka's order.
+"""CreateTopics, CreatePartitions and DeleteTopics: validation of requests, in Kafka's order.
 
 Requests and responses are Kafka's; an error of one topic is in that topic's result. Sources: KIP-4, KIP-195,
 KIP-464, KIP-516, KIP-525. Behaviour as of Apache Kafka 4.3's controller.
@@ -67,7 +67,7 @@ _INTERNAL_DEFAULTS = {
 
 
 def check_topic_configs(configs: Mapping[str, str], defaults: LogConfig) -> None:
-    """Raises KafkaError INVALID_CONFIG for a topic configuration that is not valid."""
+    """Raise KafkaError INVALID_CONFIG for a topic configuration that is not valid."""
     if any(len(value) > MAX_CONFIG_LENGTH for value in configs.values()):
         raise KafkaError(ErrorCode.INVALID_CONFIG, f"a value may not have more than {MAX_CONFIG_LENGTH} bytes")
     try:
@@ -81,8 +81,8 @@ def check_topic_configs(configs: Mapping[str, str], defaults: LogConfig) -> None
 class TopicAdmin:
     """Topic lifecycle on the controller. `random` gives topic ids, starting brokers and the order of replies.
 
-    `applied` is called after a change; what it returns ends when this broker's replicas are as the image has them. A
-    client hears of the change then: what it creates can be used at once, on this broker at least.
+    `applied` returns when this broker's replicas have applied what was published. The response is sent then: a client
+    can use what it created at once, on this broker at least.
 
     `spare_descriptors` returns how many files this broker may open and keep, of which each partition needs one.
     """
@@ -105,7 +105,7 @@ class TopicAdmin:
     # Create
 
     async def create_topics(self, request: CreateTopicsRequest) -> CreateTopicsResponse:
-        """Creates the topics that may be created; with `validate_only` says which might.
+        """Create topics; with `validate_only` only return the results that a creation would have.
 
         Raises KafkaError NOT_CONTROLLER.
         """
@@ -128,7 +128,7 @@ class TopicAdmin:
         return CreateTopicsResponse(topics=results)
 
     async def auto_create(self, names: Iterable[str]) -> dict[str, KafkaError | None]:
-        """Creates topics that a client asked for but did not create, Kafka's own ones included; errors by name."""
+        """Create topics that a client named but did not create, internal ones included; return errors by name."""
         topics = [self._auto_topic(name) for name in dict.fromkeys(names)]
         outcomes = await self._create(topics, validate_only=False)
         for outcome in outcomes.values():
@@ -137,7 +137,7 @@ class TopicAdmin:
         return {name: outcome if isinstance(outcome, KafkaError) else None for name, outcome in outcomes.items()}
 
     def default_configs(self, name: str) -> dict[str, str]:
-        """The explicit configuration with which a topic of that name is created by itself."""
+        """Return the explicit configuration with which a topic of that name is created automatically."""
         return {entry.name: entry.value or "" for entry in self._auto_topic(name).configs}
 
     def _auto_topic(self, name: str) -> CreateTopicsRequestCreatableTopic:
@@ -168,7 +168,7 @@ class TopicAdmin:
     async def _create(
         self, topics: Sequence[CreateTopicsRequestCreatableTopic], validate_only: bool
     ) -> dict[str, NewTopic | KafkaError]:
-        """What became of each topic: its new state, or why it was not created."""
+        """Create topics; return for each its new state, or the error for which it was not created."""
         outcomes: dict[str, NewTopic | KafkaError] = {}
         if sum(self._count_partitions(topic) for topic in topics) > MAX_PARTITIONS_PER_REQUEST:
             error = KafkaError(
@@ -181,7 +181,7 @@ class TopicAdmin:
                 outcomes |= await self._controller.request(
                     "create topics", partial(self._create_batch, batch, validate_only, claim)
                 )
-            if not validate_only:
+            if not validate_only and any(isinstance(outcome, NewTopic) for outcome in outcomes.values()):
                 await self._applied()
         return outcomes
 
@@ -212,7 +212,7 @@ class TopicAdmin:
         return max(0, topic.num_partitions)
 
     def _plan(self, topic: CreateTopicsRequestCreatableTopic) -> NewTopic:
-        """The topic as it would be created. Raises KafkaError, of several faults the one that Kafka reports."""
+        """Return the topic to create. Raises KafkaError, of several errors the one that Kafka reports."""
         name = topic.name
         if name in self._image.topics:
             raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
@@ -229,7 +229,7 @@ class TopicAdmin:
         return NewTopic(TopicMetadata(name, self._new_topic_id(), partitions), configs)
 
     def _new_partitions(self, replicas: Sequence[tuple[int, ...]]) -> tuple[PartitionMetadata, ...]:
-        """The first states of partitions; those with the same replicas share one object."""
+        """Return the first states of partitions; those with the same replicas share one object."""
         live, epoch = self._image.brokers, self._controller.epoch
         states = {brokers: new_partition(brokers, live, epoch) for brokers in set(replicas)}
         return tuple([states[brokers] for brokers in replicas])
@@ -328,7 +328,7 @@ class TopicAdmin:
     # Grow
 
     async def create_partitions(self, request: CreatePartitionsRequest) -> CreatePartitionsResponse:
-        """Adds partitions to topics. Raises KafkaError NOT_CONTROLLER."""
+        """Add partitions to topics. Raises KafkaError NOT_CONTROLLER."""
         with self._capacity.claims() as claim:
             return await self._create_partitions(request, claim)
 
@@ -412,7 +412,7 @@ class TopicAdmin:
     # Delete
 
     async def delete_topics(self, request: DeleteTopicsRequest, version: int) -> DeleteTopicsResponse:
-        """Deletes topics by name or id; the results are in random order, as Kafka's are.
+        """Delete topics by name or id; the results are in random order, as Kafka's are.
 
         Raises KafkaError NOT_CONTROLLER, TOPIC_DELETION_DISABLED (INVALID_REQUEST before version 3).
         """
@@ -472,7 +472,7 @@ class TopicAdmin:
     def _requested(
         request: DeleteTopicsRequest, results: list[DeleteTopicsResponseDeletableTopicResult]
     ) -> tuple[list[str], list[bytes]]:
-        """The names and the ids asked for once; faults go to `results`."""
+        """Return the names and the ids that the request has once; errors of the others go to `results`."""
         names = Counter(request.topic_names)
         ids: Counter[bytes] = Counter()
         for topic in request.topics:

@@ -74,17 +74,18 @@ def log_defaults(broker: PropertySet) -> LogConfig:
 class BrokerConfigs:
     """The configuration in force on one broker, kept up to date with the metadata image.
 
+    image: the metadata that the broker serves
     static: the properties the broker was started with
     current: those in force; replaced, never changed
     topic_defaults: what holds for topics without a configuration of their own
     listeners: called with the old and the new `current` when a dynamic configuration has changed it
     """
 
-    __slots__ = ("_broker_id", "_image", "_topics", "current", "listeners", "static", "topic_defaults")
+    __slots__ = ("_broker_id", "_topics", "current", "image", "listeners", "static", "topic_defaults")
 
     def __init__(self, broker_id: int, static: PropertySet, image: ClusterMetadata) -> None:
         self._broker_id = broker_id
-        self._image = image
+        self.image = image
         self._topics: dict[str, LogConfig] = {}
         self.static = static
         self.current = static
@@ -94,11 +95,11 @@ class BrokerConfigs:
 
     def dynamic_default(self) -> Mapping[str, str]:
         """The dynamic cluster-wide default, as far as it is valid."""
-        return self._valid(self._image.broker_configs.get(None, {}), is_default=True)
+        return self._valid(self.image.broker_configs.get(None, {}), is_default=True)
 
     def dynamic_broker(self) -> Mapping[str, str]:
         """This broker's own dynamic configuration, as far as it is valid."""
-        return self._valid(self._image.broker_configs.get(self._broker_id, {}), is_default=False)
+        return self._valid(self.image.broker_configs.get(self._broker_id, {}), is_default=False)
 
     def topic(self, name: str) -> LogConfig:
         """The configuration in force for a topic; the same object while nothing changes."""
@@ -108,7 +109,7 @@ class BrokerConfigs:
         return config
 
     def _topic(self, name: str) -> LogConfig:
-        explicit = self._image.topic_configs.get(name)
+        explicit = self.image.topic_configs.get(name)
         if not explicit:
             return self.topic_defaults
         try:

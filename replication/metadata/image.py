@@ -1,4 +1,4 @@
-"""The metadata image: what every broker knows of its cluster and serves to clients.
+"""The metadata image: the brokers, topics and configurations of the cluster.
 
 The values in it (brokers, topics, configurations) are immutable and replaced whole; the image is changed by its
 `put` and `remove` methods and then published. `version` grows with each publication, `revision` with each change.
@@ -16,7 +16,7 @@ Configs = Mapping[str, str]
 
 
 class Endpoint(NamedTuple):
-    """Where a broker listens: listener name, security protocol, host and port."""
+    """An address of a broker: listener name, security protocol, host and port."""
 
     listener: str
     security_protocol: str
@@ -33,7 +33,7 @@ class BrokerMetadata(NamedTuple):
     epoch: int = -1
 
     def endpoint(self, listener: str) -> Endpoint | None:
-        """Its endpoint on the listener of that name."""
+        """Return its endpoint on the listener of that name."""
         for endpoint in self.endpoints:
             if endpoint.listener == listener:
                 return endpoint
@@ -41,7 +41,7 @@ class BrokerMetadata(NamedTuple):
 
 
 class PartitionMetadata(NamedTuple):
-    """A partition's replicas and who leads it.
+    """A partition's replicas and leader.
 
     `leader_epoch` counts leaders; `partition_epoch` counts changes of leader or ISR. `controller_epoch` is that of
     the controller that made the last change. `offline` are replicas whose log directory failed (KIP-112); the store
@@ -73,7 +73,7 @@ class TopicMetadata(NamedTuple):
 
 
 class MetadataDelta:
-    """What a publication changed: for topics and configurations the names, for deleted topics what they were."""
+    """The changes of a publication: names of topics and configurations, and deleted topics as they were."""
 
     __slots__ = ("broker_configs", "brokers", "deleted_topics", "topic_configs", "topics")
 
@@ -120,25 +120,25 @@ class ClusterMetadata:
         self._delta = MetadataDelta()
 
     def put_controller(self, broker_id: int, epoch: int) -> None:
-        """Notes who is the controller, and in which epoch."""
+        """Set the controller and its epoch."""
         self.controller_id = broker_id
         self.revision += 1
         self.controller_epoch = epoch
 
     def put_broker(self, broker: BrokerMetadata) -> None:
-        """Adds a live broker or replaces what is known of it."""
+        """Add a live broker or replace its metadata."""
         self.brokers[broker.broker_id] = broker
         self.revision += 1
         self._delta.brokers.add(broker.broker_id)
 
     def remove_broker(self, broker_id: int) -> None:
-        """Takes away a broker that is no longer registered."""
+        """Remove a broker that is no longer registered."""
         if self.brokers.pop(broker_id, None) is not None:
             self._delta.brokers.add(broker_id)
             self.revision += 1
 
     def put_topic(self, topic: TopicMetadata) -> None:
-        """Adds a topic or replaces it by a newer state; under another id it is another topic."""
+        """Add a topic or replace it by a newer state; with another id it is another topic."""
         previous = self.topics.get(topic.name)
         if previous is not None and previous.topic_id != topic.topic_id:
             self.remove_topic(topic.name)
@@ -149,7 +149,7 @@ class ClusterMetadata:
         self.revision += 1
 
     def remove_topic(self, name: str) -> None:
-        """Takes away a topic and its configuration."""
+        """Remove a topic and its configuration."""
         topic = self.topics.pop(name, None)
         if topic is None:
             return
@@ -161,12 +161,12 @@ class ClusterMetadata:
         self.revision += 1
 
     def put_topic_config(self, name: str, configs: Configs) -> None:
-        """Replaces a topic's explicit configuration."""
+        """Replace a topic's explicit configuration."""
         self._put(self.topic_configs, name, configs)
         self._delta.topic_configs.add(name)
 
     def put_broker_config(self, broker_id: int | None, configs: Configs) -> None:
-        """Replaces a broker's dynamic configuration, with None the cluster-wide default."""
+        """Replace a broker's dynamic configuration, with None the cluster-wide default."""
         self._put(self.broker_configs, broker_id, configs)
         self._delta.broker_configs = True
 
@@ -178,25 +178,25 @@ class ClusterMetadata:
             table.pop(key, None)
 
     def publish(self) -> None:
-        """Makes a new version of what was changed since the last one, and tells the listeners."""
+        """Begin a new version with the changes since the last one, and call the listeners."""
         delta, self._delta = self._delta, MetadataDelta()
         self.version += 1
         for listener in list(self.listeners):
             listener(delta)
 
     def partition(self, topic: str, index: int) -> PartitionMetadata | None:
-        """A partition's metadata, None if there is no such partition."""
+        """Return a partition's metadata, None if there is no such partition."""
         metadata = self.topics.get(topic)
         if metadata is None or not 0 <= index < len(metadata.partitions):
             return None
         return metadata.partitions[index]
 
     def offline_replicas(self, partition: PartitionMetadata) -> list[int]:
-        """The replicas whose broker is not live, or whose log directory failed."""
+        """Return the replicas whose broker is not live, or whose log directory failed."""
         return offline_replicas(partition, self.brokers)
 
     def contents(self) -> dict[str, Any]:
-        """All that the image says, for comparing images."""
+        """Return the content of the image, to compare images."""
         return {
             "cluster_id": self.cluster_id,
             "controller": (self.controller_id, self.controller_epoch),
@@ -209,6 +209,6 @@ class ClusterMetadata:
 
 
 def offline_replicas(partition: PartitionMetadata, brokers: Container[int]) -> list[int]:
-    """The replicas whose broker is not among the live ones, or whose log directory failed."""
+    """Return the replicas whose broker is not among the live ones, or whose log directory failed."""
     offline = partition.offline
     return [replica for replica in partition.replicas if replica not in brokers or replica in offline]

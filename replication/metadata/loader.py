@@ -1,4 +1,4 @@
-"""Building the metadata image from the store, as a starting broker and a new controller do."""
+"""Loads the metadata image from the store."""
 
 import logging
 from collections.abc import Callable
@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 async def load_image(store: MetadataStore, image: ClusterMetadata) -> None:
-    """Puts everything the store says into `image`, and publishes it once. The image must be empty.
+    """Load the content of the store into `image`, and publish it once. The image must be empty.
 
     Raises StoreDamagedError.
     """
@@ -46,7 +46,7 @@ async def load_image(store: MetadataStore, image: ClusterMetadata) -> None:
 
 
 async def load_topic(store: MetadataStore, name: str) -> TopicMetadata:
-    """A topic as the store has it; a partition that has no state yet has no leader.
+    """Return a topic as the store has it; a partition that has no state yet has no leader.
 
     Raises NoNodeError, StoreDamagedError.
     """
@@ -74,7 +74,7 @@ def _decode_state(topic: znodes.TopicAssignment, index: int, node: Node) -> Part
 
 
 async def read_node(store: MetadataStore, path: str, decode: Callable[[Node], T]) -> T:
-    """A node as `decode` understands it. Raises NoNodeError, StoreDamagedError."""
+    """Return a node, decoded by `decode`. Raises NoNodeError, StoreDamagedError."""
     node = await store.get(path)
     try:
         return decode(node)

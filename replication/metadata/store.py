@@ -2,7 +2,7 @@
 
 A tree of nodes under absolute paths. Each node has data and a version that counts its changes, so that a change can
 be made on condition that nobody else made one before. An ephemeral node lives as long as the session that created
-it. A watch tells once that a node, or the list of its children, has changed: a hint to read again.
+it. A watch fires once when a node, or the list of its children, has changed: a hint to read again.
 
 All methods are native coroutines. The embedded stores suspend only for large transactions, and only once they were
 given a `Pacing`; before, they can be driven with `run_now`. The one that speaks to a ZooKeeper ensemble does suspend,
@@ -51,7 +51,7 @@ class SessionExpiredError(MetadataStoreError):
 
 
 class StoreUnavailableError(MetadataStoreError, KafkaError):
-    """The store cannot be read or written now: its disk or its connection failed. Nothing is known of the change.
+    """The store cannot be read or written now: its disk or its connection failed. The outcome of the change is unknown.
 
     A request that needs it is answered with KAFKA_STORAGE_ERROR, which clients retry.
     """
@@ -80,7 +80,7 @@ class TransactionError(MetadataStoreError):
 
 
 class NodeStat(NamedTuple):
-    """What is known of a node besides its data.
+    """The metadata of a node.
 
     created_id, modified_id: number of the transaction that created and that last changed it (ZooKeeper's czxid and
     mzxid). version: how often its data was set. child_version: how often its list of children changed.
@@ -141,7 +141,7 @@ OperationResult = str | NodeStat | None
 
 
 class WatchKind(Enum):
-    """What a watch saw."""
+    """The kind of change that fired a watch."""
 
     CREATED = "created"
     DELETED = "deleted"
@@ -155,7 +155,7 @@ class WatchEvent(NamedTuple):
 
 
 class SessionEvent(Enum):
-    """What became of a session. A disconnected session may come back; an expired one does not."""
+    """A change of a session. A disconnected session may be connected again; an expired one is over."""
 
     CONNECTED = "connected"
     DISCONNECTED = "disconnected"
@@ -163,25 +163,25 @@ class SessionEvent(Enum):
 
 
 class Waiter(Awaitable[None], Protocol):
-    """What a coroutine awaits until `callback` is called."""
+    """An awaitable that ends when `callback` is called."""
 
     def callback(self, result: None, /) -> None: ...
 
 
 class Pacing(Protocol):
-    """How a change that takes long shares its thread with other work."""
+    """Lets a change that takes long share its thread with other work."""
 
     def run(self, steps: Generator[None, None, T], /) -> Awaitable[T]:
         """Run short steps, with other work between them, to their result."""
 
     def in_thread(self, work: Callable[[], None], /) -> Awaitable[None]:
-        """Do in another thread what blocks. Raises what it raises."""
+        """Do blocking work in another thread. Raises what it raises."""
 
     def waiter(self) -> Waiter:
-        """Make something to wait for."""
+        """Return a new waiter."""
 
     def soon(self, action: Callable[[], None], /) -> None:
-        """Do something when whatever runs now has come to its end or waits."""
+        """Call `action` after the work that runs now has ended or waits."""
 
 
 Watcher = Callable[[WatchEvent], None]
@@ -203,37 +203,37 @@ class MetadataStore(ABC):
     async def create(
         self, path: str, data: bytes | None = None, *, ephemeral: bool = False, sequential: bool = False
     ) -> str:
-        """Creates a node and returns its path. Raises NodeExistsError, NoNodeError (no parent)."""
+        """Create a node and return its path. Raises NodeExistsError, NoNodeError (no parent)."""
 
     @abstractmethod
     async def get(self, path: str, watch: Watcher | None = None) -> Node:
-        """Reads a node; `watch` is told once when it is changed or deleted. Raises NoNodeError."""
+        """Return a node; `watch` is called once when it is changed or deleted. Raises NoNodeError."""
 
     @abstractmethod
     async def set(self, path: str, data: bytes | None, version: int = ANY_VERSION) -> NodeStat:
-        """Replaces a node's data. Raises NoNodeError, BadVersionError."""
+        """Replace a node's data. Raises NoNodeError, BadVersionError."""
 
     @abstractmethod
     async def delete(self, path: str, version: int = ANY_VERSION) -> None:
-        """Deletes a node. Raises NoNodeError, BadVersionError, NotEmptyError."""
+        """Delete a node. Raises NoNodeError, BadVersionError, NotEmptyError."""
 
     @abstractmethod
     async def exists(self, path: str, watch: Watcher | None = None) -> NodeStat | None:
-        """A node's stat, None without one; `watch` is told once when it is created, changed or deleted."""
+        """Return a node's stat, None without one; `watch` is called once when it is created, changed or deleted."""
 
     @abstractmethod
     async def get_children(self, path: str, watch: Watcher | None = None) -> list[str]:
-        """The names of a node's children, sorted; `watch` is told once when the list changes or the node goes.
+        """Return the names of a node's children, sorted. Raises NoNodeError.
 
-        Raises NoNodeError.
+        `watch` is called once when the list changes or the node is deleted.
         """
 
     @abstractmethod
     async def transaction(self, operations: Sequence[Operation]) -> list[OperationResult]:
-        """Carries out all operations in their order, or none. Raises TransactionError."""
+        """Carry out all operations in their order, or none. Raises TransactionError."""
 
     def pace(self, pacing: Pacing) -> None:  # noqa: B027 - what most stores do
-        """Have large transactions give way to other work from here on. Without it, or in some stores, none does."""
+        """Let large transactions give way to other work. Without a pacing, and in some stores, they do not."""
 
     async def ready(self) -> None:  # noqa: B027 - no transaction suspends in most stores
         """Return when no transaction is under way.
@@ -243,7 +243,7 @@ class MetadataStore(ABC):
 
     @abstractmethod
     def add_session_listener(self, listener: SessionListener) -> None:
-        """Has `listener` told of what becomes of the session."""
+        """Call `listener` at each change of the session."""
 
     async def renew(self) -> None:  # noqa: B027 - an embedded store's session does not expire
         """Begin a new session if the present one has expired. Raises MetadataStoreError if that is not possible.
@@ -252,15 +252,15 @@ class MetadataStore(ABC):
         """
 
     def damaged(self, why: str) -> StoreDamagedError:
-        """The error for a node whose content is wrong."""
+        """Return the error for a node whose content is wrong."""
         return StoreDamagedError(f"the metadata store is damaged: {why}")
 
     @abstractmethod
     async def close(self) -> None:
-        """Ends the session; its ephemeral nodes are deleted. Closing twice does nothing."""
+        """End the session; its ephemeral nodes are deleted. Closing twice does nothing."""
 
     async def ensure_path(self, path: str) -> None:
-        """Creates a persistent node without data, and its parents, where they are missing."""
+        """Create a persistent node without data, and its parents, where they are missing."""
         parts = path.strip("/").split("/")
         for depth in range(1, len(parts) + 1):
             prefix = "/" + "/".join(parts[:depth])
@@ -272,7 +272,7 @@ class MetadataStore(ABC):
 
 
 def run_now(coroutine: Coroutine[Any, Any, T]) -> T:
-    """The result of a coroutine that must not suspend, as those of the embedded stores do not without a pacing.
+    """Return the result of a coroutine that must not suspend. Those of embedded stores do not without a pacing.
 
     Raises what the coroutine raises, RuntimeError if it suspends.
     """
