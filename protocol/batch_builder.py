@@ -1,4 +1,4 @@
-"""Making record batches: for internal topics, compaction, markers, recompression and tests.
+"""Construction of record batches: for internal topics, compaction, markers, recompression and tests.
 
 Sources: Kafka documentation, "Record Batch"; KIP-98, KIP-390 (levels), KIP-534 (delete horizon).
 """
@@ -62,11 +62,11 @@ def build_batch(
     log_append_time: int | None = None,
     delete_horizon_ms: int | None = None,
 ) -> bytes:
-    """A batch of `records` at consecutive offsets from `base_offset`.
+    """Return a batch of `records` at consecutive offsets from `base_offset`.
 
-    With `log_append_time`, the batch carries the LogAppendTime bit and this as every record's timestamp. With
-    `delete_horizon_ms`, it carries that. Raises CompressionError for an unknown codec or level,
-    DecompressedTooLargeError for records that no reader would decompress.
+    `log_append_time` sets the LogAppendTime bit and is the timestamp of every record. `delete_horizon_ms` sets the
+    delete horizon. Raises CompressionError for an unknown codec or level, and DecompressedTooLargeError for records
+    that exceed MAX_DECOMPRESSED_BYTES and are to be compressed.
     """
     numbered = ((delta, *fields) for delta, fields in enumerate(records))
     payload, count, first_timestamp, max_timestamp = _encode(numbered, delete_horizon_ms)
@@ -95,7 +95,10 @@ def build_plain_batch(
     producer_id: int = NO_PRODUCER_ID,
     producer_epoch: int = NO_PRODUCER_EPOCH,
 ) -> bytes:
-    """`build_batch` of (key, value, anything), without headers, at one timestamp; transactional with a producer."""
+    """Build a batch of (key, value, ignored) tuples without headers; all records have the same timestamp.
+
+    The batch is transactional if `producer_id` is set.
+    """
     small = _SMALL_VARINTS
     parts: list[bytes] = []
     for offset_delta, (key, value, _) in enumerate(records):
@@ -105,7 +108,7 @@ def build_plain_batch(
             value_bytes, value = _NULL, b""
         else:
             value_bytes = small[len(value)] if len(value) < _SMALL else _varint(len(value))
-        # Attributes and timestamp delta before the offset delta, the number of headers at the end: a zero byte each.
+        # Attributes, timestamp delta (both before the offset delta) and header count (at the end) are a zero byte each.
         size = 3 + len(delta) + len(key_bytes) + len(key) + len(value_bytes) + len(value)
         parts += (
             small[size] if size < _SMALL else _varint(size), b"\0\0", delta, key_bytes, key, value_bytes, value, b"\0"
@@ -135,12 +138,13 @@ def rebuild_batch(
     delete_horizon_ms: int | None = None,
     level: int | None = None,
 ) -> bytes:
-    """A batch with some of its records, at their offsets: what compaction leaves of the batch of `header`.
+    """Return the batch of `header` with only `records`, which keep their offsets: the result of compaction.
 
-    First and last offset, leader epoch, producer fields, codec and timestamp type stay; base and maximum timestamp
-    become those of the records left (with LogAppendTime the maximum stays). `delete_horizon_ms` sets the horizon;
-    one already set stays. Without records left this is empty_batch. Raises DecompressedTooLargeError for records that
-    no reader would decompress: another base timestamp can make deltas longer.
+    First and last offset, leader epoch, producer fields, codec and timestamp type are kept. Base and maximum timestamp
+    become those of the remaining records; with LogAppendTime the maximum is kept. `delete_horizon_ms` sets the delete
+    horizon; a horizon that is already set is kept if it is None. Without records the result is `empty_batch`. Raises
+    DecompressedTooLargeError for records that exceed MAX_DECOMPRESSED_BYTES: another base timestamp can make deltas
+    longer.
     """
     if delete_horizon_ms is None:
         delete_horizon_ms = header.delete_horizon_ms
@@ -162,9 +166,9 @@ def rebuild_batch(
 
 
 def empty_batch(header: BatchHeader) -> bytes:
-    """A batch without records that keeps the offsets, sequence and maximum timestamp of the one of `header`.
+    """Return a batch without records that keeps the offsets, sequence and maximum timestamp of `header`.
 
-    Compaction leaves it where the last sequence of an active producer, or the last offset of a log, must not be lost.
+    Compaction writes it where the last sequence of an active producer, or the last offset of a log, must be kept.
     """
     kept_flags = LOG_APPEND_TIME_FLAG | TRANSACTIONAL_FLAG | CONTROL_FLAG
     emptied = header._replace(
@@ -176,10 +180,11 @@ def empty_batch(header: BatchHeader) -> bytes:
 def recompress(
     batch: Buffer, codec: Codec, level: int | None = None, max_bytes: int = MAX_DECOMPRESSED_BYTES
 ) -> bytes:
-    """The same batch under another codec: header fields and record bytes stay, length, codec and CRC change.
+    """Return the batch with its records compressed by another codec.
 
-    Raises CompressionError if the records cannot be decompressed into `max_bytes` or the level does not exist,
-    DecompressedTooLargeError if they have more bytes than that and are to be compressed.
+    Only length, codec and CRC change; the other header fields and the record bytes are kept. Raises CompressionError
+    if the records cannot be decompressed into `max_bytes` or the level does not exist, and DecompressedTooLargeError if
+    they have more bytes than that and are to be compressed.
     """
     header = read_header(batch)
     payload = decompress(header.codec, memoryview(batch)[RECORD_BATCH_OVERHEAD:], max_bytes)
@@ -187,16 +192,16 @@ def recompress(
 
 
 def stamp_log_append_time(batch: bytearray | memoryview, timestamp_ms: int) -> None:
-    """Turn a batch, in place, into one of LogAppendTime: the bit, the maximum timestamp and the CRC.
+    """Set, in place, the LogAppendTime bit and the maximum timestamp of a batch, and update its CRC.
 
-    Base timestamp and record deltas stay, as Kafka leaves them: with the bit set nobody reads them.
+    Base timestamp and record deltas are kept, as in Kafka: readers ignore them if the bit is set.
     """
     attributes = batch[ATTRIBUTES_POSITION + 1] | LOG_APPEND_TIME_FLAG
     stamp_timestamps(batch, attributes, timestamp_ms)
 
 
 def stamp_timestamps(batch: bytearray | memoryview, attributes: int, max_timestamp: int) -> None:
-    """Set, in place, the low byte of a batch's attributes and its maximum timestamp in ms, and renew its CRC."""
+    """Set, in place, the low byte of a batch's attributes and its maximum timestamp in ms, and update its CRC."""
     batch[ATTRIBUTES_POSITION + 1] = attributes
     _INT64.pack_into(batch, MAX_TIMESTAMP_POSITION, max_timestamp)
     with memoryview(batch) as view, view[ATTRIBUTES_POSITION:] as checked:
@@ -215,7 +220,7 @@ def _attributes(
 
 
 def _assemble(header: BatchHeader, codec: Codec, payload: bytes, level: int | None) -> bytes:
-    """Header and compressed payload as one batch, with length, codec bits and CRC worked out."""
+    """Compress the payload and return header and payload as one batch; sets length, codec bits and CRC."""
     compressed = compress_records(codec, payload, level)
     batch = bytearray(RECORD_BATCH_OVERHEAD + len(compressed))
     sized = header._replace(
@@ -229,9 +234,11 @@ def _assemble(header: BatchHeader, codec: Codec, payload: bytes, level: int | No
 
 
 def compress_records(codec: Codec, payload: bytes, level: int | None = None) -> bytes:
-    """The record bytes of a batch, compressed. Raises DecompressedTooLargeError if no reader would decompress them."""
+    """Compress the record bytes of a batch. Raises DecompressedTooLargeError above MAX_DECOMPRESSED_BYTES."""
     if codec and len(payload) > MAX_DECOMPRESSED_BYTES:
-        raise DecompressedTooLargeError(f"{len(payload)} bytes of records, {MAX_DECOMPRESSED_BYTES} can be read back")
+        raise DecompressedTooLargeError(
+            f"{len(payload)} bytes of records exceed the limit of {MAX_DECOMPRESSED_BYTES} for compressed batches"
+        )
     return compress(codec, payload, level)
 
 
@@ -239,9 +246,10 @@ def _encode(
     records: Iterable[tuple[int, int, bytes | None, bytes | None, HeaderPairs]],
     base_timestamp: int | None,
 ) -> tuple[bytes, int, int, int]:
-    """Record bytes, count, base timestamp and maximum timestamp of (offset delta, timestamp, key, value, headers).
+    """Encode (offset delta, timestamp, key, value, headers) tuples.
 
-    The base timestamp is the first record's unless one is given; NO_TIMESTAMP without records.
+    Returns record bytes, count, base timestamp and maximum timestamp. The base timestamp defaults to that of the first
+    record, and is NO_TIMESTAMP without records.
     """
     output = bytearray()
     max_timestamp = NO_TIMESTAMP
@@ -274,7 +282,7 @@ def _put_bytes(output: bytearray, data: bytes | None) -> None:
 
 
 def put_varint(output: bytearray, value: int) -> None:
-    """Append a zigzag varint or varlong; a value is written alike as either."""
+    """Append a zigzag varint or varlong; both encodings of a value are equal."""
     raw = (value << 1 ^ value >> 63) & 0xFFFFFFFFFFFFFFFF
     while raw > 127:
         output.append(raw & 0x7F | 0x80)

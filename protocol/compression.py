@@ -1,14 +1,13 @@
-"""The four compression codecs of record batches, in the framings that Kafka's Java client writes and reads.
+"""The four compression codecs of record batches, in the framings of Kafka's Java client.
 
-A batch's payload is one compressed stream:
+The payload of a batch is one compressed stream:
+- gzip: RFC 1952. Further members are read; other bytes after a member are ignored.
+- snappy: written in xerial framing (16 byte header, then length-prefixed raw blocks); a single raw block is also read.
+- lz4: LZ4 frame with independent 64 KiB blocks. Only the first frame is read; it may have any block size.
+- zstd: streamed frame without content size. Further frames are read.
 
-- gzip: RFC 1952; further members are read, anything else after a member is ignored.
-- snappy: written in xerial framing (16 byte header, then length-prefixed raw blocks); a single raw block is read too.
-- lz4: LZ4 frame with independent 64 KiB blocks; only the first frame is read, whatever its block size.
-- zstd: streamed frame without content size; further frames are read.
-
-Decompression never holds more than about `max_bytes` of output: the size of the output is bounded from the block
-headers, or the output is produced in pieces, before any memory is taken for it.
+Decompression allocates at most about `max_bytes` for output: before memory is allocated, the size of the output is
+bounded from the block headers; otherwise the output is produced in pieces.
 
 Sources: KIP-110 (zstd), KIP-390 (levels), LZ4 frame format 1.6, RFC 8878 (zstd), snappy-java's SnappyOutputStream.
 """
@@ -26,11 +25,10 @@ Buffer = bytes | bytearray | memoryview
 
 
 class CompressionError(ValueError):
-    """The data is not what its codec says, is larger than allowed, or the codec or level does not exist."""
-
+    """Data that is malformed or too large, or a codec or level that does not exist."""
 
 class Codec(IntEnum):
-    """Bits 0-2 of a batch's attributes."""
+    """Compression codec: bits 0-2 of a batch's attributes."""
 
     NONE = 0
     GZIP = 1
@@ -40,11 +38,10 @@ class Codec(IntEnum):
 
 
 class DecompressedTooLargeError(CompressionError):
-    """The decompressed data is larger than allowed."""
-
+    """Decompressed data that exceeds the limit."""
 
 class LevelRange(NamedTuple):
-    """The compression levels a codec takes (KIP-390); `default` is allowed even outside the range."""
+    """The compression levels of a codec (KIP-390); `default` is allowed even outside the range."""
 
     minimum: int
     maximum: int
@@ -62,9 +59,9 @@ _LITTLE_UINT32 = Struct("<I")
 
 
 def compress(codec: int, data: Buffer, level: int | None = None) -> bytes:
-    """Compress a batch's record bytes as Kafka's Java producer would.
+    """Compress a batch's record bytes as Kafka's Java producer does.
 
-    `level` None is the codec's default; codecs without levels ignore it. Raises CompressionError for an unknown
+    `level` None is the codec's default; codecs without levels ignore `level`. Raises CompressionError for an unknown
     codec or a level out of range.
     """
     if codec == Codec.NONE:
@@ -83,12 +80,12 @@ def compress(codec: int, data: Buffer, level: int | None = None) -> bytes:
 
 
 def decompress(codec: int, data: Buffer, max_bytes: int, max_parts: int = sys.maxsize) -> bytes:
-    """Decompress a batch's record bytes. `streaming` does it in steps.
+    """Decompress a batch's record bytes. `streaming` does the same in steps.
 
     Raises CompressionError if the data is corrupt or truncated or the codec is unknown, DecompressedTooLargeError if
-    the output would be larger than `max_bytes`. lz4 and zstd frames need not state a size: damaged data that might
-    give more than `max_bytes` counts as too large. So does data of more than `max_parts` members, frames and blocks,
-    each of which takes a step of Python.
+    the output would exceed `max_bytes`. lz4 and zstd frames need not state a size: corrupt data whose upper bound
+    exceeds `max_bytes` is reported as too large. So is data of more than `max_parts` members, frames and blocks,
+    because each takes an iteration of a Python loop.
     """
     if codec == Codec.NONE:
         if len(data) > max_bytes:
@@ -112,7 +109,7 @@ def too_large(max_bytes: int) -> DecompressedTooLargeError:
 
 _GZIP_WINDOW_BITS = 31
 _GZIP_MAGIC = b"\x1f\x8b\x08"
-# Java looks for another member only where more than a member's own header fits.
+# Java reads another member only if more bytes than a member's header remain.
 _GZIP_HEADER_BYTES = 18
 _GZIP_FIRST_FEED_BYTES = 16 * 1024
 
@@ -140,10 +137,10 @@ def is_gzip_member(data: memoryview, position: int) -> bool:
 
 
 def _inflate_member(data: memoryview, position: int, allowed_bytes: int, pieces: list[bytes]) -> tuple[int, int]:
-    """Decompress one member into `pieces`; answer where it ended and how many bytes it gave.
+    """Decompress one member into `pieces`. Return its end position and decompressed size.
 
-    The input is fed in growing steps because zlib copies whatever it was fed beyond the member's end: fed all at
-    once, a payload of many tiny members would take quadratic time.
+    The input is fed in growing steps because zlib copies the input beyond the member's end. A payload of many tiny
+    members would otherwise take quadratic time.
     """
     inflater = zlib.decompressobj(_GZIP_WINDOW_BITS)
     feed_bytes = _GZIP_FIRST_FEED_BYTES
@@ -153,7 +150,7 @@ def _inflate_member(data: memoryview, position: int, allowed_bytes: int, pieces:
         if not fed:
             raise CompressionError("gzip: truncated member")
         try:
-            # One byte more than allowed, so that zlib stops there rather than at exactly what is allowed.
+            # One byte more than allowed: output of that size is then recognized as too large.
             piece = inflater.decompress(fed, allowed_bytes - size_bytes + 1)
         except zlib.error as error:
             raise CompressionError(f"gzip: {error}") from error
@@ -172,7 +169,7 @@ _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 XERIAL_HEADER = _XERIAL_MAGIC + b"\x00\x00\x00\x01\x00\x00\x00\x01"
 _XERIAL_HEADER_BYTES = 16
 XERIAL_BLOCK_BYTES = 32 * 1024
-# The densest element of the format, a copy, makes 64 bytes of 3.
+# The densest element of the format is a copy: 3 bytes become 64.
 _SNAPPY_MAX_RATIO = 22
 
 
@@ -185,7 +182,7 @@ def _compress_snappy(data: Buffer, _level: int) -> bytes:
 
 
 def compress_xerial_block(plain: memoryview) -> bytes:
-    """One block of an xerial stream."""
+    """Return a block of an xerial stream, with its length."""
     from cramjam import snappy
 
     block = bytes(snappy.compress_raw(plain))
@@ -217,19 +214,19 @@ def _decompress_snappy(data: memoryview, max_bytes: int, max_parts: int) -> byte
 
 
 def snappy_size(block: memoryview) -> int:
-    """The decompressed size that a raw block states. Raises DecompressionError, CompressionError."""
+    """Return the decompressed size that a raw block states. Raises DecompressionError, CompressionError."""
     from cramjam import snappy
 
     claimed_bytes: int = snappy.decompress_raw_len(block)
     if claimed_bytes > len(block) * _SNAPPY_MAX_RATIO:
-        raise CompressionError(f"snappy: {len(block)} bytes cannot hold the {claimed_bytes} they claim")
+        raise CompressionError(f"snappy: a block of {len(block)} bytes cannot decompress to {claimed_bytes} bytes")
     return claimed_bytes
 
 
 def snappy_blocks(data: memoryview) -> Iterator[memoryview | None]:
-    """The raw blocks of an xerial stream, or `data` as the only one; None for the header of a further stream.
+    """Iterate over the raw blocks of an xerial stream; None stands for the header of a further stream.
 
-    A tail of a stream that is too short for a length is ignored, as Java does.
+    Without an xerial header, `data` is the only block. A tail that is too short for a length is ignored, as in Java.
     """
     if len(data) < _XERIAL_HEADER_BYTES or data[:8] != _XERIAL_MAGIC:
         yield data
@@ -240,14 +237,14 @@ def snappy_blocks(data: memoryview) -> Iterator[memoryview | None]:
     end = len(data)
     while end - position >= 4:
         if data[position : position + 4] == _XERIAL_MAGIC[:4]:
-            # Streams may follow each other, each with its header.
+            # Streams may be concatenated, each with its header.
             position += _XERIAL_HEADER_BYTES
             yield None
             continue
         size_bytes = _BIG_INT32.unpack_from(data, position)[0]
         position += 4
         if not 0 <= size_bytes <= end - position:
-            raise CompressionError(f"snappy: block of {size_bytes} bytes where {end - position} remain")
+            raise CompressionError(f"snappy: block of {size_bytes} bytes, but {end - position} bytes remain")
         yield data[position : position + size_bytes]
         position += size_bytes
 
@@ -255,7 +252,7 @@ def snappy_blocks(data: memoryview) -> Iterator[memoryview | None]:
 # --- lz4
 
 _LZ4_MAGIC = 0x184D2204
-# Version 1, independent blocks; 64 KiB blocks; second byte of the xxHash32 of those two.
+# Version 1, independent blocks; 64 KiB blocks; second byte of the xxHash32 of these two bytes.
 LZ4_HEADER = b"\x04\x22\x4d\x18\x60\x40\x82"
 LZ4_END_MARK = b"\x00\x00\x00\x00"
 LZ4_BLOCK_BYTES = 64 * 1024
@@ -263,13 +260,13 @@ _LZ4_STORED = 0x80000000
 _LZ4_FLAG_BLOCK_CHECKSUM = 0x10
 _LZ4_FLAG_CONTENT_SIZE = 0x08
 _LZ4_FLAG_CONTENT_CHECKSUM = 0x04
-# What Java insists on: version bits 01, independent blocks, reserved bits clear.
+# Required by Java: version bits 01, independent blocks, reserved bits clear.
 _LZ4_FIXED_FLAGS_MASK = 0xE3
 _LZ4_FIXED_FLAGS = 0x60
 _LZ4_MAX_RATIO = 255
-# The library's levels that select the high compressor; below them it falls back to the fast one.
+# The library's levels that select the high compressor; lower levels select the fast one.
 _LZ4_HIGH_LEVELS = range(3, 13)
-# As LZ4_HEADER, but with a checksum behind each block.
+# As LZ4_HEADER, with a checksum behind each block.
 _LZ4_CHECKED_BLOCKS_HEADER = b"\x04\x22\x4d\x18\x70\x40"
 
 
@@ -283,7 +280,7 @@ def _compress_lz4(data: Buffer, level: int) -> bytes:
 
 
 def compress_lz4_block(plain: memoryview, level: int) -> bytes:
-    """One block of an LZ4 frame, with its size."""
+    """Return a block of an LZ4 frame, with its size."""
     # The default level is the fast compressor and every other one, level 1 included, the high compressor (KIP-390).
     is_fast = level == LEVELS[Codec.LZ4].default
     block = _fast_lz4_block(plain) if is_fast else _high_lz4_block(plain, level)
@@ -299,7 +296,7 @@ def _fast_lz4_block(plain: memoryview) -> bytes:
 
 
 def _high_lz4_block(plain: memoryview, level: int) -> bytes:
-    """The library has the high compressor for whole frames only: make one of this block and take it out again."""
+    """Compress with the high compressor, which the library offers for whole frames only; return the frame's block."""
     from cramjam import lz4
 
     library_level = min(max(level, _LZ4_HIGH_LEVELS.start), _LZ4_HIGH_LEVELS[-1])
@@ -307,7 +304,7 @@ def _high_lz4_block(plain: memoryview, level: int) -> bytes:
     compressor.compress(bytes(plain))
     frame = bytes(compressor.finish())
     if frame[:6] != _LZ4_CHECKED_BLOCKS_HEADER:
-        raise CompressionError(f"lz4: the library made an unexpected frame, starting {frame[:6].hex()}")
+        raise CompressionError(f"lz4: the library returned an unexpected frame that begins with {frame[:6].hex()}")
     size_bytes = _LITTLE_UINT32.unpack_from(frame, 7)[0] & ~_LZ4_STORED
     return frame[11 : 11 + size_bytes]
 
@@ -327,7 +324,7 @@ def _decompress_lz4(data: memoryview, max_bytes: int, max_parts: int) -> bytes:
 
 
 def _walk_lz4_frame(data: memoryview, max_parts: int) -> tuple[int, int]:
-    """Where the first frame ends, and an upper bound of what it decompresses to."""
+    """Return the end position of the first frame and an upper bound of its decompressed size."""
     max_block_bytes, position = read_lz4_header(data)
     bound_bytes = 0
     end = position
@@ -341,9 +338,9 @@ def _walk_lz4_frame(data: memoryview, max_parts: int) -> tuple[int, int]:
 
 
 def read_lz4_header(data: memoryview) -> tuple[int, int]:
-    """The largest size of a block, and where the first begins."""
+    """Return the maximum size of a block and the position of the first block."""
     if len(data) < 7 or _LITTLE_UINT32.unpack_from(data)[0] != _LZ4_MAGIC:
-        raise CompressionError("lz4: not a frame")
+        raise CompressionError("lz4: no frame")
     flags, block_descriptor = data[4], data[5]
     if flags & _LZ4_FIXED_FLAGS_MASK != _LZ4_FIXED_FLAGS:
         raise CompressionError(f"lz4: unsupported frame flags {flags:#x}")
@@ -353,7 +350,7 @@ def read_lz4_header(data: memoryview) -> tuple[int, int]:
 
 
 def lz4_blocks(data: memoryview, max_block_bytes: int, position: int) -> Iterator[tuple[int, int]]:
-    """Start and end of each block of the first frame, with its size and checksum, and of the end mark of 4 bytes."""
+    """Iterate over (start, end) of the blocks of the first frame, size and checksum included, and of its end mark."""
     trailer_bytes = 4 if data[4] & _LZ4_FLAG_BLOCK_CHECKSUM else 0
     end = len(data)
     while end - position >= 4:
@@ -397,7 +394,7 @@ def _decompress_zstd(data: memoryview, max_bytes: int, max_parts: int) -> bytes:
     may_exceed = False
     try:
         for frame, bound_bytes in _zstd_frames(data, max_bytes, max_parts):
-            # The library would allocate whatever size the frame states.
+            # The library would allocate the size that the frame states.
             stated = zstandard.get_frame_parameters(frame).content_size
             if stated != zstandard.CONTENTSIZE_UNKNOWN and stated > min(bound_bytes, remaining_bytes):
                 raise too_large(max_bytes)
@@ -412,10 +409,10 @@ def _decompress_zstd(data: memoryview, max_bytes: int, max_parts: int) -> bytes:
 
 
 def _zstd_frames(data: memoryview, max_bytes: int, max_parts: int) -> Iterator[tuple[memoryview, int]]:
-    """The frames, skippable ones left out, each with an upper bound of what it decompresses to.
+    """Iterate over the frames that are not skippable, each with an upper bound of its decompressed size.
 
-    Raises CompressionError where the blocks whose size is stated already exceed `max_bytes`, and for bytes that are no
-    frame. Whether the frames are well-formed otherwise is left to the library.
+    Raises CompressionError if the blocks with a stated size already exceed `max_bytes`, and for bytes that are no
+    frame. Other errors are left to the library.
     """
     position = parts = 0
     while position < len(data):
@@ -428,7 +425,7 @@ def _zstd_frames(data: memoryview, max_bytes: int, max_parts: int) -> Iterator[t
             continue
         start = position
         bound_bytes = stated_bytes = 0
-        for position, block_bytes, is_stated in zstd_blocks(data, start):  # noqa: B007 - where the last block ends
+        for position, block_bytes, is_stated in zstd_blocks(data, start):  # noqa: B007 - the end of the last block
             parts += 1
             if parts > max_parts:
                 raise too_many(max_parts)
@@ -441,19 +438,19 @@ def _zstd_frames(data: memoryview, max_bytes: int, max_parts: int) -> Iterator[t
 
 
 def skip_zstd_frame(data: memoryview, position: int) -> int | None:
-    """Where the skippable frame at `position` ends; None if it is one to decompress."""
+    """Return the end of the skippable frame at `position`; None for a frame that is not skippable."""
     if len(data) - position < 8:
         raise CompressionError("zstd: truncated frame")
     magic = _LITTLE_UINT32.unpack_from(data, position)[0]
     if magic & _ZSTD_SKIPPABLE_MASK == _ZSTD_SKIPPABLE_MAGIC:
         return position + 8 + int(_LITTLE_UINT32.unpack_from(data, position + 4)[0])
     if magic != _ZSTD_MAGIC:
-        raise CompressionError("zstd: not a frame")
+        raise CompressionError("zstd: no frame")
     return None
 
 
 def zstd_blocks(data: memoryview, position: int) -> Iterator[tuple[int, int, bool]]:
-    """Of each block of the frame at `position`: where it ends, most bytes it gives, and whether it gives as many."""
+    """Iterate over (end, maximum decompressed size, whether that size is exact) of the blocks of a frame."""
     descriptor = data[position + 4]
     single_segment = descriptor >> 5 & 1
     content_size_bytes = _ZSTD_CONTENT_SIZE_BYTES[descriptor >> 6] or single_segment

@@ -1,6 +1,6 @@
-"""Control batches: the markers that end a transaction, and the kinds of control record there are.
+"""Control batches: transaction markers, and the types of control records.
 
-A control record's key is version and type, two bytes each; the value depends on the type.
+The key of a control record is version and type, two bytes each. The value depends on the type.
 
 Sources: KIP-98 (transaction markers); Kafka's ControlRecordTypeSchema.json and EndTxnMarker.json.
 """
@@ -24,7 +24,7 @@ _END_TXN_VERSION = 0
 
 
 class ControlType(IntEnum):
-    """What a control record says. A type this version does not know reads as UNKNOWN and is to be ignored."""
+    """Type of a control record. Unassigned types are read as UNKNOWN and have to be ignored."""
 
     UNKNOWN = -1
     ABORT = 0
@@ -40,7 +40,7 @@ _KNOWN_TYPES = {int(kind): kind for kind in ControlType}
 
 
 class ControlRecord(NamedTuple):
-    """A control record's type, and the coordinator epoch that ABORT and COMMIT carry (None for the others)."""
+    """A control record's type, and the coordinator epoch of ABORT and COMMIT (None for other types)."""
 
     control_type: ControlType
     coordinator_epoch: int | None
@@ -56,9 +56,9 @@ def build_control_batch(
     base_offset: int = 0,
     partition_leader_epoch: int = NO_PARTITION_LEADER_EPOCH,
 ) -> bytes:
-    """The marker that ends a producer's transaction: ABORT or COMMIT. Raises ValueError for another type."""
+    """Return a transaction marker, ABORT or COMMIT. Raises ValueError for another type."""
     if control_type not in (ControlType.ABORT, ControlType.COMMIT):
-        raise ValueError(f"{control_type!r} does not end a transaction")
+        raise ValueError(f"{control_type!r} is no transaction marker")
     key = _KEY.pack(_KEY_VERSION, control_type)
     value = _END_TXN_VALUE.pack(_END_TXN_VERSION, coordinator_epoch)
     return build_batch(
@@ -73,10 +73,10 @@ def build_control_batch(
 
 
 def parse_control_record(record: Record) -> ControlRecord:
-    """What the record of a control batch says.
+    """Parse the record of a control batch.
 
-    Newer versions of key and value only ever add fields, so they read as the one known. Raises InvalidRecordError
-    for a key or value that is missing, too short or of a negative version.
+    Newer versions of key and value only add fields, so they are parsed as version 0. Raises InvalidRecordError for a
+    key or value that is missing, too short or of a negative version.
     """
     key = record.key
     if key is None or len(key) < _KEY.size:

@@ -1,8 +1,8 @@
 """CRC-32C, the checksum of record batches (RFC 3720, Castagnoli polynomial).
 
-The `crc32c` package asks importlib.metadata for its own version when it is imported, which costs more than
-everything else the protocol package loads. Only its C extension is wanted here, so that alone is loaded; if a
-release of the package is laid out differently, it is imported in the ordinary way.
+On import, the `crc32c` package reads its own version from importlib.metadata, which takes longer than all other
+imports of the protocol package. Therefore only its C extension is loaded. If a release of the package has a different
+layout, the package is imported as a whole.
 """
 
 from __future__ import annotations
@@ -40,4 +40,4 @@ def _load() -> _Checksum:
 
 
 crc32c: _Checksum = _load()
-"""crc32c(buffer, value=0): the CRC of a contiguous buffer, not copied; `value` continues an earlier CRC."""
+"""crc32c(buffer, value=0): the CRC of a contiguous buffer, without a copy; `value` continues an earlier CRC."""

@@ -1,4 +1,4 @@
-"""The header of a record batch (magic 2): its layout, and what can be told from it without opening the records.
+"""The header of a record batch (magic 2): layout and derived values that need no record.
 
 Sources: Kafka documentation, "Record Batch"; KIP-98 (producer fields, control batches), KIP-534 (delete horizon).
 """
@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from struct import Struct
-from struct import error as StructError  # noqa: N812 - the standard library's name for it is a bare lower-case word
+from struct import error as StructError  # noqa: N812 - the standard library's name is lower-case
 from typing import NamedTuple
 
 from odradek.protocol.compression import Buffer, Codec, CompressionError
 from odradek.protocol.crc import crc32c
 
 LOG_OVERHEAD = 12
-"""Bytes of base offset and length, which the length does not count."""
+"""Bytes of base offset and length; the length field does not count them."""
 RECORD_BATCH_OVERHEAD = 61
 """Bytes of the header; the records follow."""
 CURRENT_MAGIC = 2
@@ -35,7 +35,7 @@ LENGTH_POSITION = 8
 MAGIC_POSITION = 16
 CRC_POSITION = 17
 ATTRIBUTES_POSITION = 21
-"""The CRC covers everything from here on, so base offset and leader epoch can be stamped without a new CRC."""
+"""The CRC covers all bytes from here on, so base offset and leader epoch can be set without a new CRC."""
 FLAGS_POSITION = 22
 """The low byte of the attributes, with all that are defined."""
 MAX_TIMESTAMP_POSITION = 35
@@ -60,11 +60,10 @@ _CODECS = tuple(Codec)
 
 
 class InvalidRecordError(ValueError):
-    """A batch or a record in it is not laid out as the format says."""
-
+    """A batch or record that violates the format."""
 
 class BatchHeader(NamedTuple):
-    """The header's fields in their order on disk. Timestamps are ms since the epoch."""
+    """Header fields in their order on disk. Timestamps are ms since the epoch."""
 
     base_offset: int
     batch_length: int
@@ -82,12 +81,12 @@ class BatchHeader(NamedTuple):
 
     @property
     def size_bytes(self) -> int:
-        """The whole batch, header included."""
+        """Size of the batch, header included."""
         return LOG_OVERHEAD + self.batch_length
 
     @property
     def last_offset(self) -> int:
-        """Kept by compaction even when the record at this offset is gone."""
+        """Last offset of the batch. Compaction keeps it even if it removes the record at this offset."""
         return self.base_offset + self.last_offset_delta
 
     @property
@@ -97,14 +96,14 @@ class BatchHeader(NamedTuple):
 
     @property
     def last_sequence(self) -> int:
-        """Sequence of the last record: wraps from 2^31-1 to 0, NO_SEQUENCE without an idempotent producer."""
+        """Sequence of the last record. Wraps from 2^31-1 to 0; NO_SEQUENCE without an idempotent producer."""
         if self.base_sequence == NO_SEQUENCE:
             return NO_SEQUENCE
         return (self.base_sequence + self.last_offset_delta) & _MAX_SEQUENCE
 
     @property
     def codec(self) -> Codec:
-        """Raises CompressionError for a codec that does not exist."""
+        """Compression codec. Raises CompressionError for an unknown one."""
         return codec_of(self.attributes)
 
     @property
@@ -121,19 +120,19 @@ class BatchHeader(NamedTuple):
 
     @property
     def delete_horizon_ms(self) -> int | None:
-        """When compaction may drop the batch's tombstones and markers; None before it has been set (KIP-534)."""
+        """Time from which compaction may remove the batch's tombstones and markers; None if it is not set (KIP-534)."""
         return self.base_timestamp if self.attributes & DELETE_HORIZON_FLAG else None
 
 
 def wrap_int64(value: int) -> int:
-    """A sum or difference as signed 64 bit arithmetic gives it, such as base timestamp + delta."""
+    """Wrap a sum or difference, such as base timestamp + delta, to signed 64 bits."""
     if -_INT64_LIMIT <= value < _INT64_LIMIT:
         return value
     return (value + _INT64_LIMIT) % (2 * _INT64_LIMIT) - _INT64_LIMIT
 
 
 def codec_of(attributes: int) -> Codec:
-    """The codec in a batch's attributes. Raises CompressionError for one that does not exist."""
+    """Return the codec in a batch's attributes. Raises CompressionError for an unknown one."""
     codec = attributes & CODEC_MASK
     if codec >= len(_CODECS):
         raise CompressionError(f"unknown compression codec {codec}")
@@ -141,7 +140,7 @@ def codec_of(attributes: int) -> Codec:
 
 
 def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:
-    """The header at `position`. Its values are as found; only that the bytes are there is checked.
+    """Read the header at `position` without validation of its values.
 
     Raises InvalidRecordError if fewer than RECORD_BATCH_OVERHEAD bytes are left.
     """
@@ -152,7 +151,7 @@ def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:
 
 
 def crc_is_valid(batch: Buffer) -> bool:
-    """Whether exactly one batch, given without anything behind it, has the CRC its header states."""
+    """Return whether a batch matches the CRC in its header. `batch` holds exactly one batch."""
     if len(batch) < RECORD_BATCH_OVERHEAD:
         return False
     computed: int = crc32c(memoryview(batch)[ATTRIBUTES_POSITION:])
@@ -161,10 +160,10 @@ def crc_is_valid(batch: Buffer) -> bool:
 
 
 def iter_batches(buffer: Buffer) -> Iterator[memoryview]:
-    """Each whole batch in `buffer`, as a view; an incomplete one at the end is ignored.
+    """Iterate over the complete batches in `buffer`, as views; an incomplete batch at the end is ignored.
 
-    Neither magic nor CRC is looked at. Raises InvalidRecordError at a length too small for a header, because
-    nothing behind it can be found.
+    Magic and CRC are not checked. Raises InvalidRecordError for a length that is smaller than a header, because the
+    next batch cannot be located.
     """
     view = memoryview(buffer)
     end = len(view)

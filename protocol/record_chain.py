@@ -1,17 +1,17 @@
-"""A structural check of a batch's records that opens none of them, fast enough to run on every produce.
+"""Structural check of a batch's records that decodes no record, fast enough to run on every produce.
 
-Each record starts with its length. Hopping from length to length must end exactly where the batch ends, after
-exactly as many records as the header states. Of what is inside a record only the timestamp delta is read, which follows
-the length and a byte of attributes: the largest one decides whether the header states the batch's largest timestamp.
+Each record begins with its length. The chain of lengths must end exactly at the end of the batch, after exactly as many
+records as the header states. Inside a record only the timestamp delta is read, which follows the length and a byte of
+attributes: the largest delta shows whether the header states the batch's largest timestamp.
 
-A hop costs one turn of a Python loop, so the loop is as short as can be: lengths of one and two bytes go through
-tables, and whatever the tables do not hold raises inside the loop and is then looked at with care. Where
-successive records have the same length, as they mostly have, a whole run is compared at once in C: the length
-bytes of k records are one strided slice of the batch.
+Each record costs one iteration of a Python loop, so the loop is as short as possible: tables decode lengths of one and
+two bytes; a length that is not in the tables raises an exception inside the loop and is then decoded in full.
+Successive records usually have the same length. Then a whole run is compared at once in C: the length bytes of k
+records are one strided slice of the batch.
 
-Most timestamp deltas are judged by a single byte. The caller passes the delta that it expects to be the largest. If its
-encoding has n bytes, any larger delta has a byte n that is not below that of the expected one; only a record with such
-a byte has its delta decoded.
+Most timestamp deltas are compared by a single byte. The caller passes the delta that it expects to be the largest. If
+its encoding has n bytes, any larger delta has a byte n that is not below that of the expected one; only the deltas of
+records with such a byte are decoded.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ from odradek.protocol.record_batch import (
 )
 
 MAX_DECOMPRESSED_BYTES = 100 * 1024 * 1024
-"""What a compressed batch may hold: as much as a request may carry uncompressed (socket.request.max.bytes)."""
+"""Maximum decompressed size of a batch: the default of socket.request.max.bytes, which limits uncompressed batches."""
 
 # Attributes, timestamp delta, offset delta, key length, value length and header count: a byte each.
 _MIN_BODY_BYTES = 6
 _MAX_LENGTH_BYTES = 5
-# From byte 22: low byte of the attributes, record count, the first two bytes of the records.
+# From byte 22 on: low byte of the attributes, record count, the first two bytes of the records.
 _PEEK_POSITION = 22
 _peek = Struct(">B34xiBB").unpack_from
 
-# What to add to the position of a record to reach the next one. None, and an index past the end of _HIGH, raise
-# before the position is changed: negative, too short, over-long and longer lengths.
+# The distance from a record to the next one. None, and an index past the end of _HIGH, raise before the position is
+# changed: they stand for lengths that are negative, too short, over-long or of more than two bytes.
 _TABLES_MAX_STRIDE_BYTES = 2**13 + 1
 _ONE_BYTE = [
     None if byte & 1 or byte >> 1 < _MIN_BODY_BYTES else (byte >> 1) + 1 for byte in range(128)
@@ -50,21 +50,21 @@ _LOW = [None if byte & 1 or byte < 128 else (byte & 0x7F) // 2 + 2 for byte in r
 _HIGH = [None, *(byte << 6 for byte in range(1, 128))]
 
 _FEW = 24
-# A run is tried on this many records, then on ever more while it holds.
+# The first run is tried on this many records; the number grows while records have the same length.
 _RUN_FIRST = 16
 _RUN_GROWTH = 8
-# How many records are hopped over one by one before a run is tried again: more after each failure.
+# Records that are followed one by one before a run is tried again; more after each failure.
 _HOPS_FIRST = 64
 _HOPS_MOST = 4096
-# Indexing bytes is twice as fast as indexing a memoryview. Up to this distance between two lengths, that is worth
-# a copy, made window by window so that it stays in the processor's cache.
+# Indexing bytes is twice as fast as indexing a memoryview. Up to this distance between two lengths a copy pays off; it
+# is made window by window, so that it stays in the processor's cache.
 _WINDOW_BYTES = 32 * 1024
 _WINDOW_MAX_STRIDE_BYTES = 768
-# A strided slice of bytes is ten times as fast as one of a memoryview: up to this stride, that is worth a copy as well.
+# A strided slice of bytes is ten times as fast as one of a memoryview. Up to this stride a copy pays off.
 _COPIED_STRIDE_BYTES = 384
 _MAX_RUN_TRIED = 1024
 
-# Timestamp deltas stay zigzag-encoded here: those below zero are odd, and of the others the larger is the larger delta.
+# Timestamp deltas are compared zigzag-encoded: negative deltas are odd numbers; even numbers sort as their deltas do.
 _MAX_DELTA_BYTES = 8
 _MAX_EXPECTED_DELTA = 1 << 7 * _MAX_DELTA_BYTES - 2
 _NEVER = 256
@@ -75,7 +75,7 @@ _SIGNIFICANCE = range(8) if sys.byteorder == "little" else range(7, -1, -1)
 
 
 class IncompleteRecordError(InvalidRecordError):
-    """The data ends before or within the record at `position`. `remaining` records were still to be followed."""
+    """The data ends before or within the record at `position`; `remaining` records are missing."""
 
     def __init__(self, message: str, position: int) -> None:
         super().__init__(message)
@@ -84,9 +84,9 @@ class IncompleteRecordError(InvalidRecordError):
 
 
 class LargestDelta:
-    """The largest timestamp delta of the records seen so far, or an expected one that none of them has reached.
+    """The largest timestamp delta of the records so far, or an expected delta that none of them has reached.
 
-    A record whose byte `ahead` of the first byte of its delta is below `threshold` has no larger delta.
+    A record has no larger delta if the byte `ahead` bytes after the first byte of its delta is below `threshold`.
     """
 
     __slots__ = ("ahead", "is_reached", "is_unknown", "threshold", "zigzag")
@@ -104,11 +104,11 @@ class LargestDelta:
 
     @property
     def value(self) -> int | None:
-        """None if the expected one was not reached, or a delta has more than 8 bytes."""
+        """The delta; None if the expected delta was not reached, or a delta has more than 8 bytes."""
         return self.zigzag >> 1 if self.is_reached and not self.is_unknown else None
 
     def consider(self, data: bytes | memoryview, at: int) -> None:
-        """Take in the delta at `at`. Raises IndexError if the data ends in it."""
+        """Compare with the delta at `at`. Raises IndexError if the data ends within it."""
         zigzag = shift = 0
         while (byte := data[at]) >= 128:
             zigzag |= (byte & 0x7F) << shift
@@ -120,7 +120,7 @@ class LargestDelta:
         self._take(zigzag | byte << shift)
 
     def consider_value(self, delta: int) -> None:
-        """Take in a delta that has been read."""
+        """Compare with a decoded delta."""
         if -_MAX_EXPECTED_DELTA <= delta <= _MAX_EXPECTED_DELTA:
             self._take(delta << 1 ^ delta >> 63)
         else:
@@ -130,7 +130,7 @@ class LargestDelta:
         if zigzag >= self.zigzag and not zigzag & 1 and not self.is_unknown:
             self.is_reached = True
             self.zigzag = zigzag
-            # The same delta again need not be considered, if a byte is enough to tell.
+            # An equal delta of a single byte need not be considered again.
             self.threshold = zigzag + 1
             if zigzag >= 128:
                 self._watch_last_byte()
@@ -140,7 +140,7 @@ class LargestDelta:
         self.ahead, self.threshold = 0, _NEVER
 
     def consider_run(self, records: bytes | memoryview, at: int, count: int, stride_bytes: int) -> None:
-        """Take in the deltas of records of the same length, the first of which is at `at`."""
+        """Compare with the deltas of records of the same length; the first delta is at `at`."""
         if count == 1:
             self.consider(records, at)
             return
@@ -160,9 +160,9 @@ class LargestDelta:
             self.consider(rest, len(rest) - 1)
 
     def _consider_numbers(self, records: bytes | memoryview, at: int, count: int, stride_bytes: int) -> bool:
-        """Take in deltas that all have the same number of bytes; False if they have not, or the greatest is odd.
+        """Compare with deltas of the same number of bytes; return False if the numbers differ or the largest is odd.
 
-        As 64 bits each, the last byte being the most significant, they compare as they are.
+        The encoded bytes are compared as 64-bit integers, with the last byte as the most significant.
         """
         numbers = bytearray(8 * count)
         for index in range(_MAX_DELTA_BYTES):
@@ -181,19 +181,18 @@ class LargestDelta:
 
 
 def _column(records: bytes | memoryview, start: int, count: int, stride_bytes: int) -> bytes:
-    """One byte of each of `count` records of the same length; fewer where the records end before."""
+    """Return one byte of each of `count` records of the same length; fewer if the data ends before."""
     return bytes(records[start : start + (count - 1) * stride_bytes + 1 : stride_bytes])
 
 
 def check_record_chain(
     batch: Buffer, expected_delta: int = 0, max_bytes: int = MAX_DECOMPRESSED_BYTES
 ) -> int | None:
-    """Check that the record lengths chain exactly over the batch's record bytes and give its record count.
+    """Check that the chain of record lengths covers the batch's record bytes exactly and matches its record count.
 
-    `batch` is exactly one batch. Compressed records are decompressed first. Returns the largest timestamp delta, of
-    which `expected_delta` >= 0 is a guess; None if all are below the guess, or one has more than 8 bytes. Raises
-    InvalidRecordError if the chain is broken; CompressionError if the records cannot be decompressed into at most
-    `max_bytes`.
+    `batch` is exactly one batch. Compressed records are decompressed first. Returns the largest timestamp delta; None
+    if all are below `expected_delta` (>= 0), or one has more than 8 bytes. Raises InvalidRecordError if the check
+    fails, and CompressionError if the records cannot be decompressed into `max_bytes`.
     """
     try:
         attributes, count, first, second = _peek(batch, _PEEK_POSITION)
@@ -205,7 +204,7 @@ def check_record_chain(
         records = memoryview(batch)[RECORD_BATCH_OVERHEAD:]
         return check_records(decompress(codec_of(attributes), records, max_bytes), count, expected_delta)[1]
     if count == 1 and not first & 1:
-        # By far the most frequent batch of all has one record with a length of one or two bytes and delta 0.
+        # The most frequent batch by far has one record with a length of one or two bytes and delta 0.
         if first < 128:
             if first >= 2 * _MIN_BODY_BYTES and 62 + (first >> 1) == len(batch) and not batch[63]:
                 return None if expected_delta else 0
@@ -224,7 +223,7 @@ def check_record_chain(
 
 
 def check_records(data: bytes | memoryview, count: int, expected_delta: int = 0) -> tuple[int, int | None]:
-    """As `check_record_chain`, of bytes that begin with the first record.
+    """Check records as `check_record_chain` does; `data` begins with the first record.
 
     Returns the position of the last record and the largest timestamp delta.
     """
@@ -243,9 +242,9 @@ def _check_count(count: int, size_bytes: int) -> None:
 
 
 def _follow_few(data: bytes | memoryview, position: int, count: int, expected: int) -> int:
-    """The position after `count` records, of which `expected` (zigzag-encoded) is the largest delta, in a single byte.
+    """Return the position after `count` records whose largest delta is `expected`, a zigzag-encoded single byte.
 
-    -1 if it is not, or if a record has to be looked at with care.
+    Returns -1 if it is not, or if the tables do not hold a record's length.
     """
     one_byte, low, high = _ONE_BYTE, _LOW, _HIGH
     threshold = expected
@@ -268,9 +267,9 @@ def _follow_few(data: bytes | memoryview, position: int, count: int, expected: i
 
 
 def follow_records(data: bytes | memoryview, position: int, count: int, largest: LargestDelta) -> int:
-    """The position after `count` records. Raises InvalidRecordError; IncompleteRecordError where the data ends."""
+    """Return the position after `count` records. Raises InvalidRecordError; IncompleteRecordError if the data ends."""
     if count <= _FEW:
-        # A run would not pay for being looked for.
+        # The search for a run would cost more than it saves.
         return _hop(data, position, count, (len(data) - position) // (count or 1), largest)
     hops = _HOPS_FIRST
     remaining = count
@@ -283,7 +282,7 @@ def follow_records(data: bytes | memoryview, position: int, count: int, largest:
         position += run * stride_bytes
         remaining -= run
         if run >= _RUN_FIRST:
-            # The next run often begins where this one ends: a length grows by a byte with the offset delta.
+            # The next run often begins at the end of this one: a length grows by a byte with the offset delta.
             hops = _HOPS_FIRST
             continue
         hops = min(hops * 4, _HOPS_MOST)
@@ -302,7 +301,7 @@ def _follow_run(
 ) -> tuple[int, int]:
     """Return the number of records from `position` on that have the length of the first, and its stride.
 
-    The run may be cut short: it is a short cut, not a promise.
+    The returned run may be shorter than the actual one: it is an optimization only.
     """
     stride_bytes, length_bytes = _read_stride(data, position)
     length = bytes(data[position : position + length_bytes])
@@ -333,7 +332,7 @@ def _follow_run(
 def _hop(
     data: bytes | memoryview, position: int, count: int, stride_bytes: int, largest: LargestDelta
 ) -> int:
-    """The position after `count` more records, found record by record. `stride_bytes` is a guess of the usual one."""
+    """Return the position after `count` records, followed one by one. `stride_bytes` is the estimated usual stride."""
     if stride_bytes > _TABLES_MAX_STRIDE_BYTES:
         for remaining in range(count, 0, -1):
             position = _hop_counted(data, position, remaining, largest)
@@ -347,7 +346,7 @@ def _hop(
             window = data if window_bytes == len(data) else bytes(data[position : position + window_bytes])
             start = 0 if window is data else position
         here = position - start
-        # Where to look in a record with a length of one byte, and in one with two.
+        # Position of the compared byte in a record with a length of one byte, and of two bytes.
         after_one, after_two, threshold = 2 + largest.ahead, 3 + largest.ahead, largest.threshold
         steps = repeat(None, count)
         try:
@@ -389,7 +388,7 @@ def _hop_with_care(data: bytes | memoryview, position: int, largest: LargestDelt
 
 
 def _read_stride(data: bytes | memoryview, position: int) -> tuple[int, int]:
-    """Bytes from this record to the next, and how many of them are the length. Raises InvalidRecordError."""
+    """Return the distance to the next record and the size of the length field. Raises InvalidRecordError."""
     raw = 0
     for index, byte in enumerate(data[position : position + _MAX_LENGTH_BYTES]):
         raw |= (byte & 0x7F) << 7 * index
@@ -397,7 +396,7 @@ def _read_stride(data: bytes | memoryview, position: int) -> tuple[int, int]:
             body_bytes = (raw & 0xFFFFFFFF) >> 1
             stride_bytes = index + 1 + body_bytes
             if raw & 1 or body_bytes < _MIN_BODY_BYTES:
-                raise InvalidRecordError(f"record at byte {position} has no valid length")
+                raise InvalidRecordError(f"record at byte {position} has an invalid length")
             if stride_bytes > len(data) - position:
                 raise IncompleteRecordError(
                     f"record at byte {position} states {body_bytes} bytes where {len(data) - position} remain", position

@@ -1,6 +1,6 @@
-"""Opening a record batch: one object per record, for the places where the meaning of records is needed.
+"""Decoding of record batches to one object per record, where the content of records is needed.
 
-Not for produce and fetch, which leave records closed (record_chain checks them there).
+Produce and fetch leave records closed; `record_chain` checks them.
 
 Source: Kafka documentation, "Record"; varints are zigzag-encoded as in Protocol Buffers.
 """
@@ -29,9 +29,9 @@ _LEAST_RECORD_BYTES = 7
 
 
 class Record:
-    """One record: absolute offset, timestamp in ms, key and value (None is null), headers in their order.
+    """A record: absolute offset, timestamp in ms, key and value (None is null), headers in their order.
 
-    A header key that is not UTF-8 keeps its bytes as surrogate escapes, so that it can be written back unchanged.
+    Bytes of a header key that are not UTF-8 are kept as surrogate escapes, so that the key can be written unchanged.
     """
 
     __slots__ = ("headers", "key", "offset", "timestamp", "value")
@@ -60,10 +60,10 @@ class Record:
 
 
 def iter_records(batch: Buffer, max_bytes: int = MAX_DECOMPRESSED_BYTES) -> Iterator[Record]:
-    """Every record of exactly one batch, checked as it is reached.
+    """Iterate over the records of exactly one batch; each is checked when it is decoded.
 
-    Raises, possibly after some records were given: InvalidRecordError for any violation of the format, bytes left
-    behind the last record included; CompressionError if the records cannot be decompressed into `max_bytes`.
+    Raises, possibly after some records: InvalidRecordError for any violation of the format, including bytes behind the
+    last record; CompressionError if the records cannot be decompressed into `max_bytes`.
     """
     header = read_header(batch)
     count = header.record_count
@@ -79,7 +79,7 @@ def iter_records(batch: Buffer, max_bytes: int = MAX_DECOMPRESSED_BYTES) -> Iter
         try:
             record, position = _read_record(data, position, header)
         except IndexError as error:
-            raise InvalidRecordError(f"record at byte {position} is cut short") from error
+            raise InvalidRecordError(f"record at byte {position} is truncated") from error
         yield record
     if position != len(data):
         raise InvalidRecordError(f"{len(data) - position} bytes left after {count} records")
@@ -90,7 +90,7 @@ def _read_record(data: bytes, position: int, header: BatchHeader) -> tuple[Recor
     end = position + body_bytes
     if body_bytes < 0 or end > len(data):
         raise InvalidRecordError(f"record at byte {position} states {body_bytes} bytes of {len(data) - position}")
-    # The first byte, attributes, has no meaning yet.
+    # The first byte, attributes, is unused.
     timestamp_delta, position = _read_varlong(data, position + 1)
     offset_delta, position = _read_varint(data, position)
     key, position = _read_bytes(data, position, end)
@@ -121,7 +121,7 @@ def _read_headers(data: bytes, position: int, end: int, count: int) -> tuple[Hea
 
 
 def _read_bytes(data: bytes, position: int, end: int) -> tuple[bytes | None, int]:
-    """Length-prefixed bytes; any negative length is null."""
+    """Read length-prefixed bytes; any negative length is null."""
     size_bytes, position = _read_varint(data, position)
     if size_bytes < 0:
         return None, position
@@ -148,7 +148,7 @@ def _read_varlong(data: bytes, position: int) -> tuple[int, int]:
 
 def _read_unsigned(data: bytes, position: int, most_bytes: int) -> tuple[int, int]:
     raw = shift = 0
-    for position in range(position, position + most_bytes):  # noqa: B020 - goes on from where the number starts
+    for position in range(position, position + most_bytes):  # noqa: B020 - starts at the number's position
         byte = data[position]
         raw |= (byte & 0x7F) << shift
         if byte < 128:

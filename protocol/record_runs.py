@@ -1,7 +1,7 @@
-"""Successive records of one layout, judged together in C: one byte of each of them is a strided slice of the batch.
+"""Runs of successive records of one layout, compared in C: one byte of each record is a strided slice of the batch.
 
-Records have the same layout if their lengths, the lengths of their keys and values and the sizes of their numbers are
-the same, and none has headers. The first of a run is taken apart; the columns show how many others are like it.
+Records have the same layout if their lengths, the lengths of their keys and values and the sizes of their varints are
+equal, and none has headers. The first record of a run is parsed; the columns show how many others have its layout.
 """
 
 from __future__ import annotations
@@ -13,23 +13,23 @@ from odradek.protocol.record_shape import check_record, read_varint
 LEAST_RUN: Final = 16
 MOST_RUN: Final = 1024
 SINGLE_RECORDS: Final = 64
-"""Records to take one by one before a run is looked for again."""
+"""Records that are read one by one before a run is tried again."""
 MOST_STRIDE_BYTES: Final = 384
 MOST_RENUMBERED_STRIDE_BYTES: Final = 64
-"""The length of such a record is a single byte, and its bytes are few enough to be copied one column at a time."""
+"""Maximum stride of records to renumber: the length is a single byte, and the columns are few enough to be copied."""
 _ASCII: Final = bytes(range(128))
 _CONTINUED: Final = bytes(range(128, 256))
 _BLOCK: Final = 8192
-"""The third byte of an offset delta changes with each so many records."""
-# The first and second byte of the offset deltas from 0 on, without and with a further byte behind them.
+"""Number of records with the same third byte of the offset delta."""
+# The first and second byte of the offset deltas from 0 on, without and with a further byte.
 _FIRST: Final = tuple(bytes(n << 1 & 127 | more for n in range(64)) * (1 + MOST_RUN // 64) for more in (0, 128))
 _SECOND: Final = tuple(bytes(n >> 6 & 127 | more for n in range(_BLOCK + MOST_RUN)) for more in (0, 128))
 
 
 class Run:
-    """Up to `MOST_RUN` records of the layout of the one at `position`.
+    """Up to `MOST_RUN` records with the layout of the record at `position`.
 
-    count: how many, 0 if there is no use in looking for them; end: where they end
+    count: number of records, 0 if a run is not worth a search; end: position after them
     """
 
     __slots__ = ("_block", "_deltas_at", "_numbers_at", "_stride_bytes", "_tail_at", "count", "end", "has_key")
@@ -51,7 +51,7 @@ class Run:
         value_at += max(0, key_bytes)
         value_bytes, value_end = read_varint(data, value_at)
         if value_end + max(0, value_bytes) != end - 1:
-            # The last byte is not the count of headers.
+            # The last byte is not the header count.
             return
         equal = (*range(position, start), *range(tail_at, key_end), *range(value_at, value_end), end - 1)
         block = self._block = data[position : position + most * stride_bytes]
@@ -77,7 +77,7 @@ class Run:
         return {read_varint(bytes(delta), 0)[0] for delta in set(zip(*columns, strict=True))}
 
     def is_numbered(self, index: int) -> bool:
-        """Return whether the offset deltas are `index` and those that follow; `index` and the last in one block."""
+        """Return whether the offset deltas are consecutive from `index` on, all in one block."""
         size = self._tail_at - self._numbers_at
         last = index + self.count - 1
         if size != _varint_bytes(index << 1) or size != _varint_bytes(last << 1) or index // _BLOCK != last // _BLOCK:
@@ -88,7 +88,7 @@ class Run:
         )
 
     def renumbered(self, index: int) -> bytes:
-        """The records with offset deltas from `index` on and without attributes; nothing where that is not simple."""
+        """Return the records with offset deltas from `index` on and attributes 0; b"" if they are too long."""
         size = _varint_bytes(index << 1)
         if size != _varint_bytes(index + self.count - 1 << 1) or self._stride_bytes > MOST_RENUMBERED_STRIDE_BYTES:
             return b""
@@ -112,12 +112,12 @@ class Run:
 
 
 def records_to_block_end(index: int) -> int:
-    """How many records a run may have of which the offset deltas begin with `index`."""
+    """Return the maximum length of a run whose offset deltas begin with `index`."""
     return _BLOCK - index % _BLOCK
 
 
 def _offset_deltas(index: int, count: int, size: int) -> list[bytes]:
-    """Each byte of the offset deltas from `index` on, as a column."""
+    """Return the bytes of the offset deltas from `index` on, as columns."""
     columns = []
     for byte in range(size):
         more = byte < size - 1

@@ -1,4 +1,4 @@
-"""Taking one record apart without keeping it: is it laid out as the format says, and what are its deltas?
+"""Check of a single record's layout, and its deltas, without an object for the record.
 
 Source: Kafka documentation, "Record".
 """
@@ -12,14 +12,14 @@ from odradek.protocol.record_batch import InvalidRecordError
 from odradek.protocol.record_chain import IncompleteRecordError
 
 MOST_HEADERS: Final = 1000
-"""Of a record that is taken apart at once: each header takes about half a microsecond."""
+"""Maximum number of headers of a record that is checked at once: each takes about half a microsecond."""
 MOST_VARINT_BYTES: Final = 10
 
 
 class TakesLongError(Exception):
-    """The work takes more than about two milliseconds: it has to be done in steps.
+    """Work that would take more than about two milliseconds and has to be done in steps.
 
-    position: of the record that has too many headers, if that is why; `RecordStream` reads it in steps
+    position: position of the record with too many headers, if that is the cause; `RecordStream` reads it in steps
     """
 
     def __init__(self, position: int = 0) -> None:
@@ -28,16 +28,16 @@ class TakesLongError(Exception):
 
 
 def check_record(records: Buffer, position: int) -> tuple[int, int, bool, int]:
-    """Return timestamp delta, offset delta, whether there is a key, and where the record ends.
+    """Return timestamp delta, offset delta, whether the record has a key, and the position after the record.
 
-    Raises InvalidRecordError unless its parts fill its length exactly, IncompleteRecordError if it is longer than the
-    data, TakesLongError.
+    Raises InvalidRecordError unless the fields fill the record's length exactly, IncompleteRecordError if the record is
+    longer than the data, TakesLongError.
     """
     return open_record(records, position, MOST_HEADERS)[:4]
 
 
 def open_record(records: Buffer, position: int, most_headers: int) -> tuple[int, int, bool, int, int]:
-    """As `check_record`, with the number of headers, of which there may be so many."""
+    """Check a record with at most `most_headers` headers as `check_record` does; also return the header count."""
     try:
         length, start = read_varint(records, position)
     except IndexError:
@@ -57,7 +57,7 @@ def open_record(records: Buffer, position: int, most_headers: int) -> tuple[int,
         headers, at = read_varint(records, at)
         if headers:
             if headers < 0 or headers > end - at:
-                raise InvalidRecordError(f"a record announces {headers} headers")
+                raise InvalidRecordError(f"a record states {headers} headers")
             if headers > most_headers or headers > MOST_HEADERS:
                 raise TakesLongError(position)
             for _ in range(headers):
@@ -74,7 +74,7 @@ def open_record(records: Buffer, position: int, most_headers: int) -> tuple[int,
 
 
 def read_varint(buffer: Buffer, position: int) -> tuple[int, int]:
-    """A zigzag varint of up to 64 bits and the position behind it. IndexError if it is cut off."""
+    """Return a zigzag varint of up to 64 bits and the position after it. Raises IndexError if it is truncated."""
     byte = buffer[position]
     if byte < 0x80:
         return (byte >> 1) ^ -(byte & 1), position + 1

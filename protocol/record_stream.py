@@ -1,7 +1,8 @@
-"""Walking over the records of a batch in steps, with a window of their bytes in memory.
+"""Records of a large batch, read in steps, with a window of their bytes in memory.
 
-Every generator here yields after at most about half a millisecond of work, or what is to be called on a thread
-(`streaming.Step`). No object is made for a record. Of one larger than the window only the small parts are read.
+Every generator here yields after at most about half a millisecond of work, or yields a call for a thread
+(`streaming.Step`). No object is created per record. Of a record that is larger than the window only the small parts
+are read.
 """
 
 from __future__ import annotations
@@ -15,21 +16,20 @@ from odradek.protocol.record_shape import MOST_VARINT_BYTES, TakesLongError, che
 from odradek.protocol.streaming import PIECE_BYTES, Piece, Step, ThreadCall
 
 FOLLOWED_PER_STEP: Final = 4096
-"""Records whose lengths are followed in a step; each takes up to 0.1 microseconds."""
+"""Records whose lengths are followed in one step; each takes up to 0.1 microseconds."""
 OPENED_PER_STEP: Final = 256
-"""Records, or headers of a record, that are taken apart in a step; each takes about 2 microseconds."""
+"""Records, or headers of a record, that are parsed in one step; each takes about 2 microseconds."""
 _DELTAS_MAX_BYTES: Final = 1 + 3 * MOST_VARINT_BYTES
 """Length, attributes, timestamp delta and offset delta."""
 
 RecordFields = tuple[int, int, bool]
-"""Timestamp delta, offset delta, whether there is a key."""
-
+"""Timestamp delta, offset delta, whether the record has a key."""
 
 class RecordStream:
-    """The record bytes of one batch, from which records are read in order.
+    """The record bytes of one batch; records are read in order.
 
-    window: the bytes at hand; position: where the next record begins in it, or behind its end if what lies between is
-    to be skipped.
+    window: the bytes in memory
+    position: start of the next record in the window; beyond its end if bytes have to be skipped
     """
 
     __slots__ = ("_is_at_end", "_pieces", "_start", "position", "window")
@@ -43,11 +43,11 @@ class RecordStream:
 
     @property
     def read_bytes(self) -> int:
-        """How many bytes lie before `position`."""
+        """Number of bytes before `position`."""
         return self._start + self.position
 
     def fill(self) -> Generator[Step, None, bool]:
-        """Drop what lies before `position` and add a piece. Return False at the end of the data."""
+        """Drop the bytes before `position` and add a piece. Return False at the end of the data."""
         piece = next(self._pieces, None)
         if piece is None:
             self._is_at_end = True
@@ -64,7 +64,7 @@ class RecordStream:
         return True
 
     def follow(self, count: int, largest: LargestDelta) -> Generator[Step, None, None]:
-        """Go on by `count` records, of which only the lengths and timestamp deltas are read."""
+        """Advance by `count` records; only their lengths and timestamp deltas are read."""
         while count:
             step = min(count, FOLLOWED_PER_STEP)
             try:
@@ -84,7 +84,7 @@ class RecordStream:
                 yield None
 
     def read_record(self) -> Generator[Step, None, RecordFields]:
-        """Take the next record apart."""
+        """Parse the next record."""
         while True:
             try:
                 timestamp_delta, offset_delta, has_key, self.position = check_record(self.window, self.position)
@@ -97,13 +97,13 @@ class RecordStream:
             yield from self._fill_up()
 
     def fill_deltas(self) -> Generator[Step, None, None]:
-        """Have the next record's length and deltas in the window."""
+        """Extend the window to the next record's length and deltas."""
         while self.lacks_deltas:
             yield from self.fill()
 
     @property
     def lacks_deltas(self) -> bool:
-        """Whether `fill_deltas` is called for."""
+        """Return whether `fill_deltas` has to be called."""
         return len(self.window) - self.position < _DELTAS_MAX_BYTES and not self._is_at_end
 
     def expect_end(self) -> Generator[Step, None, None]:
@@ -114,9 +114,9 @@ class RecordStream:
         left_bytes = len(self.window) - self.position
         if left_bytes:
             raise InvalidRecordError(
-                f"bytes are left behind the last record, {left_bytes} or more"
+                f"{left_bytes} or more bytes follow the last record"
                 if left_bytes > 0
-                else f"the last record states {-left_bytes} bytes more than there are"
+                else f"the last record states {-left_bytes} bytes more than the batch has"
             )
 
     def _fill_up(self) -> Generator[Step, None, None]:
@@ -135,7 +135,7 @@ class RecordStream:
         self.position += max(0, value_bytes)
         headers = yield from self._read_varint()
         if not 0 <= headers <= start + length - self.read_bytes:
-            raise InvalidRecordError(f"a record announces {headers} headers")
+            raise InvalidRecordError(f"a record states {headers} headers")
         for index in range(headers):
             name_bytes = yield from self._read_varint()
             if name_bytes < 0:

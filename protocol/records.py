@@ -1,7 +1,7 @@
-"""Record batches, the one name to import them by.
+"""Record batches: the names that other packages import.
 
-record_batch has the header, record_chain the fast check of produce, record_reader opens records, batch_builder makes
-batches, control_records the markers of transactions.
+They are defined in `record_batch` (header), `record_chain` (check on produce), `record_reader` (decoded records),
+`batch_builder` (construction) and `control_records` (transaction markers).
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Decompression and compression of a batch's records in pieces, so that neither time nor memory depends on their size.
+"""Decompression and compression of a batch's records in pieces; time per step and memory do not depend on their size.
 
-A step takes well below a millisecond. What a codec cannot divide (a large block, any compression) is a
-`ThreadCall`: whoever runs the steps has it called on a thread, where the C library releases the interpreter's lock, and
-goes on with its result. `run_steps` calls it in place.
+A step takes well below a millisecond. Work that a codec cannot divide (a large block, any compression) is a
+`ThreadCall`: the caller runs it on a thread, where the C library releases the GIL, and continues with its result.
+`run_steps` runs it in place.
 
-Memory is one piece of input and output, a block of lz4 (up to 4 MiB) or of snappy (up to `max_bytes`), and what a zstd
-frame needs as window (up to `max_bytes`).
+Memory is one piece of input and output, a block of lz4 (up to 4 MiB) or of snappy (up to `max_bytes`), and the window
+of a zstd frame (up to `max_bytes`).
 
 Sources: as in `compression`; xxHash specification (checksum of lz4 headers).
 """
@@ -42,16 +42,16 @@ from odradek.protocol.compression import (
 T = TypeVar("T")
 
 PIECE_BYTES: Final = 64 * 1024
-"""Usual size of a piece; one may be larger by a block of its codec."""
+"""Usual size of a piece; a piece may be larger by a block of its codec."""
 _GZIP_WINDOW_BITS: Final = 31
 _GZIP_FEED_BYTES: Final = 16 * 1024
 _THREAD_BLOCK_BYTES: Final = 1024 * 1024
-"""Snappy and lz4: about half a millisecond."""
+"""Snappy and lz4 blocks above this size are decompressed on a thread; this size takes about half a millisecond."""
 _ZSTD_FEED_BLOCKS: Final = 64
 
 
 class ThreadCall(Generic[T]):
-    """A call that takes long and should not be made on the reactor's thread."""
+    """A long call that should not run on the reactor thread."""
 
     __slots__ = ("_error", "_result", "_work")
 
@@ -67,19 +67,19 @@ class ThreadCall(Generic[T]):
 
     @property
     def result(self) -> T:
-        """What the call returned, or raised."""
+        """The result of the call. Raises the exception that the call raised."""
         if self._error is not None:
             raise self._error
         return self._result
 
 
 Step = ThreadCall[bytes] | None
-"""What a generator of long work yields after each step: nothing, or what is to be called before the next one."""
+"""Value that a generator of long work yields after each step: None, or a call to run before the next step."""
 Piece = bytes | ThreadCall[bytes]
 
 
 def run_steps(steps: Generator[Step, None, T], after_each: Callable[[], None] = lambda: None) -> T:
-    """Run long work in place, to its end."""
+    """Run long work in place to its end, and return its result."""
     try:
         while True:
             call = next(steps)
@@ -94,9 +94,9 @@ def run_steps(steps: Generator[Step, None, T], after_each: Callable[[], None] = 
 
 
 def iter_decompressed(codec: int, data: Buffer, max_bytes: int) -> Iterator[Piece]:
-    """Decompress a batch's record bytes in pieces of up to 128 KiB; an empty one is a step that gave no output.
+    """Decompress a batch's record bytes in pieces of up to 128 KiB; an empty piece is a step without output.
 
-    A `ThreadCall` has to be called before the next piece is asked for.
+    A `ThreadCall` has to be run before the iteration continues.
 
     Raises, possibly after some pieces: CompressionError if the data is corrupt or truncated or the codec unknown,
     DecompressedTooLargeError once the output exceeds `max_bytes`.
@@ -138,7 +138,7 @@ def _gzip_pieces(data: memoryview, _max_bytes: int) -> Iterator[Piece]:
                     if not fed:
                         raise CompressionError("gzip: truncated member")
                 piece = inflater.decompress(fed, PIECE_BYTES)
-                # Output may be left inside, without input.
+                # zlib may hold further output even without input.
                 is_full = len(piece) == PIECE_BYTES
                 yield piece
             position -= len(inflater.unused_data)
@@ -174,9 +174,9 @@ def _snappy_pieces(data: memoryview, max_bytes: int) -> Iterator[Piece]:
 
 
 def _lz4_pieces(data: memoryview, _max_bytes: int) -> Iterator[Piece]:
-    """Each block is decompressed as a frame of its own, which has the library check the block's checksum.
+    """Decompress each block as a separate frame, so that the library verifies the block's checksum.
 
-    As in Java, the checksum and the size of the whole content are not compared.
+    As in Java, the checksum and the size of the whole content are not verified.
     """
     from cramjam import DecompressionError, lz4
 
@@ -189,7 +189,7 @@ def _lz4_pieces(data: memoryview, _max_bytes: int) -> Iterator[Piece]:
 
     def decompressed(block: memoryview) -> bytes:
         if not output:
-            # Not before: who waits for a thread has no buffer yet.
+            # Allocated here, so that calls that wait for a thread hold no buffer.
             output.extend(bytes(max_block_bytes))
         try:
             size_bytes = lz4.decompress_into(b"".join((head, block, LZ4_END_MARK)), output)
@@ -208,7 +208,7 @@ def _lz4_pieces(data: memoryview, _max_bytes: int) -> Iterator[Piece]:
 
 
 def _xxhash_32(data: bytes) -> int:
-    """The xxHash32 of fewer than 16 bytes, with seed 0."""
+    """Return the xxHash32 of fewer than 16 bytes, with seed 0."""
     mask = 0xFFFFFFFF
     value = 0x165667B1 + len(data)
     words = len(data) // 4 * 4
@@ -266,10 +266,9 @@ _DECOMPRESSORS: dict[int, Callable[[memoryview, int], Iterator[Piece]]] = {
 
 
 def iter_compressed(codec: int, pieces: Iterator[Piece], level: int | None, size_bytes: int) -> Iterator[Piece]:
-    """Compress pieces of record bytes, `size_bytes` or a few more in total, as `compression.compress` does a whole.
+    """Compress pieces of record bytes, `size_bytes` or slightly more in total, as `compression.compress` does at once.
 
-    A `ThreadCall` has to be called before the next piece is asked for. Raises CompressionError for a level
-    out of range.
+    A `ThreadCall` has to be run before the iteration continues. Raises CompressionError for a level out of range.
     """
     if codec == Codec.NONE:
         yield from pieces
@@ -301,8 +300,7 @@ def iter_compressed(codec: int, pieces: Iterator[Piece], level: int | None, size
 
 
 _Compressor = tuple[bytes, Callable[[bytes], bytes], Callable[[], bytes]]
-"""What comes first, what compresses a piece, and what gives the end."""
-
+"""Header bytes, a function that compresses a piece, and a function that returns the final bytes."""
 
 def _begin_gzip(level: int, _size_bytes: int) -> _Compressor:
     compressor = zlib.compressobj(level, zlib.DEFLATED, _GZIP_WINDOW_BITS)
@@ -320,7 +318,7 @@ def _begin_lz4(level: int, _size_bytes: int) -> _Compressor:
 def _begin_zstd(level: int, size_bytes: int) -> _Compressor:
     import zstandard
 
-    # The highest levels take hundreds of megabytes for data of unknown size.
+    # Without `source_size` the highest levels allocate hundreds of megabytes.
     parameters = zstandard.ZstdCompressionParameters.from_level(
         level, source_size=size_bytes, write_content_size=False
     )
