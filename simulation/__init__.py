@@ -1,4 +1,4 @@
-"""The whole broker in one process, in simulated time and with simulated faults.
+"""Whole brokers in one process, in simulated time and with simulated faults.
 
-`python -m odradek.simulation --help` says how it is run; docs/simulation.md what is simulated.
+Command line: `python -m odradek.simulation --help`. Description: docs/simulation.md.
 """

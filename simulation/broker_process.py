@@ -1,7 +1,7 @@
-"""One broker of the simulated world, as a process that starts, stops, is killed and starts again.
+"""A simulated broker process: start, stop, kill, restart.
 
-Each life of it has a reactor and environment of its own. When a life ends, nothing of it acts any more: its calls are
-not made, its sockets and files are dead, and what its threads had not done is never done.
+Each life of the process has its own reactor and environment. When a life ends, it has no further effect: its scheduled
+calls do not run, its sockets and files are dead, and unfinished work of its threads is discarded.
 """
 
 import logging
@@ -41,7 +41,7 @@ class ProcessReactor:
         self._random = random
         self.is_alive = True
         self.write_coalescer = WriteCoalescer()
-        # Every request has an iteration of its own, between which others act.
+        # Each request is processed in a separate iteration, so that other events interleave.
         self.scheduler = RequestScheduler(
             self.seconds, self.write_coalescer, wake=lambda: self.callLater(0, self.scheduler.serve), iteration_s=0.0
         )
@@ -51,7 +51,7 @@ class ProcessReactor:
         return self._world.clock.seconds()
 
     def callLater(self, delay: float, callable: Callable[..., Any], *args: Any, **kwargs: Any) -> Call:  # noqa: N802
-        """IReactorTime; timers are a little late, as real ones."""
+        """IReactorTime. Timers run slightly late, as real ones do."""
         if delay > 0:
             delay += self._random.random() * 0.001
         return self._world.clock.callLater(delay, self.run, callable, *args, **kwargs)
@@ -61,11 +61,11 @@ class ProcessReactor:
         return self._world.network.listen(self, (interface, port), factory)
 
     def stop(self) -> None:
-        """The broker gives up. As in Twisted, the shutdown begins after the function that is being run."""
+        """Stop the broker on its own request. As in Twisted, the shutdown begins after the running function returns."""
         self.callLater(0, self._process.gave_up)
 
     def run(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
-        """Everything the process does begins here, and ends here if it dies of it."""
+        """Run a function of the process. All its code runs through here; a simulated crash ends here."""
         if not self.is_alive:
             return
         world = self._world
@@ -86,7 +86,7 @@ class ProcessReactor:
 
 
 class SimulatedEnvironment(Environment):
-    """What one life of a broker has around it."""
+    """Environment of one life of a broker."""
 
     slice_s = 0.0
 
@@ -116,7 +116,7 @@ class SimulatedEnvironment(Environment):
     run_compaction = run_in_thread
 
     def run_all(self, actions: Sequence[Callable[[], None]], thread_count: int) -> None:
-        """Threads that run at the same time: one after the other, in any order."""
+        """Simulate concurrent threads: run the actions one after the other in random order."""
         shuffled = list(actions)
         if thread_count > 1:
             self._world.threads.random.shuffle(shuffled)
@@ -145,11 +145,11 @@ class SimulatedEnvironment(Environment):
 
 
 class BrokerProcess:
-    """The machine with the one broker on it.
+    """A machine with one broker.
 
-    broker: the one alive, None while there is none
-    is_up: whether it has started and lets clients in
-    lives: how often it was started
+    broker: the running broker, None if there is none
+    is_up: true once the broker has started and accepts clients
+    lives: number of starts
     """
 
     def __init__(self, world: "World", address: tuple[str, int], properties: dict[str, str]) -> None:
@@ -170,11 +170,11 @@ class BrokerProcess:
 
     @property
     def is_alive(self) -> bool:
-        """Whether there is a process, started or not."""
+        """True if the process exists, even if the broker has not started yet."""
         return self._reactor is not None and self._reactor.is_alive
 
     def start(self) -> None:
-        """Start the broker; `is_up` tells when it is."""
+        """Begin the start of the broker; `is_up` becomes true when it is complete."""
         assert not self.is_alive
         world = self._world
         self.lives += 1
@@ -208,7 +208,7 @@ class BrokerProcess:
         reactor.run(lambda: Deferred.fromCoroutine(broker.start()).addCallbacks(started, failed))
 
     def stop(self) -> None:
-        """A clean stop (SIGTERM)."""
+        """Stop the broker cleanly (SIGTERM)."""
         broker, reactor = self.broker, self._reactor
         if broker is None or reactor is None or not self.is_up or self.is_stopping:
             return
@@ -224,28 +224,28 @@ class BrokerProcess:
         reactor.run(lambda: Deferred.fromCoroutine(broker.stop()).addBoth(stopped))
 
     def kill(self) -> None:
-        """kill -9: memory is gone, files are as they are."""
+        """Kill the process (SIGKILL): memory is lost, files are unchanged."""
         if self.is_alive:
             self._end("killed")
             self._world.disk.come_down(is_power_loss=False)
 
     def lose_power(self, *, lose_names: bool) -> None:
-        """The machine is off, and what was not synced is lost in part."""
+        """Power off the machine: a part of the unsynced data is lost."""
         if self.is_alive:
             self._end("power lost")
         self._world.disk.come_down(is_power_loss=True, lose_names=lose_names)
 
     def crashed(self) -> None:
-        """The disk says that the process died in the midst of a change."""
+        """Called by the disk when the process dies during a write."""
         self._end("died while writing")
 
     def gave_up(self) -> None:
-        """No log directory is left: the broker stops by itself, with what the disk still lets it do."""
-        self._world.trace("broker gives up")
+        """Called when no log directory is left: the broker stops itself, as far as the disk permits."""
+        self._world.trace("broker stops by itself")
         self.stop()
 
     def check(self) -> None:
-        """What must hold whenever the broker has done something."""
+        """Check the invariants after an action of the broker."""
         if self.is_up and not self.is_stopping and self.broker is not None:
             self._world.check_invariants(self.broker)
 
@@ -255,7 +255,7 @@ class BrokerProcess:
         self._world.trace(f"broker {how}")
         reactor.is_alive = False
         self.is_up = False
-        # Kept: what was suspended must not be cleaned up while the world goes on.
+        # Kept alive: suspended coroutines must not be collected, and thereby resumed, during the run.
         self._ended_lives.append((self.broker, reactor))
         self.broker = None
         self._world.network.process_died(reactor)

@@ -1,7 +1,7 @@
-"""Judges a history: which of Kafka's promises were broken.
+"""The checker: finds violations of Kafka's guarantees in a history.
 
-A pure function of what clients attempted and learnt and of what can be read at the end. It knows nothing of the broker,
-so it cannot share its errors. In the manner of Jepsen's Kafka workload.
+A pure function of the clients' operations with their outcomes, and of the final reads. It uses no code of the broker,
+so it cannot share its errors. Modelled on Jepsen's Kafka workload.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ CHECKS: tuple[Callable[[Evidence], Iterator[Violation]], ...] = (
 
 
 def check(history: History, final: FinalState) -> list[Violation]:
-    """Every violation found; none is what is hoped for. Takes time about linear in the records."""
+    """Return all violations. Takes time about linear in the number of records."""
     evidence = Evidence(history, final)
     violations = [
         Violation(ViolationKind.ODD_ANSWER, f"{client} at {moment.time_ms}: {text}")

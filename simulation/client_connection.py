@@ -22,7 +22,7 @@ _MAX_FRAME_BYTES: Final = 100_000_000
 
 
 class _Pending:
-    """A request under way."""
+    """A request in flight."""
 
     __slots__ = ("client_id", "correlation_id", "deferred", "key", "sent_s", "version")
 
@@ -36,9 +36,9 @@ class _Pending:
 
 
 class SimulatedConnection:
-    """`api.ClientConnection`. A request that is not answered in `REQUEST_TIMEOUT_S` ends the connection.
+    """Implementation of `api.ClientConnection`. A request without a response within `REQUEST_TIMEOUT_S` closes it.
 
-    That is a failure of the run unless the connection had been broken off, which a client need not notice.
+    Such a timeout fails the run, unless a fault broke the connection, which the client may not notice.
     """
 
     def __init__(self, world: "World", stream: ByteStream) -> None:
@@ -53,22 +53,22 @@ class SimulatedConnection:
 
     @property
     def is_lost(self) -> bool:
-        """Whether nothing can be sent any more."""
+        """True if the connection is lost or closed."""
         return self._stream.is_lost
 
     def request(self, message: Message, version: int, *, client_id: str) -> "Deferred[Any]":
-        """Send it; its response. Errs with ConnectionLost."""
+        """Send a request; return a Deferred of its response, which fails with ConnectionLost."""
         pending = _Pending(
             client_id, message.api_key, version, self._last_correlation_id + 1, self._world.clock.seconds()
         )
         if self._stream.is_lost:
-            pending.deferred.errback(ConnectionLost("the connection is gone"))
+            pending.deferred.errback(ConnectionLost("the connection is closed"))
             return pending.deferred
         self._pending.append(pending)
         self._send(message, version, client_id)
         if not self._is_watched:
             self._is_watched = True
-            self._world.clock.callLater(REQUEST_TIMEOUT_S, self._look)
+            self._world.clock.callLater(REQUEST_TIMEOUT_S, self._check_timeout)
         return pending.deferred
 
     def send_without_answer(self, message: Message, version: int, *, client_id: str) -> None:
@@ -77,15 +77,15 @@ class SimulatedConnection:
             self._send(message, version, client_id)
 
     def stop_reading(self) -> None:
-        """Leave responses in the network from now on."""
+        """Stop reading responses; they stay in the network."""
         self._stream.stop_reading()
 
     def read_again(self) -> None:
-        """Take what has come meanwhile, and what comes."""
+        """Resume reading, including responses that have arrived in the meantime."""
         self._stream.read_again()
 
     def close(self) -> None:
-        """Close it; what is under way errs."""
+        """Close the connection; requests in flight fail."""
         self._stream.close()
         self._lost()
 
@@ -107,12 +107,12 @@ class SimulatedConnection:
 
     def _answer(self, frame: bytes | memoryview) -> None:
         if not self._pending:
-            self._world.fail("a response that nobody asked for")
+            self._world.fail("a response without a request")
             return
         pending = self._pending.popleft()
         (correlation_id,) = struct.unpack_from(">i", frame, SIZE_BYTES)
         if correlation_id != pending.correlation_id:
-            self._world.fail(f"response {correlation_id} came instead of {pending.correlation_id}")
+            self._world.fail(f"response has correlation id {correlation_id} instead of {pending.correlation_id}")
         message_type = response_class(pending.key)
         is_flexible = response_is_flexible(pending.key, message_type.is_flexible(pending.version))
         start = SIZE_BYTES + 4 + is_flexible
@@ -127,7 +127,7 @@ class SimulatedConnection:
         for one in pending:
             one.deferred.errback(ConnectionLost("the connection was lost"))
 
-    def _look(self) -> None:
+    def _check_timeout(self) -> None:
         self._is_watched = False
         if not self._pending:
             return
@@ -136,11 +136,11 @@ class SimulatedConnection:
             self._give_up(self._pending[0])
         else:
             self._is_watched = True
-            self._world.clock.callLater(left_s, self._look)
+            self._world.clock.callLater(left_s, self._check_timeout)
 
     def _give_up(self, pending: _Pending) -> None:
-        """Close. On a connection to which nothing has happened every request is answered in that time."""
-        text = f"{pending.client_id}: no answer in {REQUEST_TIMEOUT_S:.0f} s"
+        """Close the connection. On an intact connection the broker must respond within the timeout."""
+        text = f"{pending.client_id}: no response in {REQUEST_TIMEOUT_S:.0f} s"
         if self._stream.is_intact:
             api = response_class(pending.key).__name__.removesuffix("Response")
             self._world.fail(f"{text} to {api} v{pending.version} over an intact connection")

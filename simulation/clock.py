@@ -1,4 +1,4 @@
-"""Simulated time: a queue of calls, and nothing happens but what is in it."""
+"""Simulated time: a queue of calls; nothing runs except through this queue."""
 
 import heapq
 from collections.abc import Callable
@@ -8,7 +8,7 @@ from twisted.internet.error import AlreadyCalled, AlreadyCancelled
 
 
 class Call:
-    """A call to come; Twisted's IDelayedCall as far as it is used."""
+    """A scheduled call: the used part of Twisted's IDelayedCall."""
 
     __slots__ = ("_args", "_clock", "_function", "_is_cancelled", "_kwargs", "time")
 
@@ -23,11 +23,11 @@ class Call:
         self._is_cancelled = False
 
     def active(self) -> bool:
-        """Whether it is still to come."""
+        """Return whether the call is pending."""
         return self._function is not None
 
     def cancel(self) -> None:
-        """Do not call. Raises AlreadyCancelled, AlreadyCalled."""
+        """Cancel the call. Raises AlreadyCancelled, AlreadyCalled."""
         if self._is_cancelled:
             raise AlreadyCancelled
         if self._function is None:
@@ -36,18 +36,18 @@ class Call:
         self._function = self._args = self._kwargs = None
 
     def reset(self, delay: float) -> None:
-        """Call `delay` seconds from now instead. Raises as `cancel`."""
+        """Reschedule the call to `delay` seconds from now. Raises as `cancel`."""
         if self._function is None:
             raise AlreadyCancelled if self._is_cancelled else AlreadyCalled
         self.time = self._clock.seconds() + delay
         self._clock.push(self)
 
     def getTime(self) -> float:  # noqa: N802 - Twisted's name
-        """When it will be called."""
+        """Return the time of the call."""
         return self.time
 
     def run(self) -> None:
-        """The time has come."""
+        """Make the call."""
         function, args, kwargs = self._function, self._args, self._kwargs
         self._function = self._args = self._kwargs = None
         assert function is not None
@@ -55,7 +55,7 @@ class Call:
 
 
 class SimulatedClock:
-    """Twisted's IReactorTime. `step` goes to the next call and makes it; calls of one time come in the order made."""
+    """Twisted's IReactorTime. `step` advances to the next call and makes it; calls of one time run in order."""
 
     def __init__(self) -> None:
         self.steps = 0
@@ -64,31 +64,31 @@ class SimulatedClock:
         self._added = 0
 
     def seconds(self) -> float:
-        """Seconds since the world began."""
+        """Return the seconds since the start of the simulation."""
         return self._now
 
     def callLater(self, delay: float, callable: Callable[..., Any], *args: Any, **kwargs: Any) -> Call:  # noqa: N802
-        """Call it `delay` seconds from now."""
+        """Schedule a call in `delay` seconds."""
         assert delay >= 0, f"{delay} is in the past"
         call = Call(self, self._now + delay, callable, args, kwargs)
         self.push(call)
         return call
 
     def push(self, call: Call) -> None:
-        """Put a call where its time says."""
+        """Insert a call at its time."""
         self._added += 1
         heapq.heappush(self._queue, (call.time, self._added, call))
 
     def getDelayedCalls(self) -> list[Call]:  # noqa: N802 - Twisted's name
-        """All calls to come."""
+        """Return all pending calls."""
         return [call for time, _, call in sorted(self._queue) if call.active() and call.time == time]
 
     def step(self) -> bool:
-        """Make the next call; False if there is none."""
+        """Make the next call. Return False if there is none."""
         queue = self._queue
         while queue:
             time, _, call = heapq.heappop(queue)
-            # One that was cancelled, or is in the queue a second time, for later.
+            # The entry is stale if its call was cancelled, or rescheduled and therefore has a second entry.
             if not call.active() or call.time != time:
                 continue
             self._now = time

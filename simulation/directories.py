@@ -1,7 +1,8 @@
-"""Changes of the log directories while the broker is down, as an operator makes them, and the start that follows.
+"""An operator's changes of the log directories while the broker is down, and the next start.
 
-The order of log.dirs changes, an empty directory is put first, something that is no partition is put beside the logs,
-or the metadata store is lost. After the loss the operator asks for the adoption of the topics found.
+The order of log.dirs changes, an empty directory is added as the first, a directory that is no partition is added
+beside the logs, or the metadata store is lost. After the loss the operator starts the broker with adoption of the found
+topics.
 """
 
 from random import Random
@@ -21,7 +22,7 @@ _TEXT: Final = b"not a partition"
 
 
 class Directories:
-    """The log directories of the one machine. `change` prepares what the next start finds."""
+    """The log directories of a machine. Changes take effect at the next start."""
 
     def __init__(self, world: "World", history: History, random: Random) -> None:
         self._world = world
@@ -31,20 +32,20 @@ class Directories:
         self._added = 0
 
     def reorder(self) -> None:
-        """Write log.dirs in another order."""
+        """Change the order of log.dirs."""
         directories = self._world.broker.directories
         self._random.shuffle(directories)
         self._set(directories)
 
     def put_first(self) -> None:
-        """Put a new, empty directory first."""
+        """Add a new, empty directory as the first."""
         directories = self._world.broker.directories
         if len(directories) < _MOST_DIRECTORIES:
             self._added += 1
             self._set([f"/new{self._added}", *directories])
 
     def add_foreign(self) -> None:
-        """Put a directory beside the logs whose name has the form of a partition's."""
+        """Add a directory that is no partition but is named like one."""
         fs = self._world.disk
         path = f"{self._random.choice(self._world.broker.directories)}/{self._random.choice(_FOREIGN)}"
         fs.is_down = False
@@ -56,18 +57,18 @@ class Directories:
         self._foreign[path] = None
 
     def lose_store(self) -> None:
-        """Lose the metadata store, as when topics of Apache Kafka are found: the next start is to adopt them."""
+        """Delete the metadata store; the next start adopts the topics, as it does for directories of Apache Kafka."""
         self._world.metadata.lose()
         self._history.lose_store()
         if _ADOPT in BrokerConfig.declared():
             self._world.broker.properties[_ADOPT] = "true"
 
     def started(self) -> None:
-        """The broker is up: what was to be adopted has been."""
+        """Called when the broker has started, and has adopted the topics if it had to."""
         self._world.broker.properties.pop(_ADOPT, None)
 
     def check(self) -> None:
-        """Fail the run if what is no partition has not been left alone."""
+        """Fail the run if a directory that is no partition was changed."""
         fs = self._world.disk
         for path in self._foreign:
             if not fs.exists(f"{path}/readme.txt") or fs.read_bytes(f"{path}/readme.txt") != _TEXT:

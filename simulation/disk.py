@@ -1,8 +1,8 @@
-"""The disk of a simulated machine: files in memory that lose, tear and refuse what real ones do.
+"""The disk of a simulated machine: an in-memory file system with the failures of real disks.
 
-What a crash of the process keeps and a loss of power takes is `MemoryFileSystem`'s business. Added here: a disk that
-is full, a directory that fails for good, a sync that fails and forgets what it should have written, and silence after
-the process has died, so that nothing of it reaches the disk any more.
+`MemoryFileSystem` implements the effects of process crashes and power losses. This module adds a full disk, a directory
+that fails permanently, a sync that fails and drops the data it should have written, and the end of all writes after the
+process has died.
 """
 
 import errno
@@ -14,11 +14,10 @@ from odradek.log.storage.filesystem import File, Piece
 from odradek.log.storage.memory_filesystem import MemoryFile, MemoryFileSystem, MemoryNode, SimulatedCrash
 
 EPOCH_MS = 1_800_000_000_000
-"""The time when the world begins."""
-
+"""Wall-clock time at the start of the simulation."""
 
 class SimulatedFile(MemoryFile):
-    """A file of a SimulatedDisk."""
+    """A file on a SimulatedDisk."""
 
     __slots__ = ()
     _fs: "SimulatedDisk"
@@ -40,13 +39,13 @@ class SimulatedFile(MemoryFile):
 
 
 class SimulatedDisk(MemoryFileSystem):
-    """All log directories of a machine.
+    """The log directories of a machine.
 
-    is_down: nothing can be read or written, since the process that tries to is dead
-    is_full: what would make a file larger gets ENOSPC
-    takes_no_files: what would make a new file gets ENOSPC, as when no inode is left
-    broken: directories in which every operation gets EIO
-    has_refused: whether an operation failed since a process began to use it
+    is_down: nothing can be read or written, because the process is dead
+    is_full: operations that extend a file raise ENOSPC
+    takes_no_files: operations that create a file raise ENOSPC, as without free inodes
+    broken: directories in which every operation raises EIO
+    has_refused: true if an operation has failed since the process started
     """
 
     def __init__(self, wall_clock_ms: Callable[[], int], random: Random, on_crash: Callable[[], None]) -> None:
@@ -64,7 +63,7 @@ class SimulatedDisk(MemoryFileSystem):
 
     @property
     def now_ms(self) -> int:
-        """The wall clock."""
+        """The wall clock, in ms since 1970."""
         return self._wall_clock_ms()
 
     @now_ms.setter
@@ -72,14 +71,14 @@ class SimulatedDisk(MemoryFileSystem):
         pass
 
     def repair(self) -> None:
-        """From now on everything works."""
+        """Clear all failures."""
         self.is_full = self.takes_no_files = False
         self.broken.clear()
         self.heal()
         self._crash_at = None
 
     def come_down(self, *, is_power_loss: bool, lose_names: bool = False) -> None:
-        """The process is dead, or the power gone, which takes what was not synced."""
+        """End the process, or the power; a power loss drops unsynced data."""
         self.is_down = True
         if is_power_loss:
             self.crash(self._random, lose_names=lose_names)
@@ -87,12 +86,12 @@ class SimulatedDisk(MemoryFileSystem):
         self._held.clear()
 
     def come_up(self) -> None:
-        """A process begins to use it."""
+        """Called at the start of a process."""
         self.is_down = False
         self.has_refused = False
 
     def is_writable(self, directory: str) -> bool:
-        """access(2); a no is a failed operation."""
+        """access(2). False counts as a failed operation."""
         is_broken = directory in self.broken
         self.has_refused |= is_broken
         return not is_broken
@@ -119,27 +118,27 @@ class SimulatedDisk(MemoryFileSystem):
             raise
 
     def sync_failed(self, node: MemoryNode) -> None:
-        """As Linux has it: what was to be written counts as written, and is there for as long as it is in memory."""
+        """Mark the data as written, as Linux does: it can be read until it leaves the page cache."""
         node.changes.clear()
         if node not in self._unsynced:
             self._unsynced.append(node)
 
     def forget_unsynced(self) -> bool:
-        """Memory is needed for something else: files whose sync has failed read as they are on the disk. Any?"""
+        """Drop the page cache: files whose sync failed are read from the disk. Return whether there were any."""
         forgotten, self._unsynced = self._unsynced, []
         for node in forgotten:
             node.crash(None)
         return bool(forgotten)
 
     def before_read(self, path: str) -> None:
-        """Raises what a read of a file gets."""
+        """Raise the failure of a read, if any."""
         if self.is_down:
             raise SimulatedCrash(f"read {path}")
         if self.broken:
             self._check_broken(path)
 
     def note_write(self, path: str, position: int, size_bytes: int) -> None:
-        """Something was written."""
+        """Called after a write."""
         self.written_bytes += size_bytes
 
     def before(self, operation: str, path: str, half_done: Callable[[], None] | None = None) -> None:

@@ -1,4 +1,4 @@
-"""What can be read when all is over: every partition, with both isolation levels and by time, and groups' offsets."""
+"""Final reads of a run: all partitions, with both isolation levels and by timestamp, and the groups' offsets."""
 
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final
@@ -28,8 +28,8 @@ from odradek.simulation.scenario import Scenario
 if TYPE_CHECKING:
     from odradek.simulation.world import World
 
-PATIENCE_S: Final = 60.0
-"""How long open transactions may take to time out, and coordinators to load."""
+FINAL_READ_LIMIT_S: Final = 60.0
+"""Time for open transactions to time out and for coordinators to load."""
 
 _CLIENT_ID: Final = "final"
 _METADATA_VERSION: Final = 12
@@ -40,9 +40,9 @@ _OFFSET_FETCH_VERSION: Final = 8
 async def read_all(
     world: "World", scenario: Scenario, history: History, groups: Iterable[str]
 ) -> FinalState:
-    """Read everything there is. A partition that cannot be read is missing from the result; the checker says so."""
+    """Read everything. A partition that cannot be read is missing from the result, which the checker reports."""
     state = FinalState()
-    deadline_s = world.clock.seconds() + PATIENCE_S
+    deadline_s = world.clock.seconds() + FINAL_READ_LIMIT_S
     connection: ClientConnection = await world.connect()
     await _list_topics(connection, scenario, history)
     for life in history.topics.lives:
@@ -50,20 +50,20 @@ async def read_all(
     for life in history.topics.living():
         for index in range(life.partitions):
             partition = life.topic, index
-            for log, isolation in await _patiently(world, deadline_s, _read_both, connection, partition) or ():
+            for log, isolation in await _read_until(world, deadline_s, _read_both, connection, partition) or ():
                 state.logs[life.partition(index), isolation] = log
     for topic in scenario.topics:
         for index in range(topic.partitions):
             read = _read_compacted if topic.is_compacted else _read_both
             partition = topic.name, index
-            for log, isolation in await _patiently(world, deadline_s, read, connection, partition) or ():
+            for log, isolation in await _read_until(world, deadline_s, read, connection, partition) or ():
                 state.logs[partition, isolation] = log
             log = state.logs.get((partition, Isolation.READ_UNCOMMITTED))
             if log is not None and not topic.is_compacted:
-                state.lookups += await _patiently(world, deadline_s, _look_up, connection, partition, log) or ()
+                state.lookups += await _read_until(world, deadline_s, _look_up, connection, partition, log) or ()
     for group in groups:
         committed = _committed_by(history, group)
-        offsets = await _patiently(world, deadline_s, _read_offsets, connection, group, committed, history)
+        offsets = await _read_until(world, deadline_s, _read_offsets, connection, group, committed, history)
         if offsets is None:
             world.fail(f"the offsets of {group} cannot be read at the end")
             continue
@@ -74,7 +74,7 @@ async def read_all(
 
 
 def _committed_by(history: History, group: str) -> dict[str, list[int]]:
-    """The partitions that a group has tried to commit offsets of, by topic."""
+    """Return the partitions of which a group has tried to commit offsets, by topic."""
     topics: dict[str, list[int]] = {}
     for name, index in dict.fromkeys(commit.partition for commit in history.commits if commit.group == group):
         topics.setdefault(name.partition("#")[0], []).append(index)
@@ -82,7 +82,7 @@ def _committed_by(history: History, group: str) -> dict[str, list[int]]:
 
 
 async def _list_topics(connection: ClientConnection, scenario: Scenario, history: History) -> None:
-    """Note the topics that there are, but for those that exist from the beginning."""
+    """Record the existing topics in the history, except those created at the start of the run."""
     expected = {topic.name for topic in scenario.topics} | {OFFSETS_TOPIC, TRANSACTIONS_TOPIC}
     asked = history.moment()
     answer = await connection.request(MetadataRequest(topics=None), _METADATA_VERSION, client_id=_CLIENT_ID)
@@ -91,7 +91,7 @@ async def _list_topics(connection: ClientConnection, scenario: Scenario, history
             history.topics.listed(_CLIENT_ID, asked, row.name, row.topic_id)
 
 
-async def _patiently(
+async def _read_until(
     world: "World", deadline_s: float, read: Any, connection: ClientConnection, *what: Any
 ) -> Any:
     while True:
@@ -108,7 +108,7 @@ async def _patiently(
 async def _read_both(
     connection: ClientConnection, partition: Partition, *, is_last_try: bool
 ) -> list[tuple[FinalLog, Isolation]]:
-    """With each isolation level."""
+    """Read a partition with both isolation levels."""
     return [
         (await read_log(connection, _CLIENT_ID, partition, level, is_last_try=is_last_try), level)
         for level in Isolation
@@ -118,27 +118,27 @@ async def _read_both(
 async def _read_compacted(
     connection: ClientConnection, partition: Partition, *, is_last_try: bool
 ) -> list[tuple[FinalLog, Isolation]]:
-    """With each isolation level, and with no compaction between."""
+    """Read a partition with both isolation levels, without a compaction in between."""
     logs = await _read_both(connection, partition, is_last_try=is_last_try)
     if is_last_try:
         return logs
     again = await read_log(connection, _CLIENT_ID, partition, logs[0][1], is_last_try=is_last_try)
     if again.records != logs[0][0].records:
-        raise NotYetError(f"{partition} changes")
+        raise NotYetError(f"{partition} changed during the reads")
     return logs
 
 
 async def _look_up(
     connection: ClientConnection, partition: Partition, log: FinalLog, *, is_last_try: bool
 ) -> list[Lookup]:
-    """Ask for the largest timestamp, for some that the records have, and for the ones behind these."""
+    """Look up the largest timestamp, some timestamps of records, and the timestamps after those."""
     timestamps = sorted({timestamp for _, timestamp in log.stamps if timestamp >= 0})
     chosen = timestamps[:1] + timestamps[len(timestamps) // 2 :][:1] + timestamps[-1:]
     wanted = dict.fromkeys((LARGEST, 0, *chosen, *(timestamp + 1 for timestamp in chosen)))
     lookups = [await list_offset(connection, _CLIENT_ID, partition, one) for one in wanted]
     earliest = await list_offset(connection, _CLIENT_ID, partition, EARLIEST)
     latest = await list_offset(connection, _CLIENT_ID, partition, LATEST)
-    # Meanwhile retention may have moved the start, and the end of a transaction the end.
+    # Retention may have moved the start in the meantime, and the end of a transaction the end.
     is_same = (earliest.offset, latest.offset) == (log.start_offset, log.end_offset)
     return [*lookups, earliest] if is_same else []
 
@@ -151,10 +151,10 @@ async def _read_offsets(
     *,
     is_last_try: bool,
 ) -> dict[Partition, int]:
-    """The offsets of a group, for all topics, once no transaction holds any for these partitions.
+    """Read the offsets of a group for all topics, once no transaction holds pending offsets for these partitions.
 
-    An answer for all topics leaves out partitions that have an offset in an open transaction alone. It has those of
-    a deleted topic until their deletion is written, which may be later than the answer to DeleteTopics.
+    A response for all topics omits partitions whose only offset is in an open transaction. It includes offsets of a
+    deleted topic until their deletion is written, which may happen after the response to DeleteTopics.
     """
     lives = history.topics.lives
     deleted = {life.topic for life in lives} - {life.topic for life in history.topics.living()}
@@ -186,7 +186,7 @@ async def _fetch_offsets(
 
 
 async def check_groups(world: "World", groups: Iterable[str]) -> None:
-    """Fail the run for each member that a group still has long after its client is gone."""
+    """Fail the run for each group that still has members long after their clients have ended."""
     connection: ClientConnection = await world.connect()
     for group in groups:
         request = DescribeGroupsRequest(groups=[group])

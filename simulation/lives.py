@@ -1,7 +1,7 @@
-"""Topics that are deleted and created again under the same name: evidence of each of their lives.
+"""Topics that are deleted and created again under the same name: the history of each incarnation ("life").
 
-A life is a topic of its own to the checker, under a name such as `mine#2`. So whatever its successor shows of it is out
-of place: a record, an offset of a group, a log start.
+For the checker each life is a separate topic with a name such as `mine#2`. Data of a life that appears in its successor
+(a record, a group's offset, a log start) is therefore a violation.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from odradek.simulation.history import FinalLog, Isolation, Moment, Operation, O
 class TopicLife:
     """A topic from its creation to its deletion.
 
-    `deletion` is when the latter was first asked for, `deleted` when it was certain. `readings` are the last
-    reads of its partitions, of which nothing has changed since.
+    `deletion` is the time of the first deletion request, `deleted` the time when the deletion was certain. `readings`
+    are the last reads of its partitions, without changes since.
     """
 
     topic: str
@@ -31,17 +31,17 @@ class TopicLife:
 
     @property
     def name(self) -> str:
-        """The name under which the history has it."""
+        """The name in the history."""
         return f"{self.topic}#{self.number}"
 
     def partition(self, index: int) -> Partition:
-        """One of its partitions."""
+        """Return one of its partitions."""
         return self.name, index
 
 
 @dataclass(slots=True, eq=False)
 class RecordDeletion(Operation):
-    """DeleteRecords before an offset; `low_watermark` is the answer."""
+    """DeleteRecords up to an offset; `low_watermark` is from the response."""
 
     partition: Partition
     offset: int
@@ -50,14 +50,14 @@ class RecordDeletion(Operation):
 
 @dataclass(slots=True, eq=False)
 class Listing(Operation):
-    """The id of a topic as Metadata gave it, None if there was no such topic."""
+    """The id of a topic in a Metadata response; None if the topic does not exist."""
 
     topic: str
     topic_id: bytes | None
 
 
 class TopicHistory:
-    """The lives of all owned topics, and what was asked and answered about them."""
+    """The lives of all owned topics, and the operations on them."""
 
     def __init__(self, moment: Callable[[], Moment], trace: Callable[[str, str], None]) -> None:
         self.lives: list[TopicLife] = []
@@ -67,47 +67,47 @@ class TopicHistory:
         self._trace = trace
 
     def begin(self, client: str, topic: str, topic_id: bytes, partitions: int) -> TopicLife:
-        """A topic was created."""
+        """Record the creation of a topic."""
         number = sum(life.topic == topic for life in self.lives) + 1
         life = TopicLife(topic, number, topic_id, partitions, self._moment())
         self.lives.append(life)
         self._trace(client, f"created {life.name} id {topic_id.hex()} with {partitions} partitions")
         return life
 
-    def ask_for_deletion(self, client: str, life: TopicLife) -> None:
-        """A request to delete it goes out (again)."""
+    def request_deletion(self, client: str, life: TopicLife) -> None:
+        """Record an attempt to delete a topic."""
         life.deletion = life.deletion or self._moment()
         self._trace(client, f"delete {life.name}")
 
     def end(self, client: str, life: TopicLife) -> None:
-        """It is deleted for certain."""
+        """Record that the deletion is certain."""
         life.deleted = self._moment()
         self._trace(client, f"deleted {life.name}")
 
     def listed(self, client: str, invoked: Moment, topic: str, topic_id: bytes | None) -> None:
-        """Metadata described a topic."""
+        """Record a topic in a Metadata response."""
         listing = Listing(client, invoked, topic, topic_id, finished=self._moment(), outcome=Outcome.OK)
         self.listings.append(listing)
         self._trace(client, f"listed {topic}: {'none' if topic_id is None else topic_id.hex()}")
 
     def begin_deletion(self, client: str, partition: Partition, offset: int) -> RecordDeletion:
-        """The records before an offset are about to be deleted."""
+        """Record a DeleteRecords request before it is sent."""
         deletion = RecordDeletion(client, self._moment(), partition, offset)
         self.record_deletions.append(deletion)
         self._trace(client, f"delete records of {name_of(partition)} before {offset}")
         return deletion
 
     def end_deletion(self, deletion: RecordDeletion, low_watermark: int) -> None:
-        """They are deleted."""
+        """Record a successful DeleteRecords response."""
         deletion.finished = self._moment()
         deletion.outcome = Outcome.OK
         deletion.low_watermark = low_watermark
         self._trace(deletion.client, f"{name_of(deletion.partition)} begins at {low_watermark}")
 
     def living(self) -> list[TopicLife]:
-        """The lives whose deletion nobody has asked for."""
+        """Return the lives without a deletion request."""
         return [life for life in self.lives if life.deletion is None]
 
     def current_name(self, topic: str) -> str:
-        """The name of a topic's present life; its own if it has none."""
+        """Return the name of a topic's present life, or the topic's name if it has none."""
         return next((life.name for life in self.living() if life.topic == topic), topic)

@@ -1,7 +1,7 @@
-"""Holds a log's files and memory against its records, read from start to end.
+"""Audit of a log: compares its files and memory with its records, read from start to end.
 
-Records decide: offsets rise without a gap in what was never compacted, checksums are right, leader epochs never fall;
-indexes, leader epochs, open and aborted transactions must be what the records say.
+Offsets increase without a gap in logs that were never compacted, checksums are correct, and leader epochs never
+decrease. Indexes, leader epochs, and open and aborted transactions match the records.
 """
 
 from collections.abc import Iterator
@@ -13,13 +13,13 @@ from odradek.protocol.records import ControlType, crc_is_valid, iter_records, pa
 
 
 def faults_of(log: PartitionLog, *, has_gaps: bool) -> Iterator[str]:
-    """Yield what is wrong with a log; `has_gaps` if it has been compacted, whatever its configuration is now."""
+    """Report errors of a log. `has_gaps`: the log has been compacted, whatever its present configuration."""
     for what in _Audit(log, has_gaps or log.config.compacts).faults():
         yield f"{log.directory}: {what}"
 
 
 class _Audit:
-    """One reading of a log. `open` has the first offset of each producer's open transaction."""
+    """One pass over a log. `open` has the first offset of each producer's open transaction."""
 
     def __init__(self, log: PartitionLog, has_gaps: bool) -> None:
         self._log = log
@@ -62,7 +62,7 @@ class _Audit:
             if times.get(offset, timestamp) > timestamp:
                 yield f"time index of {segment.base_offset} has {timestamp} for {offset}, but {times[offset]} is there"
         written = [entry[:3] for entry in segment.transaction_index.entries()]
-        # Compaction takes the records of aborted transactions, and leaves the entries.
+        # Compaction removes the records of aborted transactions and keeps the index entries.
         if written != aborted and not self._has_gaps:
             yield f"transaction index of {segment.base_offset} has {written}, the records say {aborted}"
 
@@ -97,7 +97,7 @@ class _Audit:
         if self._has_gaps:
             return
         stable = min([*self._open.values(), log.high_watermark])
-        # A marker above the high watermark has not ended its transaction yet.
+        # A marker above the high watermark does not end its transaction yet.
         is_settled = log.high_watermark == log.log_end_offset
         if is_settled and log.last_stable_offset != max(stable, log.log_start_offset):
             yield f"the last stable offset is {log.last_stable_offset}, the records say {stable}"

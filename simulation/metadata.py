@@ -1,7 +1,7 @@
-"""The metadata stores of the simulated machine, one in each log directory where a broker has opened one.
+"""The metadata stores of the simulated machine, one in each log directory in which a broker has opened one.
 
-What was committed outlives every crash. A transaction may fail before it is carried out, or after: then it is in the
-store, and the broker got an error.
+Committed transactions survive every crash. A transaction may fail before its commit, or after it: then it is in the
+store although the broker gets an error.
 """
 
 from collections.abc import Callable, Sequence
@@ -27,9 +27,9 @@ T = TypeVar("T")
 
 
 class SimulatedMetadata:
-    """All stores. As with the embedded store, no method suspends.
+    """All stores of a machine. As with the embedded store, no method suspends.
 
-    was_lost: logs were found whose configuration nothing told; what follows a hole in such a log is kept
+    was_lost: logs were found without their configuration; data behind a hole in such a log is kept
     """
 
     def __init__(self, world: "World", random: Random) -> None:
@@ -46,7 +46,7 @@ class SimulatedMetadata:
         return directory in self._servers
 
     def open(self, directory: str, reactor: "ProcessReactor") -> MetadataStore:
-        """A session for one life of a broker; those of earlier lives are over."""
+        """Open a session for one life of a broker; sessions of earlier lives have ended."""
         server = self._servers.get(directory)
         if server is None:
             server = self._servers[directory] = MemoryMetadataServer(self._world.wall_clock.now_ms)
@@ -62,24 +62,24 @@ class SimulatedMetadata:
         return store
 
     def lose(self) -> None:
-        """All stores are gone: somebody has deleted them."""
+        """Delete all stores."""
         self._servers.clear()
         self._sessions.clear()
         self.was_lost = True
 
     def fail(self, passes: int, failures: int, *, after_commit: bool) -> None:
-        """Let some of the transactions to come pass, then let some fail, each before its commit or after it."""
+        """Let the next `passes` transactions succeed and then `failures` fail, before or after their commit."""
         self._failures = [False] * passes + [True] * failures
         self._is_after_commit = after_commit
 
     def repair(self) -> None:
-        """From now on every transaction succeeds."""
+        """Let all further transactions succeed."""
         self._failures.clear()
 
     def carry_out(
         self, transaction: Callable[[], list[OperationResult]], on_unknown_outcome: Callable[[], None]
     ) -> list[OperationResult]:
-        """Carry out a transaction, unless it is to fail. Raises StoreUnavailableError."""
+        """Run a transaction, unless it has to fail. Raises StoreUnavailableError."""
         fails = bool(self._failures) and self._failures.pop(0)
         if fails and not self._is_after_commit:
             raise self._failure("before its commit")
@@ -95,15 +95,15 @@ class SimulatedMetadata:
         return StoreUnavailableError("simulated failure of the metadata store")
 
     def pause_s(self) -> float:
-        """The time for which a session is disconnected."""
+        """Return the duration of a disconnection."""
         return self._random.uniform(0.05, 0.5)
 
 
 class _Session(MemoryMetadataStore):
     """A session in which the process may die before and after each commit.
 
-    While the outcome of a change is unknown it takes no other, as the embedded store does: what was decided on might be
-    made twice.
+    While the outcome of a change is unknown, the session rejects further changes, as the embedded store does: a change
+    might otherwise be applied twice.
     """
 
     metadata: SimulatedMetadata
@@ -123,7 +123,7 @@ class _Session(MemoryMetadataStore):
         return results
 
     def _lose_contact(self) -> None:
-        """Disconnect for a while: whoever listens looks afterwards what has become of a change."""
+        """Disconnect for a limited time; listeners afterwards read whether the change was applied."""
         self.is_connected = False
         self._notify(SessionEvent.DISCONNECTED)
         self.reactor.callLater(self.metadata.pause_s(), self._regain_contact)

@@ -1,7 +1,7 @@
-"""The network between clients and brokers: streams of bytes that come late, in pieces, in part or not at all.
+"""The network between clients and brokers: byte streams with delays, fragmentation and broken connections.
 
-A broker's end is a transport as Twisted makes it for a TCP connection, with a socket, so that the broker's own
-`KafkaTransport` runs on it. A client's end is a `ByteStream`.
+The broker's end is a TCP transport of Twisted with a socket, so that the broker's `KafkaTransport` runs on it
+unchanged. The client's end is a `ByteStream`.
 """
 
 import errno
@@ -25,12 +25,12 @@ Address = tuple[str, int]
 
 
 class NetworkHabits(NamedTuple):
-    """How a network behaves; drawn from the seed.
+    """Properties of a network, drawn from the seed.
 
-    latency_s: the least and the usual delay; now and then (slow_share) it is up to slow_s
-    small_piece_share: how often a delivery ends at any byte instead of taking all there is
-    buffer_bytes: what a socket takes before it says that it is full
-    short_send_share: how often a socket takes a part of what it has room for, and has room again at once
+    latency_s: minimum and usual delay; a share of `slow_share` takes up to `slow_s`
+    small_piece_share: share of deliveries that end at a random byte instead of delivering all available bytes
+    buffer_bytes: capacity of a socket's send buffer
+    short_send_share: share of sends that accept fewer bytes than the buffer has room for
     """
 
     latency_s: float = 0.0005
@@ -42,7 +42,7 @@ class NetworkHabits(NamedTuple):
 
 
 class Pipe:
-    """One direction of a connection: bytes arrive in order, late, in pieces of any size, and at last the end."""
+    """One direction of a connection: delivers bytes in order, with delay, in pieces of any size, then the end."""
 
     def __init__(self, network: "Network", deliver: Callable[[bytes], None], ended: Callable[[bool], None]) -> None:
         self._network = network
@@ -58,32 +58,32 @@ class Pipe:
 
     @property
     def room_bytes(self) -> int:
-        """How much may be written now."""
+        """Return how many bytes may be written now."""
         if self.is_dead:
             return 1 << 30
         return max(0, self._network.habits.buffer_bytes - len(self._buffer))
 
     def write(self, data: bytes) -> None:
-        """Put bytes in; those on a connection that is over go nowhere."""
+        """Write bytes; they are dropped if the connection has ended."""
         if self.is_dead or self._is_closing:
             return
         self._buffer += data
         self._schedule()
 
     def close(self) -> None:
-        """After what is on its way comes the end."""
+        """Deliver the end after the bytes in transit."""
         self._is_closing = True
         self._schedule()
 
     def break_off(self, random: Random) -> None:
-        """The connection breaks: what is on its way arrives up to some byte."""
+        """Break the connection: the bytes in transit arrive up to a random byte."""
         del self._buffer[random.randint(0, len(self._buffer)) :]
         self._is_closing = self._is_broken = True
         self._is_held = False
         self._schedule()
 
     def die(self) -> None:
-        """Nothing arrives from now on, not even an end."""
+        """Stop all deliveries, including the end."""
         self.is_dead = True
         self._buffer.clear()
         if self._call is not None:
@@ -91,11 +91,11 @@ class Pipe:
             self._call = None
 
     def hold(self) -> None:
-        """The receiver does not read."""
+        """Pause: the receiver does not read."""
         self._is_held = True
 
     def release(self) -> None:
-        """The receiver reads again."""
+        """Resume: the receiver reads again."""
         self._is_held = False
         self._schedule()
 
@@ -121,7 +121,7 @@ class Pipe:
 
 
 class Link:
-    """A connection: two pipes, and what can happen to both."""
+    """A connection: two pipes, and faults that affect both."""
 
     def __init__(self, network: "Network", reactor: "ProcessReactor") -> None:
         self.network = network
@@ -131,7 +131,7 @@ class Link:
         self.broker_end: BrokerTransport | None = None
 
     def break_off(self, random: Random) -> None:
-        """Break it: both ends learn it in time, or one of them never does."""
+        """Break the connection: both ends are notified with delay, or one of them never is."""
         self.network.forget(self)
         silent = random.random()
         for pipe, is_silent in ((self.to_broker, silent < 0.15), (self.to_client, silent > 0.85)):
@@ -142,26 +142,26 @@ class Link:
 
 
 class SimulatedSocket:
-    """What `KafkaTransport` writes to: a non-blocking socket's `send`."""
+    """The non-blocking socket that `KafkaTransport` writes to."""
 
     def __init__(self, network: "Network", pipe: Pipe) -> None:
         self._network = network
         self._pipe = pipe
 
     def send(self, data: bytes | bytearray | memoryview, flags: int = 0) -> int:
-        """How many of the bytes were taken. Raises BlockingIOError."""
+        """Send bytes; return how many were accepted. Raises BlockingIOError."""
         size = self._taken_bytes(len(data))
         self._pipe.write(bytes(memoryview(data)[:size]))
         return size
 
     def send_file(self, file: File, position: int, size_bytes: int) -> int:
-        """`sendfile`: the bytes as they are now."""
+        """Send bytes of a file (`sendfile`), read at the time of the call."""
         data = file.pread(position, self._taken_bytes(size_bytes))
         self._pipe.write(data)
         return len(data)
 
     def getsockopt(self, level: int, option: int) -> int:
-        """SO_ERROR: none, as a broken connection is reported to the protocol at once."""
+        """Return 0 for SO_ERROR: a broken connection is reported to the protocol immediately."""
         return 0
 
     def _taken_bytes(self, size_bytes: int) -> int:
@@ -177,7 +177,7 @@ class Peer(NamedTuple):
 
 
 class BrokerTransport:
-    """The broker's end: Twisted's ITCPTransport as far as it is used."""
+    """The broker's end: the used part of Twisted's ITCPTransport."""
 
     def __init__(self, reactor: "ProcessReactor", link: Link, peer: Peer) -> None:
         self.reactor = reactor
@@ -240,22 +240,22 @@ class BrokerTransport:
         self._producer = None
         self._finish_if_idle()
 
-    # What comes from the network
+    # Events from the network
 
     def received(self, data: bytes) -> None:
-        """Bytes from the client."""
+        """Called with bytes from the client."""
         if self.connected and not self._is_closing:
             self.protocol.dataReceived(data)
 
     def input_ended(self, is_broken: bool) -> None:
-        """The end from the client, which closes its side or has lost the connection."""
+        """Called when the client closes its side or has lost the connection."""
         if is_broken:
             self.lost(True)
         elif self.connected:
             self.protocol.readConnectionLost()
 
     def lost(self, is_broken: bool) -> None:
-        """The end of the connection."""
+        """Called at the end of the connection."""
         if not self.connected:
             return
         self.connected = False
@@ -284,7 +284,7 @@ class BrokerTransport:
 
 
 class Port:
-    """A port that a broker listens on; connections wait until it reads."""
+    """A listening port of a broker; connections wait until it accepts them."""
 
     def __init__(self, network: "Network", reactor: "ProcessReactor", address: Address, factory: Any) -> None:
         self.reactor = reactor
@@ -310,7 +310,7 @@ class Port:
         self._network.close_port(self._address, self)
 
     def come(self, link: Link, peer: Peer) -> None:
-        """A client connects."""
+        """Called when a client connects."""
 
         def accept() -> None:
             self.reactor.run(self._accept, link, peer)
@@ -331,7 +331,7 @@ class Port:
 
 
 class ByteStream:
-    """A client's end of a connection: bytes out by `write`, in by `on_data`; `on_lost` once, at the end."""
+    """The client's end of a connection: `write` sends, `on_data` receives, `on_lost` is called once at the end."""
 
     def __init__(self, link: Link) -> None:
         self.on_data: Callable[[bytes], None] = lambda data: None
@@ -341,19 +341,19 @@ class ByteStream:
 
     @property
     def is_intact(self) -> bool:
-        """Return whether nothing has happened to the connection: whatever was sent arrives, in both directions."""
+        """Return whether no fault has affected the connection: all sent bytes arrive, in both directions."""
         return self._link in self._link.network.links
 
     def write(self, data: bytes) -> None:
-        """Send."""
+        """Send bytes."""
         self._link.to_broker.write(data)
 
     def stop_reading(self) -> None:
-        """Take nothing more: the broker's socket is full before long."""
+        """Stop reading, so that the broker's socket fills up."""
         self._link.to_client.hold()
 
     def read_again(self) -> None:
-        """Take what there is."""
+        """Resume reading."""
         self._link.to_client.release()
 
     def close(self) -> None:
@@ -365,19 +365,19 @@ class ByteStream:
             self._link.to_broker.close()
 
     def received(self, data: bytes) -> None:
-        """Bytes from the broker."""
+        """Called with bytes from the broker."""
         if not self.is_lost:
             self.on_data(data)
 
     def ended(self, is_broken: bool) -> None:
-        """The end from the broker."""
+        """Called at the end of the broker's bytes."""
         if not self.is_lost:
             self.close()
             self.on_lost()
 
 
 class Network:
-    """Who listens where, and all connections there are."""
+    """All listening ports and connections."""
 
     def __init__(self, clock: "SimulatedClock", random: Random, habits: NetworkHabits) -> None:
         self.clock = clock
@@ -397,12 +397,12 @@ class Network:
         return port
 
     def close_port(self, address: Address, port: Port) -> None:
-        """Nobody listens there any more."""
+        """Close a listening port."""
         if self._ports.get(address) is port:
             del self._ports[address]
 
     def connect(self, address: Address) -> "Deferred[ByteStream]":
-        """Errs with ConnectionLost if nobody listens."""
+        """Connect to a port. Fails with ConnectionLost if it is closed."""
         deferred: Deferred[ByteStream] = Deferred()
         self.clock.callLater(self.delay_s(), self._arrive, address, deferred)
         return deferred
@@ -432,7 +432,7 @@ class Network:
         self.clock.callLater(self.delay_s(), deferred.callback, stream)
 
     def process_died(self, reactor: "ProcessReactor") -> None:
-        """All ports and connections of a broker are gone at once, and the clients learn it sooner or later."""
+        """Close all ports and connections of a broker at once; clients are notified with delay."""
         for address, port in list(self._ports.items()):
             if port.reactor is reactor:
                 del self._ports[address]
@@ -442,24 +442,24 @@ class Network:
             link.to_client.break_off(self.random)
 
     def forget(self, link: Link) -> None:
-        """A connection that is over need not be broken off."""
+        """Remove a connection that has ended."""
         self.links.pop(link, None)
 
     def delay_s(self) -> float:
-        """How long the next thing takes on its way."""
+        """Draw the delay of the next delivery."""
         habits, random = self.habits, self.random
         if random.random() < habits.slow_share:
             return random.uniform(habits.latency_s, habits.slow_s)
         return habits.latency_s * (0.2 + random.random())
 
     def piece_bytes(self, available: int) -> int:
-        """How much of what has been sent arrives next."""
+        """Draw the number of bytes of the next delivery."""
         if available > 1 and self.random.random() < self.habits.small_piece_share:
             return self.random.randint(1, available - 1)
         return available
 
     def taken_bytes(self, offered: int) -> int:
-        """The part of its room that a socket takes."""
+        """Draw the number of bytes that a socket accepts."""
         share = self.habits.short_send_share
         if share and offered > 1 and self.random.random() < share:
             return self.random.randint(1, offered - 1)

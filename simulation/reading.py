@@ -1,4 +1,4 @@
-"""Reading a whole partition by plain fetches, as the final reads do."""
+"""Reads of a whole partition by plain fetches."""
 
 from __future__ import annotations
 
@@ -31,15 +31,14 @@ __all__ = ["EARLIEST", "LARGEST", "LATEST", "NotYetError", "list_offset", "read_
 
 
 class NotYetError(Exception):
-    """An error that time should mend."""
-
+    """A temporary error; the read has to be repeated."""
 
 async def read_log(
     connection: ClientConnection, client_id: str, partition: Partition, isolation: Isolation, *, is_last_try: bool
 ) -> FinalLog:
-    """Read from the start to the end. Raises NotYetError, ConnectionLost, and ValueError for a corrupt batch.
+    """Read a partition from start to end. Raises NotYetError, ConnectionLost, and ValueError for a corrupt batch.
 
-    A last try does not wait for open transactions.
+    With `is_last_try` the read does not wait for open transactions.
     """
     records: list[ReadRecord] = []
     stamps: list[tuple[int, int]] = []
@@ -66,7 +65,7 @@ async def read_log(
 
 
 async def list_offset(connection: ClientConnection, client_id: str, partition: Partition, wanted: int) -> Lookup:
-    """Ask for the offset of a timestamp or of a special position. Raises NotYetError and ConnectionLost."""
+    """Look up the offset of a timestamp or of a special position. Raises NotYetError and ConnectionLost."""
     row = ListOffsetsRequestListOffsetsPartition(partition_index=partition[1], timestamp=wanted)
     request = ListOffsetsRequest(topics=[ListOffsetsRequestListOffsetsTopic(name=partition[0], partitions=[row])])
     answer = await connection.request(request, _LIST_OFFSETS_VERSION, client_id=client_id)
@@ -94,7 +93,7 @@ async def _fetch(
 
 
 def _visible(batches: list[memoryview], aborted: Iterable[Any]) -> Iterator[ReadRecord]:
-    """The records that an application sees (KIP-98). Raises ValueError for a batch with a wrong checksum."""
+    """Iterate over the records that an application receives (KIP-98). Raises ValueError for a wrong checksum."""
     beginnings = sorted(((one.first_offset, one.producer_id) for one in aborted), reverse=True)
     hidden: set[int] = set()
     for batch in batches:

@@ -1,4 +1,4 @@
-"""The command line: many seeds on all cores, or one with its trace."""
+"""Command line: many seeds on all cores, or one seed with its trace."""
 
 import argparse
 import gc
@@ -19,9 +19,9 @@ _SHOWN_LINES = 12
 
 
 def main(arguments: list[str]) -> int:
-    """Run what the arguments say; the exit code is 1 if a seed failed."""
+    """Run the command line; return the exit code, 1 if a seed failed."""
     options = _parse(arguments)
-    # Twisted tells the run itself what nobody caught.
+    # Unhandled exceptions that Twisted logs are reported to the run.
     begin: Any = globalLogBeginner.beginLoggingTo
     begin([], redirectStandardIO=False, discardBuffer=True)
     if options.seed is not None:
@@ -35,16 +35,16 @@ def main(arguments: list[str]) -> int:
 def _parse(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m odradek.simulation",
-        description="Runs the whole broker in simulated time, with simulated faults, and judges what clients saw.",
+        description="Runs the whole broker in simulated time, with simulated faults, and checks what clients observed.",
     )
-    parser.add_argument("--seeds", type=int, default=200, help="how many seeds to run (200)")
-    parser.add_argument("--first", type=int, default=0, help="the first of them (0)")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes (one for each core)")
-    parser.add_argument("--stop-at", type=int, default=10, help="give up after so many failing seeds (10)")
-    parser.add_argument("--seed", type=int, help="run this one, and print its trace")
-    parser.add_argument("--quiet", action="store_true", help="with --seed: no trace, only what came of it")
+    parser.add_argument("--seeds", type=int, default=200, help="number of seeds to run (200)")
+    parser.add_argument("--first", type=int, default=0, help="first seed (0)")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="number of processes (one per core)")
+    parser.add_argument("--stop-at", type=int, default=10, help="stop after this number of failing seeds (10)")
+    parser.add_argument("--seed", type=int, help="run this seed and print its trace")
+    parser.add_argument("--quiet", action="store_true", help="with --seed: print the result without the trace")
     parser.add_argument(
-        "--without", metavar="NAME", help=f"look for a seed that fails without a safeguard: all, {', '.join(BY_NAME)}"
+        "--without", metavar="NAME", help=f"search a seed that fails without a safeguard: all, {', '.join(BY_NAME)}"
     )
     return parser.parse_args(arguments)
 
@@ -54,7 +54,7 @@ def _replay(seed: int, *, print_trace: bool) -> int:
     print(f"seed {seed}: {report.simulated_s:.1f} simulated seconds, {report.steps} steps, trace {report.trace_hash}")
     for failure in report.failures:
         print(failure)
-    print("failed" if report.failures else "all is well")
+    print("failed" if report.failures else "passed")
     return 1 if report.failures else 0
 
 
@@ -81,17 +81,17 @@ def _run_many(seeds: range, jobs: int, stop_at: int) -> int:
 
 
 def reports(seeds: Iterable[int], jobs: int) -> Iterator[Report]:
-    """Run seeds in so many processes; reports as they come."""
+    """Run seeds in `jobs` processes; iterate over the reports in order of completion."""
     if jobs <= 1:
         yield from map(run_one, seeds)
         return
-    # What is imported by now need not be looked at after each seed.
+    # `gc.freeze` excludes the imported modules from the collection after each seed.
     with multiprocessing.get_context("fork").Pool(jobs, initializer=gc.freeze) as pool:
         yield from pool.imap_unordered(run_one, seeds, chunksize=4)
 
 
 def _search(names: list[str], seeds: range, jobs: int) -> int:
-    """The first seed that shows the lack of each safeguard; 1 if there is none for one of them."""
+    """Search, for each safeguard, the first seed that detects its absence; return 1 if one has none."""
     missing = 0
     for name in names:
         with multiprocessing.get_context("fork").Pool(jobs, initializer=gc.freeze) as pool:
@@ -111,7 +111,7 @@ def _find_one(job: tuple[str, int]) -> tuple[int, str | None]:
 
 
 def run_one(seed: int) -> Report:
-    """A seed without a trace."""
+    """Run a seed without a trace."""
     return run_seed(seed, make_clients)
 
 

@@ -1,4 +1,4 @@
-"""Threads of a simulated process: work that happens at some moment, and is known to be done at a later one."""
+"""Threads of a simulated process: work runs at a random time, and its completion is reported later."""
 
 from collections.abc import Callable
 from random import Random
@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
 
 class SimulatedThreads:
-    """Runs each piece of work whole, at a time that chance decides, so that any order of them comes about.
+    """Runs each piece of work as a whole at a random time, so that all orders occur.
 
-    usual_s: how long work waits for its thread, and its end for the reactor, at most; now and then slow_s
+    usual_s: maximum wait of work for its thread, and of its completion for the reactor; rarely up to slow_s
     """
 
     def __init__(self, clock: "SimulatedClock", random: Random, usual_s: float = 0.002, slow_s: float = 0.3) -> None:
@@ -25,7 +25,7 @@ class SimulatedThreads:
         self._clock = clock
 
     def run(self, reactor: "ProcessReactor", work: Callable[[], None], done: Done) -> None:
-        """What dies with the process is dropped: work not begun, and the news of work that is done."""
+        """Run work on a thread. If the process dies, work that has not begun and completions are dropped."""
 
         def do() -> None:
             if not reactor.is_alive:

@@ -1,6 +1,6 @@
-"""The wall clock of the broker's machine, which somebody sets back or forward while the broker runs.
+"""The wall clock of the broker's machine, which is set back or forward while the broker runs.
 
-The clients' machines have the right time all along.
+The clients' wall clocks are always correct.
 """
 
 from random import Random
@@ -18,29 +18,29 @@ _WRONG_BY_MS: Final = (
     -50 * _MINUTE_MS, -50 * _MINUTE_MS, -_MINUTE_MS, -3_000, -500, 0, 500, 3_000, _MINUTE_MS, 60 * _MINUTE_MS,
     240 * _MINUTE_MS,
 )  # fmt: skip
-"""By how much the clock may be wrong. Within these bounds no step has a consequence that a client would call a fault:
-`message.timestamp.after.max.ms` is an hour, so records with the right time are accepted; `scenario.RETENTION_MS` is
-more than the whole range, so that nothing but old records grows too old."""
+"""Bounds of the clock's error. Within these bounds no step violates a guarantee for clients:
+`message.timestamp.after.max.ms` is an hour, so records with the correct time are accepted; `scenario.RETENTION_MS` is
+larger than the whole range, so that retention deletes old records only."""
 
 _SHARE_OF_SEEDS: Final = 0.2
 
 
 class WallClock:
-    """Shows the right time until it is set."""
+    """A wall clock that is correct until it is set."""
 
     def __init__(self, clock: "SimulatedClock") -> None:
         self.wrong_by_ms = 0
         self._clock = clock
 
     def now_ms(self) -> int:
-        """Ms since 1970."""
+        """The time in ms since 1970."""
         return EPOCH_MS + int(self._clock.seconds() * 1000) + self.wrong_by_ms
 
 
 class ClockSetter:
-    """Sets the wall clock now and then, in some of the seeds, until `end`.
+    """Sets the wall clock at random times, in some of the seeds, until `end`.
 
-    Its chance is its own: a seed in which it does nothing is the run that it would be without it.
+    It has its own random numbers: a seed in which it does nothing runs as if it did not exist.
     """
 
     def __init__(self, world: "World", history: "History") -> None:
@@ -51,12 +51,12 @@ class ClockSetter:
         self._is_active = self._random.random() < _SHARE_OF_SEEDS
 
     def begin(self) -> None:
-        """The first step comes in a while."""
+        """Schedule the first step."""
         if self._is_active:
             self._world.clock.callLater(self._random.expovariate(1 / self._interval_s), self._set)
 
     def end(self) -> None:
-        """The clock stays as it is."""
+        """Make no further steps."""
         self._is_active = False
 
     def _set(self) -> None:

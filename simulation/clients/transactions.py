@@ -1,9 +1,9 @@
-"""One instance of a transactional producer, in both flows.
+"""An instance of a transactional producer, in both protocol versions.
 
-V1 (KIP-98): partitions and groups are added to the transaction before they are written to, and the epoch stays.
-V2 (KIP-890): writing adds, and every end of a transaction gives the next epoch.
+V1 (KIP-98): partitions and groups are added to the transaction before they are written to; the epoch does not change.
+V2 (KIP-890): a write adds its partition implicitly, and each end of a transaction returns the next epoch.
 
-The calls raise Fenced when the instance is of no use any more, and MustAbort when only this transaction is not.
+The methods raise Fenced when the instance has to be replaced, and MustAbort when only the transaction has failed.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ FATAL: Final = frozenset(
         ErrorCode.TRANSACTION_COORDINATOR_FENCED,
     }
 )
-"""Errors after which a producer has to be made anew; INVALID_PRODUCER_EPOCH of a write only ends the transaction."""
+"""Errors after which a producer has to be replaced; INVALID_PRODUCER_EPOCH of a write only ends the transaction."""
 GROUP_ERRORS: Final = frozenset(
     {
         ErrorCode.UNKNOWN_MEMBER_ID,
@@ -66,7 +66,7 @@ GROUP_ERRORS: Final = frozenset(
 
 
 class Flow(Enum):
-    """The protocol of transactions that a client speaks, by the level of transaction.version it asks for."""
+    """The transaction protocol of a client, by its level of transaction.version."""
 
     V1 = 1
     V2 = 2
@@ -84,16 +84,14 @@ _LIMITS: Final = {
 }
 
 
-class Fenced(Exception):  # noqa: N818 - what happened
-    """Another instance has taken over, or the coordinator knows this one no more."""
+class Fenced(Exception):  # noqa: N818 - an event, not a programming error
+    """Another instance has taken over, or the coordinator has no state of this one."""
 
-
-class MustAbort(Exception):  # noqa: N818 - what has to be done
-    """This transaction cannot be committed."""
-
+class MustAbort(Exception):  # noqa: N818 - an event, not a programming error
+    """The transaction cannot be committed."""
 
 class TransactionalSession:
-    """A producer instance: `start`, then any number of `begin`, writes, and `commit` or `abort`."""
+    """A producer instance: `start`, then repeatedly `begin`, `write`, and `commit` or `abort`."""
 
     def __init__(
         self,
@@ -132,7 +130,7 @@ class TransactionalSession:
             producer_id=producer_id,
             producer_epoch=epoch,
         )
-        response = await self.link.ask_until(lambda: request, lambda answer: int(answer.error_code))
+        response = await self.link.request_until(lambda: request, lambda answer: int(answer.error_code))
         if response.error_code in FATAL:
             raise Fenced(self.name)
         if response.error_code != ErrorCode.NONE:
@@ -141,14 +139,14 @@ class TransactionalSession:
         self._take(response.producer_id, response.producer_epoch)
 
     def _take(self, producer_id: int, epoch: int) -> None:
-        """Be this producer from now on; sequences begin again when that is another than before."""
+        """Set the producer id and epoch; sequences restart if either has changed."""
         if (producer_id, epoch) != (self._producer_id, self._epoch):
             self._producer_id, self._epoch = producer_id, epoch
             self._sequences.clear()
-            self._history.say(self.name, f"is producer {producer_id} epoch {epoch}")
+            self._history.note(self.name, f"is producer {producer_id} epoch {epoch}")
 
     def begin(self) -> Transaction:
-        """Begin a transaction; nothing is sent yet."""
+        """Begin a transaction; no request is sent."""
         self._added.clear()
         self.transaction = self._history.begin_transaction(self.name, self.transactional_id)
         return self.transaction
@@ -201,7 +199,7 @@ class TransactionalSession:
         for partition, send in sends.items():
             identity = self._producer_id, self._epoch, sequences[partition]
             self._history.attempt_send(send, f"identity {identity} {self._packing}")
-        return await produced_by(self.link, await self.link.ask(request))
+        return await produced_by(self.link, await self.link.request(request))
 
     def _settle(
         self, sends: dict[Partition, Send], answers: dict[Partition, Produced], doubtful: set[Partition]
@@ -245,13 +243,13 @@ class TransactionalSession:
             rows = [row for topic in answer.results_by_topic_v3_and_below for row in topic.results_by_partition]
             return next((row.partition_error_code for row in rows if row.partition_error_code), 0)
 
-        self._raise_for(code_of(await self.link.ask_until(lambda: request, code_of)))
+        self._raise_for(code_of(await self.link.request_until(lambda: request, code_of)))
         self._added.update(missing)
 
     async def commit_offsets(
         self, group: str, offsets: Mapping[Partition, int], generation: int, member: str
     ) -> None:
-        """Store positions of a group within the transaction (KIP-447). Raises MustAbort or Fenced."""
+        """Commit offsets of a group within the transaction (KIP-447). Raises MustAbort or Fenced."""
         if self.flow is Flow.V1:
             await self._add_offsets(group)
         commits = {
@@ -268,7 +266,7 @@ class TransactionalSession:
 
         code = -1
         try:
-            code = code_of(await self.link.ask_until(lambda: request, code_of))
+            code = code_of(await self.link.request_until(lambda: request, code_of))
         finally:
             self._end_commits(commits, code)
         if code in GROUP_ERRORS:
@@ -289,7 +287,7 @@ class TransactionalSession:
             producer_epoch=self._epoch,
             group_id=group,
         )
-        response = await self.link.ask_until(lambda: request, lambda answer: int(answer.error_code))
+        response = await self.link.request_until(lambda: request, lambda answer: int(answer.error_code))
         self._raise_for(response.error_code)
         self._added.add(group)
 
@@ -323,7 +321,7 @@ class TransactionalSession:
             raise MustAbort(ErrorCode(code).name)
 
     async def commit(self) -> None:
-        """Commit. Raises Fenced if it cannot be told whether the transaction is committed, or it is not."""
+        """Commit. Raises Fenced if the transaction is not committed or its outcome is unknown."""
         transaction = self._take_transaction()
         is_empty = not transaction.sends and not transaction.offsets
         if is_empty:
@@ -334,12 +332,12 @@ class TransactionalSession:
         def request() -> EndTxnRequest:
             nonlocal attempts
             attempts += 1
-            self._history.ask_for_commit(transaction)
+            self._history.request_commit(transaction)
             return self._end_request(committed=True)
 
         outcome, error = Outcome.UNKNOWN, ""
         try:
-            response = await self.link.ask_until(request, lambda answer: int(answer.error_code))
+            response = await self.link.request_until(request, lambda answer: int(answer.error_code))
             error = ErrorCode(response.error_code).name
             if response.error_code == ErrorCode.NONE:
                 outcome = Outcome.OK
@@ -350,19 +348,19 @@ class TransactionalSession:
         self._ended(response)
 
     async def abort(self) -> None:
-        """Abort. Raises Fenced; then it is aborted as well, sooner or later."""
+        """Abort. Raises Fenced; the transaction is then aborted by timeout or by the next instance."""
         transaction = self._take_transaction()
-        # What a V1 producer has not asked to add, the coordinator does not know of.
+        # Without AddPartitionsToTxn of a V1 producer, the coordinator has no transaction.
         is_known = bool(transaction.sends or transaction.offsets or self._added)
 
         def request() -> EndTxnRequest:
-            self._history.ask_for_abort(transaction)
+            self._history.request_abort(transaction)
             return self._end_request(committed=False)
 
         response = None
         try:
             if is_known:
-                response = await self.link.ask_until(request, lambda answer: int(answer.error_code))
+                response = await self.link.request_until(request, lambda answer: int(answer.error_code))
         finally:
             error = "" if response is None else ErrorCode(response.error_code).name
             self._history.end_transaction(transaction, Outcome.FAILED, error)
@@ -373,7 +371,7 @@ class TransactionalSession:
         self._needs_bump = False
 
     def abandon(self) -> None:
-        """End without a word; the transaction stays open until it times out or another instance comes."""
+        """End without EndTxn; the transaction stays open until its timeout or the start of another instance."""
         if self.transaction is not None:
             self._history.end_transaction(self._take_transaction(), Outcome.FAILED, "abandoned")
         self.link.close()

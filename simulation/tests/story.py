@@ -52,11 +52,11 @@ class Story:
         return self.history.begin_transaction("p", name)
 
     def commit(self, txn, outcome=Outcome.OK):
-        self.history.ask_for_commit(txn)
+        self.history.request_commit(txn)
         self.history.end_transaction(txn, outcome)
 
     def abort(self, txn):
-        self.history.ask_for_abort(txn)
+        self.history.request_abort(txn)
         self.history.end_transaction(txn, Outcome.FAILED)
 
     def start_poll(self, start, words, **options):

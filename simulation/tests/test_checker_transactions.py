@@ -158,7 +158,7 @@ def test_a_read_while_the_commit_is_under_way(story):
     txn = story.begin()
     story.send("x", 0, txn=txn)
     poll = story.start_poll(0, "x", isolation=RC)
-    story.history.ask_for_commit(txn)
+    story.history.request_commit(txn)
     story.history.polled(poll)
     story.history.end_transaction(txn, Outcome.OK)
     story.end("x -")

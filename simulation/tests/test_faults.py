@@ -51,7 +51,7 @@ def test_a_start_may_not_fail_of_an_error_in_the_start_before(world):
     lock_out(world)
     assert not start(world)
     (failure,) = world.failures
-    assert "does not start although nothing is wrong" in failure
+    assert "does not start although no disk operation failed" in failure
 
 
 def test_a_start_may_not_fail_of_an_error_that_has_not_come(world):
