@@ -72,7 +72,7 @@ def test_texts_are_parsed_as_kafka_does(name, text, value):
         ("ratio", "half", "expected a number"),
         ("ratio", "nan", "must be between 0 and 1"),
         ("colour", "green", "must be one of: red, blue"),
-        ("names", "a,b,a", "must not name anything twice"),
+        ("names", "a,b,a", "must not have duplicate entries"),
         ("names", "a,,b", "must not have empty entries"),
         ("names", "", "must not be empty"),
     ],
