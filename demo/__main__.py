@@ -35,6 +35,7 @@ CLEAR = "\n\033[1m{}\033[0m" if sys.stdout.isatty() else "\n{}"
 class DemoError(Exception):
     """Failure of the demo; `str()` includes what to do."""
 
+
 class Database(NamedTuple):
     url: str
     user: str

@@ -51,6 +51,7 @@ sys.exit(main())
 class BrokerFailedError(RuntimeError):
     """Failure of the broker process; the message ends with its last log lines."""
 
+
 class OdradekBroker:
     """A broker process, started on entering the context and stopped on leaving it.
 

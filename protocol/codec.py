@@ -55,6 +55,7 @@ of 100 to 250 bytes, so this also bounds the memory of a request.
 MAX_TAGGED_FIELDS: Final = 1000
 """Maximum number of tagged fields of one struct. No struct of the protocol has more than ten."""
 
+
 class Splice(NamedTuple):
     """A file region that belongs at `position` of the encoded bytes and is not copied into them."""
 
@@ -131,6 +132,7 @@ def _too_many_tags(count: int) -> DecodeError:
 class LargeMessageError(Exception):
     """A message is too large for `small_encoder`."""
 
+
 class _Source:
     """Source text under construction, with the objects it refers to."""
 
@@ -181,7 +183,7 @@ def _split(cls: type[Struct], version: int) -> tuple[list[Field], list[Field]]:
 # Decoding ------------------------------------------------------------------------------------------------------------
 
 
-def least_size_bytes(wire: WireType, version: int, flexible: bool, nullable: bool = False) -> int:
+def min_size_bytes(wire: WireType, version: int, flexible: bool, nullable: bool = False) -> int:
     """Return the size of the shortest value of a type."""
     if isinstance(wire, FixedType):
         return wire.size_bytes
@@ -192,7 +194,7 @@ def least_size_bytes(wire: WireType, version: int, flexible: bool, nullable: boo
             return 1
         plain, _ = _split(wire.cls, version)
         return flexible + sum(
-            least_size_bytes(item.wire, version, flexible, item.is_nullable(version)) for item in plain
+            min_size_bytes(item.wire, version, flexible, item.is_nullable(version)) for item in plain
         )
     if flexible:
         return 1
@@ -299,7 +301,7 @@ class _DecoderSource(_Source):
         self.length(indent, count, wire)
         self.null_branch(indent, target, count, nullable, what)
         # An element without fields has no bytes but occupies memory.
-        least = max(1, least_size_bytes(wire.element, self.version, self.flexible))
+        least = max(1, min_size_bytes(wire.element, self.version, self.flexible))
         self.add(indent + 1, f"if {count} * {least} > end - pos: raise past_end({what!r})")
         if self.in_steps:
             self.add(indent + 1, f"elements += {count}")
@@ -583,6 +585,7 @@ def step_encoder(cls: type[Message], version: int) -> StepEncoder:
 
 MALFORMED: Final = (struct.error, IndexError, ValueError)
 """Exceptions that a decoder may raise for malformed bytes."""
+
 
 def decode(cls: type[M], version: int, buffer: Buffer, position: int = 0) -> M:
     """Decode a whole message. Bytes behind it are an error, as in Kafka."""

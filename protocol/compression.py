@@ -27,6 +27,7 @@ Buffer = bytes | bytearray | memoryview
 class CompressionError(ValueError):
     """Data that is malformed or too large, or a codec or level that does not exist."""
 
+
 class Codec(IntEnum):
     """Compression codec: bits 0-2 of a batch's attributes."""
 
@@ -39,6 +40,7 @@ class Codec(IntEnum):
 
 class DecompressedTooLargeError(CompressionError):
     """Decompressed data that exceeds the limit."""
+
 
 class LevelRange(NamedTuple):
     """The compression levels of a codec (KIP-390); `default` is allowed even outside the range."""

@@ -12,7 +12,7 @@ from odradek.protocol.types import DecodeError
 SIZE_BYTES = 4
 """Size of the length prefix; the content of a frame follows it."""
 
-API_KEY_AT: Final = SIZE_BYTES + 1
+API_KEY_POSITION: Final = SIZE_BYTES + 1
 """Position of the second byte of a request's API key; the first byte is 0, as no API has a key above 255."""
 
 NO_API_KEY: Final = 256
@@ -25,6 +25,7 @@ _HTTP_METHODS: Final = (b"GET ", b"POST", b"HEAD", b"PUT ", b"DELE", b"OPTI", b"
 
 _TLS_HANDSHAKE: Final = b"\x16\x03"
 """A TLS record's type and the first byte of its version."""
+
 
 class FrameError(DecodeError):
     """An invalid length field; the connection has to be closed.

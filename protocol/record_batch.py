@@ -62,6 +62,7 @@ _CODECS = tuple(Codec)
 class InvalidRecordError(ValueError):
     """A batch or record that violates the format."""
 
+
 class BatchHeader(NamedTuple):
     """Header fields in their order on disk. Timestamps are ms since the epoch."""
 

@@ -10,24 +10,24 @@ from typing import Final
 
 from odradek.protocol.record_shape import check_record, read_varint
 
-LEAST_RUN: Final = 16
-MOST_RUN: Final = 1024
+MIN_RUN: Final = 16
+MAX_RUN: Final = 1024
 SINGLE_RECORDS: Final = 64
 """Records that are read one by one before a run is tried again."""
 MOST_STRIDE_BYTES: Final = 384
-MOST_RENUMBERED_STRIDE_BYTES: Final = 64
+MAX_RENUMBERED_STRIDE_BYTES: Final = 64
 """Maximum stride of records to renumber: the length is a single byte, and the columns are few enough to be copied."""
 _ASCII: Final = bytes(range(128))
 _CONTINUED: Final = bytes(range(128, 256))
 _BLOCK: Final = 8192
 """Number of records with the same third byte of the offset delta."""
 # The first and second byte of the offset deltas from 0 on, without and with a further byte.
-_FIRST: Final = tuple(bytes(n << 1 & 127 | more for n in range(64)) * (1 + MOST_RUN // 64) for more in (0, 128))
-_SECOND: Final = tuple(bytes(n >> 6 & 127 | more for n in range(_BLOCK + MOST_RUN)) for more in (0, 128))
+_FIRST: Final = tuple(bytes(n << 1 & 127 | more for n in range(64)) * (1 + MAX_RUN // 64) for more in (0, 128))
+_SECOND: Final = tuple(bytes(n >> 6 & 127 | more for n in range(_BLOCK + MAX_RUN)) for more in (0, 128))
 
 
 class Run:
-    """Up to `MOST_RUN` records with the layout of the record at `position`.
+    """Up to `MAX_RUN` records with the layout of the record at `position`.
 
     count: number of records, 0 if a run is not worth a search; end: position after them
     """
@@ -40,8 +40,8 @@ class Run:
         _, _, self.has_key, end = check_record(data, position)
         self.end = end
         stride_bytes = self._stride_bytes = end - position
-        most = min(most, MOST_RUN, (len(data) - position) // stride_bytes)
-        if most < LEAST_RUN or stride_bytes > MOST_STRIDE_BYTES or data[end - 1]:
+        most = min(most, MAX_RUN, (len(data) - position) // stride_bytes)
+        if most < MIN_RUN or stride_bytes > MOST_STRIDE_BYTES or data[end - 1]:
             return
         _, start = read_varint(data, position)
         _, numbers_at = read_varint(data, start + 1)
@@ -67,7 +67,7 @@ class Run:
             column = block[at::stride_bytes][:most]
             if column.translate(None, kind):
                 most = len(column) - len(column.lstrip(kind))
-        if most >= LEAST_RUN:
+        if most >= MIN_RUN:
             self.count = most
             self.end = position + most * stride_bytes
 
@@ -90,7 +90,7 @@ class Run:
     def renumbered(self, index: int) -> bytes:
         """Return the records with offset deltas from `index` on and attributes 0; b"" if they are too long."""
         size = _varint_bytes(index << 1)
-        if size != _varint_bytes(index + self.count - 1 << 1) or self._stride_bytes > MOST_RENUMBERED_STRIDE_BYTES:
+        if size != _varint_bytes(index + self.count - 1 << 1) or self._stride_bytes > MAX_RENUMBERED_STRIDE_BYTES:
             return b""
         length = self._stride_bytes - (self._deltas_at - 1) - (self._tail_at - self._numbers_at) + size
         if length > 63:

@@ -11,9 +11,9 @@ from odradek.protocol.compression import Buffer
 from odradek.protocol.record_batch import InvalidRecordError
 from odradek.protocol.record_chain import IncompleteRecordError
 
-MOST_HEADERS: Final = 1000
+MAX_HEADERS: Final = 1000
 """Maximum number of headers of a record that is checked at once: each takes about half a microsecond."""
-MOST_VARINT_BYTES: Final = 10
+MAX_VARINT_BYTES: Final = 10
 
 
 class TakesLongError(Exception):
@@ -33,7 +33,7 @@ def check_record(records: Buffer, position: int) -> tuple[int, int, bool, int]:
     Raises InvalidRecordError unless the fields fill the record's length exactly, IncompleteRecordError if the record is
     longer than the data, TakesLongError.
     """
-    return open_record(records, position, MOST_HEADERS)[:4]
+    return open_record(records, position, MAX_HEADERS)[:4]
 
 
 def open_record(records: Buffer, position: int, most_headers: int) -> tuple[int, int, bool, int, int]:
@@ -58,7 +58,7 @@ def open_record(records: Buffer, position: int, most_headers: int) -> tuple[int,
         if headers:
             if headers < 0 or headers > end - at:
                 raise InvalidRecordError(f"a record states {headers} headers")
-            if headers > most_headers or headers > MOST_HEADERS:
+            if headers > most_headers or headers > MAX_HEADERS:
                 raise TakesLongError(position)
             for _ in range(headers):
                 name_bytes, at = read_varint(records, at)

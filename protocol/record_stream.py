@@ -12,18 +12,19 @@ from typing import Final
 
 from odradek.protocol.record_batch import InvalidRecordError
 from odradek.protocol.record_chain import IncompleteRecordError, LargestDelta, follow_records
-from odradek.protocol.record_shape import MOST_VARINT_BYTES, TakesLongError, check_record, read_varint
+from odradek.protocol.record_shape import MAX_VARINT_BYTES, TakesLongError, check_record, read_varint
 from odradek.protocol.streaming import PIECE_BYTES, Piece, Step, ThreadCall
 
 FOLLOWED_PER_STEP: Final = 4096
 """Records whose lengths are followed in one step; each takes up to 0.1 microseconds."""
 OPENED_PER_STEP: Final = 256
 """Records, or headers of a record, that are parsed in one step; each takes about 2 microseconds."""
-_DELTAS_MAX_BYTES: Final = 1 + 3 * MOST_VARINT_BYTES
+_DELTAS_MAX_BYTES: Final = 1 + 3 * MAX_VARINT_BYTES
 """Length, attributes, timestamp delta and offset delta."""
 
-RecordFields = tuple[int, int, bool]
+RecordDeltas = tuple[int, int, bool]
 """Timestamp delta, offset delta, whether the record has a key."""
+
 
 class RecordStream:
     """The record bytes of one batch; records are read in order.
@@ -83,7 +84,7 @@ class RecordStream:
                 count -= step
                 yield None
 
-    def read_record(self) -> Generator[Step, None, RecordFields]:
+    def read_record(self) -> Generator[Step, None, RecordDeltas]:
         """Parse the next record."""
         while True:
             try:
@@ -123,7 +124,7 @@ class RecordStream:
         if not (yield from self.fill()):
             raise InvalidRecordError(f"the record at byte {self.read_bytes} is longer than its batch")
 
-    def _read_large(self) -> Generator[Step, None, RecordFields]:
+    def _read_large(self) -> Generator[Step, None, RecordDeltas]:
         length = yield from self._read_varint()
         start = self.read_bytes
         self.position += 1
@@ -150,7 +151,7 @@ class RecordStream:
         return timestamp_delta, offset_delta, key_bytes >= 0
 
     def _read_varint(self) -> Generator[Step, None, int]:
-        while len(self.window) - self.position < MOST_VARINT_BYTES and (yield from self.fill()):
+        while len(self.window) - self.position < MAX_VARINT_BYTES and (yield from self.fill()):
             pass
         try:
             value, self.position = read_varint(self.window, self.position)

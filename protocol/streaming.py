@@ -302,6 +302,7 @@ def iter_compressed(codec: int, pieces: Iterator[Piece], level: int | None, size
 _Compressor = tuple[bytes, Callable[[bytes], bytes], Callable[[], bytes]]
 """Header bytes, a function that compresses a piece, and a function that returns the final bytes."""
 
+
 def _begin_gzip(level: int, _size_bytes: int) -> _Compressor:
     compressor = zlib.compressobj(level, zlib.DEFLATED, _GZIP_WINDOW_BITS)
     return b"", compressor.compress, compressor.flush

@@ -71,5 +71,6 @@ ZERO_UUID: Final = bytes(16)
 MAX_STRING_BYTES: Final = 32767
 """Maximum length of a string, in compact form too: strings in stored records have 16-bit lengths."""
 
+
 class DecodeError(ValueError):
     """Malformed bytes of a message; the connection is closed."""

@@ -17,6 +17,7 @@ from odradek.protocol.schema import Message
 class ConnectionLost(Exception):  # noqa: N818 - Twisted's name
     """The connection broke or could not be established. Requests in flight may or may not have been processed."""
 
+
 class Clock(Protocol):
     """Simulated time."""
 
@@ -83,4 +84,14 @@ class World(Protocol):
 
     def connect(self, address: tuple[str, int] | None = None) -> "Deferred[ClientConnection]":
         """Connect to the broker at `address`, by default the first one. Fails with ConnectionLost."""
+        ...
+
+
+class Client(Protocol):
+    """A simulated client, started by the world."""
+
+    name: str
+
+    async def run(self) -> None:
+        """Work until the world ends."""
         ...

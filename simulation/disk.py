@@ -16,6 +16,7 @@ from odradek.log.storage.memory_filesystem import MemoryFile, MemoryFileSystem, 
 EPOCH_MS = 1_800_000_000_000
 """Wall-clock time at the start of the simulation."""
 
+
 class SimulatedFile(MemoryFile):
     """A file on a SimulatedDisk."""
 

@@ -25,6 +25,7 @@ TRANSACTIONS_TOPIC = "__transaction_state"
 LATEST, EARLIEST, LARGEST = -1, -2, -3
 """Special positions of ListOffsets: log end, log start, and the record with the largest timestamp."""
 
+
 class Moment(NamedTuple):
     """A point of the history: its position in the order of all events, and the simulated time in ms."""
 
@@ -219,7 +220,7 @@ class Crash:
 
 
 @dataclass(slots=True)
-class Settings:
+class TopicSettings:
     """Settings of topics that determine their guarantees.
 
     flush_before_acks: for all topics without an entry in `overrides`
@@ -303,10 +304,10 @@ class History:
     def __init__(
         self,
         now_ms: Callable[[], int],
-        settings: Settings | None = None,
+        settings: TopicSettings | None = None,
         trace: Callable[[str], None] | None = None,
     ) -> None:
-        self.settings = settings or Settings()
+        self.settings = settings or TopicSettings()
         self.sends: list[Send] = []
         self.polls: list[Poll] = []
         self.transactions: list[Transaction] = []

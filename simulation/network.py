@@ -120,7 +120,7 @@ class Pipe:
         self.on_room()
 
 
-class Link:
+class NetworkConnection:
     """A connection: two pipes, and faults that affect both."""
 
     def __init__(self, network: "Network", reactor: "ProcessReactor") -> None:
@@ -179,7 +179,7 @@ class Peer(NamedTuple):
 class BrokerTransport:
     """The broker's end: the used part of Twisted's ITCPTransport."""
 
-    def __init__(self, reactor: "ProcessReactor", link: Link, peer: Peer) -> None:
+    def __init__(self, reactor: "ProcessReactor", link: NetworkConnection, peer: Peer) -> None:
         self.reactor = reactor
         self.connected = True
         self.bufferSize = 65536
@@ -309,7 +309,7 @@ class Port:
     def stopListening(self) -> None:  # noqa: N802
         self._network.close_port(self._address, self)
 
-    def come(self, link: Link, peer: Peer) -> None:
+    def come(self, link: NetworkConnection, peer: Peer) -> None:
         """Called when a client connects."""
 
         def accept() -> None:
@@ -320,7 +320,7 @@ class Port:
         else:
             self._backlog.append(accept)
 
-    def _accept(self, link: Link, peer: Peer) -> None:
+    def _accept(self, link: NetworkConnection, peer: Peer) -> None:
         if link.to_broker.is_dead:
             return
         transport = BrokerTransport(self.reactor, link, peer)
@@ -333,7 +333,7 @@ class Port:
 class ByteStream:
     """The client's end of a connection: `write` sends, `on_data` receives, `on_lost` is called once at the end."""
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: NetworkConnection) -> None:
         self.on_data: Callable[[bytes], None] = lambda data: None
         self.on_lost: Callable[[], None] = lambda: None
         self.is_lost = False
@@ -384,7 +384,7 @@ class Network:
         self.random = random
         self.habits = habits
         self.note_bytes: Callable[[bytes], None] = lambda data: None
-        self.links: dict[Link, None] = {}
+        self.links: dict[NetworkConnection, None] = {}
         self._ports: dict[Address, Port] = {}
         self._last_client_port = 40_000
 
@@ -412,7 +412,7 @@ class Network:
         if port is None:
             self.clock.callLater(self.delay_s(), deferred.errback, ConnectionLost("connection refused"))
             return
-        link = Link(self, port.reactor)
+        link = NetworkConnection(self, port.reactor)
         stream = ByteStream(link)
 
         def to_broker(data: bytes) -> None:
@@ -441,7 +441,7 @@ class Network:
             link.to_broker.die()
             link.to_client.break_off(self.random)
 
-    def forget(self, link: Link) -> None:
+    def forget(self, link: NetworkConnection) -> None:
         """Remove a connection that has ended."""
         self.links.pop(link, None)
 

@@ -33,6 +33,7 @@ __all__ = ["EARLIEST", "LARGEST", "LATEST", "NotYetError", "list_offset", "read_
 class NotYetError(Exception):
     """A temporary error; the read has to be repeated."""
 
+
 async def read_log(
     connection: ClientConnection, client_id: str, partition: Partition, isolation: Isolation, *, is_last_try: bool
 ) -> FinalLog:

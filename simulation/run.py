@@ -4,14 +4,15 @@ import gc
 import logging
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from twisted.logger import LogLevel, globalLogPublisher
 
 from odradek.log.storage.memory_filesystem import SimulatedCrash
 from odradek.simulation import checker, final, scenario, setup
+from odradek.simulation.api import Client
 from odradek.simulation.faults import Faults
-from odradek.simulation.history import History, Settings
+from odradek.simulation.history import History, TopicSettings
 from odradek.simulation.scenario import Scenario
 from odradek.simulation.wall_clock import ClockSetter
 from odradek.simulation.world import LogWatch, Printer, World
@@ -20,16 +21,6 @@ START_LIMIT_S = 60.0
 END_LIMIT_S = 240.0
 LONGEST_WAIT_S = 40.0
 """Upper bound of the time that a client's request may wait in the broker."""
-
-class Client(Protocol):
-    """A simulated client."""
-
-    name: str
-
-    async def run(self) -> None:
-        """Work until the world ends."""
-        ...
-
 
 MakeClients = Callable[[World, History, Scenario], Sequence[Client]]
 
@@ -197,8 +188,8 @@ class _Run:
         return not world.failures
 
 
-def _settings(drawn: Scenario) -> Settings:
-    return Settings(
+def _settings(drawn: Scenario) -> TopicSettings:
+    return TopicSettings(
         flush_before_acks=drawn.properties["flush.before.acks"] == "true",
         overrides={topic.name: topic.flush_before_acks for topic in (*drawn.topics, *drawn.owned)},
         log_append_time=frozenset(topic.name for topic in drawn.topics if topic.has_append_time),

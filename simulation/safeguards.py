@@ -38,6 +38,7 @@ from odradek.simulation.run import Report, run_seed
 Replacement = tuple[Any, str, Callable[[Any], Any]]
 """Owner, attribute name, and a function that returns the replacement for the old value."""
 
+
 class Safeguard(NamedTuple):
     """A safeguard. `finds`: the expected violations, by kind or text; `seed`: a seed that shows one of them."""
 
@@ -69,6 +70,7 @@ class _AnyChecksum:
 
 def _nothing(*arguments: Any, **keywords: Any) -> None:
     """Do nothing."""
+
 
 def _replaced_by(new: Any) -> Callable[[Any], Any]:
     return lambda old: new
@@ -401,7 +403,6 @@ SAFEGUARDS: Final = (
         22,
     ),
 )
-
 
 
 def run_without(safeguard: Safeguard, seed: int) -> Report:

@@ -7,7 +7,7 @@ from odradek.properties import INT64_MAX
 from odradek.protocol.compression import Buffer
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.record_batch import LOG_APPEND_TIME_FLAG, NO_TIMESTAMP, BatchHeader, wrap_int64
-from odradek.protocol.record_runs import LEAST_RUN, SINGLE_RECORDS, Run, records_to_block_end
+from odradek.protocol.record_runs import MIN_RUN, SINGLE_RECORDS, Run, records_to_block_end
 from odradek.protocol.record_shape import open_record
 
 MOST_RECORD_ERRORS: Final = 1000
@@ -57,7 +57,7 @@ class RecordCheck:
         whole = records if isinstance(records, bytes) else None
         run_at = self.index
         while self.index < end:
-            if whole is not None and run_at <= self.index <= end - LEAST_RUN:
+            if whole is not None and run_at <= self.index <= end - MIN_RUN:
                 run = Run(whole, position, min(end - self.index, records_to_block_end(self.index)))
                 if run.count and self._accepts(run):
                     position = run.end

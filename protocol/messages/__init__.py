@@ -48,6 +48,7 @@ API_NAMES: Final = {
 }
 """Kafka's API names by key."""
 
+
 def request_class(key: int) -> type[Message]:
     """Return the request class of an API. Raises `KeyError` for an API without one."""
     return _message_class(API_NAMES[key], "Request")

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from odradek.protocol.record_batch import InvalidRecordError
-from odradek.protocol.record_runs import LEAST_RUN, MOST_RUN, Run, records_to_block_end
+from odradek.protocol.record_runs import MAX_RUN, MIN_RUN, Run, records_to_block_end
 from odradek.protocol.record_shape import check_record
 from odradek.protocol.records import build_batch, iter_records
 
@@ -48,10 +48,10 @@ def test_a_run_is_what_single_records_are(count, first, times, key, value, data)
 
 
 def test_long_runs_are_found():
-    payload = payload_of(1, 0, lambda n: 0, b"k", b"value") * 3 * MOST_RUN
-    assert Run(payload, 0, 3 * MOST_RUN).count == MOST_RUN
-    assert Run(payload, 0, LEAST_RUN).count == LEAST_RUN
-    assert Run(payload, 0, LEAST_RUN - 1).count == 0
+    payload = payload_of(1, 0, lambda n: 0, b"k", b"value") * 3 * MAX_RUN
+    assert Run(payload, 0, 3 * MAX_RUN).count == MAX_RUN
+    assert Run(payload, 0, MIN_RUN).count == MIN_RUN
+    assert Run(payload, 0, MIN_RUN - 1).count == 0
 
 
 @pytest.mark.parametrize("value", [None, b"", b"v", b"v" * 50, b"v" * 56])

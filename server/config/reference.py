@@ -10,6 +10,7 @@ from odradek.server.config.broker import THEMES, BrokerConfig
 AnyProperty = Property[Any]
 """A property with values of any type."""
 
+
 def _rows(properties: Iterable[AnyProperty], *, is_topic: bool) -> Iterator[tuple[str, str, str, str, str]]:
     """Return name, type, default, update mode and description of each property that is not internal, by name."""
     for prop in sorted(properties, key=lambda one: one.name):

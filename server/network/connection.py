@@ -19,7 +19,7 @@ from typing import Final, cast
 
 from twisted.internet.task import SchedulerStopped
 
-from odradek.protocol.framing import API_KEY_AT, NO_API_KEY
+from odradek.protocol.framing import API_KEY_POSITION, NO_API_KEY
 from odradek.protocol.schema import Message
 from odradek.server.dispatch import Dispatch
 from odradek.server.network.connection_state import TRANSITIONS, ConnectionEvent, ConnectionState
@@ -78,7 +78,7 @@ class Connection:
         if not self._backlog:
             return -1
         frame = self._backlog[0]
-        return frame[API_KEY_AT] if len(frame) > API_KEY_AT else NO_API_KEY
+        return frame[API_KEY_POSITION] if len(frame) > API_KEY_POSITION else NO_API_KEY
 
     def frame_received(self, frame: bytes | memoryview) -> None:
         """Accept one frame that arrived alone, as most do."""
@@ -184,7 +184,7 @@ class Connection:
                     return -1
             if backlog:
                 frame = backlog[0]
-                return frame[API_KEY_AT] if len(frame) > API_KEY_AT else NO_API_KEY
+                return frame[API_KEY_POSITION] if len(frame) > API_KEY_POSITION else NO_API_KEY
             self._end_if_asked()
         except Exception:
             self._close_after_defect()

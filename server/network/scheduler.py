@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from odradek.protocol.framing import API_KEY_AT, NO_API_KEY
+from odradek.protocol.framing import API_KEY_POSITION, NO_API_KEY
 from odradek.server.network.watchdog import NOTABLE_S, Watchdog
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ class RequestScheduler:
 
     def account(self, connection: "Connection", frame: bytes | memoryview) -> None:
         """Note the end of a request, which began when the work before it ended."""
-        api_key = frame[API_KEY_AT] if len(frame) > API_KEY_AT else NO_API_KEY
+        api_key = frame[API_KEY_POSITION] if len(frame) > API_KEY_POSITION else NO_API_KEY
         now_s = self._clock()
         cost_s = now_s - self.ended_s
         self.ended_s = now_s

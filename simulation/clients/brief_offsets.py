@@ -29,6 +29,7 @@ from odradek.simulation.history import History, Outcome, Partition
 _LIMITS: Final = {8: (2, 4), 9: (8, 9), 10: (1, 6)}
 """Versions with a retention time in OffsetCommit, and topic names in OffsetFetch."""
 
+
 class BriefCommitter:
     """The only client of its group."""
 

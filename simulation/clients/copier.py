@@ -18,7 +18,7 @@ from odradek.simulation.clients.fetching import Fetcher, OutOfRange
 from odradek.simulation.clients.link import ClientDied, GaveUp, Link, Versions
 from odradek.simulation.clients.membership import LIMITS, LOST_MEMBERSHIP, Membership
 from odradek.simulation.clients.offsets import fetch_committed
-from odradek.simulation.clients.transactions import GROUP_ERRORS, Fenced, Flow, MustAbort, TransactionalSession
+from odradek.simulation.clients.transactions import GROUP_ERRORS, FencedProducer, Flow, MustAbort, TransactionalSession
 from odradek.simulation.clients.values import Values
 from odradek.simulation.history import Copy, History, Isolation, Partition, ReadRecord, SentRecord, copied_value
 
@@ -48,7 +48,7 @@ class Copier:
             instance = self._instance(f"{self.name}#{number}")
             try:
                 await instance.run()
-            except (ClientDied, GaveUp, Fenced, groups.Fenced) as end:
+            except (ClientDied, GaveUp, FencedProducer, groups.FencedMember) as end:
                 self._history.note(f"{self.name}#{number}", f"ends: {type(end).__name__} {end}")
             instance.end()
             if self._world.is_ending:

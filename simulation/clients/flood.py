@@ -35,6 +35,7 @@ from odradek.simulation.history import Guarantee, History, Outcome, Partition, S
 _MOST_PRODUCED: Final = 15
 """Maximum number of Produce requests per connection, which limits the work of readers and of the checker."""
 
+
 class _Sent(NamedTuple):
     """A request in flight; `send` is set for Produce."""
 

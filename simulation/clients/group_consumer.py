@@ -10,7 +10,7 @@ from odradek.protocol.errors import ErrorCode
 from odradek.simulation.api import ConnectionLost, World
 from odradek.simulation.clients.fetching import Fetcher, OutOfRange
 from odradek.simulation.clients.link import ClientDied, GaveUp, Link, Versions
-from odradek.simulation.clients.membership import LIMITS, LOST_MEMBERSHIP, STATIC_LIMITS, Fenced, Membership
+from odradek.simulation.clients.membership import LIMITS, LOST_MEMBERSHIP, STATIC_LIMITS, FencedMember, Membership
 from odradek.simulation.clients.offsets import commit, fetch_committed
 from odradek.simulation.history import History, Isolation, Partition
 
@@ -47,7 +47,7 @@ class GroupConsumer:
             fetcher = Fetcher(link, self._history, self._random, self._isolation, self._group)
             try:
                 await _Member(self._world, self._random, link, membership, fetcher).run()
-            except (ClientDied, GaveUp, Fenced) as end:
+            except (ClientDied, GaveUp, FencedMember) as end:
                 self._history.note(link.name, f"ends: {type(end).__name__}")
             link.close()
             if self._world.is_ending:

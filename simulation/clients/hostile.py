@@ -145,6 +145,7 @@ LIES: Final[dict[str, Spoil]] = {
 }
 """As `KINDS`: counts, deltas and lengths that contradict the contents."""
 
+
 class HostileProducer:
     """Sends an invalid batch at random times, until the world ends."""
 

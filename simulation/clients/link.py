@@ -45,11 +45,14 @@ _PRODUCE, _METADATA, _FIND_COORDINATOR = 0, 3, 10
 _RETRY_LIMIT_S: Final = 40.0
 """Limit of retries after the end of the faults."""
 
+
 class ClientDied(Exception):  # noqa: N818 - an event, not a programming error
     """The end of the client's process during an operation; its connection is closed."""
 
+
 class GaveUp(Exception):  # noqa: N818 - an event, not a programming error
     """No usable response within the client's time limit."""
+
 
 class Versions:
     """The API versions of a client: the newest or random ones, fixed for the client's life."""

@@ -30,8 +30,10 @@ LOST_MEMBERSHIP: Final = frozenset(
 )
 """Errors after which a member owns no partitions."""
 
-class Fenced(Exception):  # noqa: N818 - an event, not a programming error
+
+class FencedMember(Exception):  # noqa: N818 - an event, not a programming error
     """Another instance has the id of this static member."""
+
 
 class Membership:
     """A member. `partitions` are all partitions of the group.
@@ -56,7 +58,7 @@ class Membership:
         self._joined_over: Any = None
 
     async def join(self) -> list[Partition]:
-        """Join the next generation; return the assigned partitions. Raises GaveUp and Fenced."""
+        """Join the next generation; return the assigned partitions. Raises GaveUp and FencedMember."""
         self._confirmed = None
         await self._link.find_coordinator(self.group, GROUP)
         for attempt in range(_MOST_JOINS):
@@ -126,7 +128,7 @@ class Membership:
         elif code == ErrorCode.UNKNOWN_MEMBER_ID:
             self.member_id = ""
         elif code == ErrorCode.FENCED_INSTANCE_ID:
-            raise Fenced(self._link.name)
+            raise FencedMember(self._link.name)
         elif code not in RETRIABLE and code not in (ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.ILLEGAL_GENERATION):
             self._link.history.note_odd(self._link.name, f"{what}: {ErrorCode(code).name}")
 
@@ -169,9 +171,9 @@ class Membership:
             )
 
     def forget(self, code: int) -> None:
-        """Leave the generation after an error. Raises Fenced if another instance has the static member's id."""
+        """Leave the generation after an error. Raises FencedMember if another instance has the static member's id."""
         if code == ErrorCode.FENCED_INSTANCE_ID:
-            raise Fenced(self._link.name)
+            raise FencedMember(self._link.name)
         if code == ErrorCode.UNKNOWN_MEMBER_ID:
             self.member_id = ""
 

@@ -32,6 +32,7 @@ _FIRST_WITH_ISOLATION: Final = 2
 _MAY_BE_STORED: Final = frozenset({ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR})
 """Errors of a commit that was appended but not replicated in time, or whose coordinator resigned."""
 
+
 def _by_topic(partitions: Sequence[Partition]) -> dict[str, list[int]]:
     topics: dict[str, list[int]] = {}
     for topic, index in partitions:

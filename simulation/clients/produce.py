@@ -53,6 +53,7 @@ NEVER_EXPECTED: Final = frozenset(
 )
 """Errors that the broker must never return to a simulated client."""
 
+
 class Produced(NamedTuple):
     """The broker's response for one batch."""
 

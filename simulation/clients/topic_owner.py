@@ -53,6 +53,7 @@ _RETRY_LIMIT_S: Final = 40.0
 _LATE_S: Final = 3.0
 """Longer than a request on a broken connection may be in transit."""
 
+
 class _Retries:
     """Retries without limit while there are faults, then for `_RETRY_LIMIT_S`."""
 

@@ -11,7 +11,7 @@ from twisted.internet.defer import Deferred
 
 from odradek.simulation.api import World
 from odradek.simulation.clients.link import ClientDied, GaveUp
-from odradek.simulation.clients.transactions import Fenced, Flow, MustAbort, TransactionalSession
+from odradek.simulation.clients.transactions import FencedProducer, Flow, MustAbort, TransactionalSession
 from odradek.simulation.clients.values import Values
 from odradek.simulation.history import History, Partition
 
@@ -81,7 +81,7 @@ class _Instance:
                 await self._transaction()
                 self._transactions_left -= 1
                 await producer._world.sleep(producer._random.choice((0.0, 0.0, 0.02, 0.1)))
-        except (Fenced, ClientDied, GaveUp) as end:
+        except (FencedProducer, ClientDied, GaveUp) as end:
             producer._history.note(self._name, f"ends: {type(end).__name__} {end}")
         self._session.abandon()
         if not self.is_gone.called:

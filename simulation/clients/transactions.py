@@ -3,7 +3,7 @@
 V1 (KIP-98): partitions and groups are added to the transaction before they are written to; the epoch does not change.
 V2 (KIP-890): a write adds its partition implicitly, and each end of a transaction returns the next epoch.
 
-The methods raise Fenced when the instance has to be replaced, and MustAbort when only the transaction has failed.
+The methods raise FencedProducer if the instance has to be replaced, and MustAbort if only the transaction has failed.
 """
 
 from __future__ import annotations
@@ -84,11 +84,13 @@ _LIMITS: Final = {
 }
 
 
-class Fenced(Exception):  # noqa: N818 - an event, not a programming error
+class FencedProducer(Exception):  # noqa: N818 - an event, not a programming error
     """Another instance has taken over, or the coordinator has no state of this one."""
+
 
 class MustAbort(Exception):  # noqa: N818 - an event, not a programming error
     """The transaction cannot be committed."""
+
 
 class TransactionalSession:
     """A producer instance: `start`, then repeatedly `begin`, `write`, and `commit` or `abort`."""
@@ -132,7 +134,7 @@ class TransactionalSession:
         )
         response = await self.link.request_until(lambda: request, lambda answer: int(answer.error_code))
         if response.error_code in FATAL:
-            raise Fenced(self.name)
+            raise FencedProducer(self.name)
         if response.error_code != ErrorCode.NONE:
             self._history.note_odd(self.name, f"InitProducerId: {ErrorCode(response.error_code).name}")
             raise GaveUp(self.name)
@@ -152,7 +154,7 @@ class TransactionalSession:
         return self.transaction
 
     async def write(self, records: Mapping[Partition, Sequence[SentRecord]]) -> None:
-        """Write a batch to each partition, with retries. Raises MustAbort or Fenced."""
+        """Write a batch to each partition, with retries. Raises MustAbort or FencedProducer."""
         if self.flow is Flow.V1:
             await self._add_partitions(list(records))
         sends = {partition: self._begin_send(partition, batch) for partition, batch in records.items()}
@@ -220,7 +222,7 @@ class TransactionalSession:
                 self._history.end_send(send, outcome, error=name)
                 self._needs_bump = True
                 is_fatal = answer.code in FATAL and answer.code != ErrorCode.INVALID_PRODUCER_EPOCH
-                failure = Fenced(name) if is_fatal else MustAbort(name)
+                failure = FencedProducer(name) if is_fatal else MustAbort(name)
         if failure is not None:
             raise failure
 
@@ -249,7 +251,7 @@ class TransactionalSession:
     async def commit_offsets(
         self, group: str, offsets: Mapping[Partition, int], generation: int, member: str
     ) -> None:
-        """Commit offsets of a group within the transaction (KIP-447). Raises MustAbort or Fenced."""
+        """Commit offsets of a group within the transaction (KIP-447). Raises MustAbort or FencedProducer."""
         if self.flow is Flow.V1:
             await self._add_offsets(group)
         commits = {
@@ -314,14 +316,14 @@ class TransactionalSession:
 
     def _raise_for(self, code: int) -> None:
         if code in FATAL:
-            raise Fenced(ErrorCode(code).name)
+            raise FencedProducer(ErrorCode(code).name)
         if code == ErrorCode.UNKNOWN_SERVER_ERROR or code == ErrorCode.INVALID_REQUEST:
             self._history.note_odd(self.name, f"error {ErrorCode(code).name}")
         if code != ErrorCode.NONE:
             raise MustAbort(ErrorCode(code).name)
 
     async def commit(self) -> None:
-        """Commit. Raises Fenced if the transaction is not committed or its outcome is unknown."""
+        """Commit. Raises FencedProducer if the transaction is not committed or its outcome is unknown."""
         transaction = self._take_transaction()
         is_empty = not transaction.sends and not transaction.offsets
         if is_empty:
@@ -348,7 +350,7 @@ class TransactionalSession:
         self._ended(response)
 
     async def abort(self) -> None:
-        """Abort. Raises Fenced; the transaction is then aborted by timeout or by the next instance."""
+        """Abort. Raises FencedProducer; the transaction is then aborted by timeout or by the next instance."""
         transaction = self._take_transaction()
         # Without AddPartitionsToTxn of a V1 producer, the coordinator has no transaction.
         is_known = bool(transaction.sends or transaction.offsets or self._added)
@@ -392,9 +394,9 @@ class TransactionalSession:
     def _ended(self, response: Any) -> None:
         code = response.error_code
         if code in FATAL:
-            raise Fenced(ErrorCode(code).name)
+            raise FencedProducer(ErrorCode(code).name)
         if code != ErrorCode.NONE:
             self._history.note_odd(self.name, f"EndTxn: {ErrorCode(code).name}")
-            raise Fenced(ErrorCode(code).name)
+            raise FencedProducer(ErrorCode(code).name)
         if self.flow is Flow.V2:
             self._take(response.producer_id, response.producer_epoch)

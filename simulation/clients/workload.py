@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from random import Random
-from typing import TYPE_CHECKING, Final, Protocol, cast
+from typing import TYPE_CHECKING, Final, cast
 
+from odradek.simulation.api import Client
 from odradek.simulation.clients.assigned import AssignedConsumer
 from odradek.simulation.clients.batches import draw_wrong_packing
 from odradek.simulation.clients.brief_offsets import BriefCommitter
@@ -30,15 +31,6 @@ if TYPE_CHECKING:
 _SELDOM_S: Final = (0.05, 0.2)
 _RARE_SHARE: Final = 0.2
 """Share of the seeds that have a rare kind of client; those kinds have separate random numbers."""
-
-class Client(Protocol):
-    """A client, started by the world."""
-
-    name: str
-
-    async def run(self) -> None:
-        """Work until the world ends."""
-        ...
 
 
 def make_clients(world: World, history: History, scenario: Scenario) -> Sequence[Client]:

@@ -12,7 +12,7 @@ from odradek.simulation.history import (
     Poll,
     ReadRecord,
     SentRecord,
-    Settings,
+    TopicSettings,
 )
 
 A, B = ("a", 0), ("b", 0)
@@ -31,7 +31,7 @@ class Story:
     """Values are named by words; whatever is not said is as it should be."""
 
     def __init__(self, **settings):
-        self.history = History(lambda: 0, Settings(**settings))
+        self.history = History(lambda: 0, TopicSettings(**settings))
         self.final = FinalState()
 
     def send(
