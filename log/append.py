@@ -22,9 +22,8 @@ from odradek.log.validation.batch import (
     split_batches,
     stamp,
 )
-from odradek.protocol.crc import crc32c
-from odradek.protocol.errors import ErrorCode, KafkaError
-from odradek.protocol.record_batch import (
+from odradek.protocol.batches.crc import crc32c
+from odradek.protocol.batches.record_batch import (
     ATTRIBUTES_POSITION,
     HEADER,
     LOG_OVERHEAD,
@@ -36,8 +35,9 @@ from odradek.protocol.record_batch import (
     InvalidRecordError,
     read_header,
 )
-from odradek.protocol.record_chain import check_record_chain
-from odradek.protocol.record_shape import TakesLongError, check_record
+from odradek.protocol.batches.record_chain import check_record_chain
+from odradek.protocol.batches.record_shape import TakesLongError, check_record
+from odradek.protocol.errors import ErrorCode, KafkaError
 
 LATEST_PRODUCE_VERSION = 13
 NO_OFFSET = -1

@@ -19,7 +19,7 @@ from odradek.log.segments.timestamps import TimestampOffset
 from odradek.log.state import LoadedState, LogState
 from odradek.log.storage.filesystem import FileSystem, LogDirFailure
 from odradek.log.truncation import LogTruncation
-from odradek.protocol.streaming import Step
+from odradek.protocol.batches.streaming import Step
 
 
 class PartitionLog:

@@ -12,10 +12,10 @@ from odradek.log.segments.timestamps import TimestampOffset
 from odradek.log.segments.transaction_index import AbortedTransaction
 from odradek.log.state import LogState
 from odradek.log.storage.filesystem import ExhaustedError, FileRegion, is_exhausted
-from odradek.protocol.compression import CompressionError
+from odradek.protocol.batches.compression import CompressionError
+from odradek.protocol.batches.record_batch import InvalidRecordError
+from odradek.protocol.batches.streaming import Step
 from odradek.protocol.errors import ErrorCode, KafkaError
-from odradek.protocol.record_batch import InvalidRecordError
-from odradek.protocol.streaming import Step
 
 _FEW_TRANSACTIONS = 8
 

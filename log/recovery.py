@@ -32,7 +32,7 @@ from odradek.log.segments.transaction_index_check import check_transaction_index
 from odradek.log.state import LoadedState
 from odradek.log.storage import checkpoints
 from odradek.log.storage.filesystem import TEMPORARY_SUFFIX, FileSystem, remove_if_exists, storage_error
-from odradek.protocol.record_batch import CONTROL_FLAG, TRANSACTIONAL_FLAG, BatchHeader
+from odradek.protocol.batches.record_batch import CONTROL_FLAG, TRANSACTIONAL_FLAG, BatchHeader
 
 logger = logging.getLogger(__name__)
 

@@ -12,9 +12,9 @@ from contextlib import suppress
 
 from odradek.log.segments.segment import Segment
 from odradek.log.segments.timestamps import BatchSearch
-from odradek.protocol.compression import CompressionError
-from odradek.protocol.record_batch import NO_TIMESTAMP, InvalidRecordError
-from odradek.protocol.streaming import Step
+from odradek.protocol.batches.compression import CompressionError
+from odradek.protocol.batches.record_batch import NO_TIMESTAMP, InvalidRecordError
+from odradek.protocol.batches.streaming import Step
 
 
 def is_older(segment: Segment, bound_ms: int) -> bool:

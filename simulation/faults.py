@@ -9,8 +9,8 @@ from collections.abc import Callable
 from random import Random
 from typing import TYPE_CHECKING, Final
 
-from odradek.simulation.directories import Directories
 from odradek.simulation.history import CrashKind, History
+from odradek.simulation.machine.directories import Directories
 from odradek.simulation.scenario import FaultPlan
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from odradek.simulation.lives import TopicHistory
+    from odradek.simulation.topic_lives import TopicHistory
 
 Partition = tuple[str, int]
 """Topic and partition index."""
@@ -525,7 +525,7 @@ class History:
 
 
 def _topic_history(history: History) -> TopicHistory:
-    from odradek.simulation.lives import TopicHistory
+    from odradek.simulation.topic_lives import TopicHistory
 
     return TopicHistory(history.moment, history.note)
 

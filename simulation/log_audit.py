@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from odradek.log.partition_log import PartitionLog
 from odradek.log.segments.segment import Segment
-from odradek.protocol.record_batch import BatchHeader
+from odradek.protocol.batches.record_batch import BatchHeader
 from odradek.protocol.records import ControlType, crc_is_valid, iter_records, parse_control_record
 
 

@@ -9,12 +9,14 @@ from typing import Any, NamedTuple
 from twisted.logger import LogLevel, globalLogPublisher
 
 from odradek.log.storage.memory_filesystem import SimulatedCrash
-from odradek.simulation import checker, final, scenario, setup
+from odradek.simulation import final_reads as final
+from odradek.simulation import scenario, setup
 from odradek.simulation.api import Client
+from odradek.simulation.checks import checker
 from odradek.simulation.faults import Faults
 from odradek.simulation.history import History, TopicSettings
+from odradek.simulation.machine.wall_clock import ClockSetter
 from odradek.simulation.scenario import Scenario
-from odradek.simulation.wall_clock import ClockSetter
 from odradek.simulation.world import LogWatch, Printer, World
 
 START_LIMIT_S = 60.0

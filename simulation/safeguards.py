@@ -30,9 +30,9 @@ from odradek.replication.replicas.partition import Partition
 from odradek.server.broker import Broker
 from odradek.server.coordinators.marker_sender import MarkerSender
 from odradek.server.handlers.delete_records import _PendingRequest
-from odradek.simulation.broker_process import SimulatedEnvironment
-from odradek.simulation.checker import ViolationKind
+from odradek.simulation.checks.checker import ViolationKind
 from odradek.simulation.clients.workload import make_clients
+from odradek.simulation.machine.broker_process import SimulatedEnvironment
 from odradek.simulation.run import Report, run_seed
 
 Replacement = tuple[Any, str, Callable[[Any], Any]]

@@ -3,7 +3,7 @@
 from random import Random
 from typing import Final, NamedTuple
 
-from odradek.simulation.network import NetworkHabits
+from odradek.simulation.machine.network import NetworkHabits
 
 GROUP_PARTITIONS: Final = 2
 TRANSACTION_PARTITIONS: Final = 2

@@ -13,15 +13,15 @@ from odradek.protocol.schema import Message
 from odradek.replication.metadata.store import StoreUnavailableError
 from odradek.server.broker import Broker
 from odradek.simulation import invariants, log_audit
-from odradek.simulation.broker_process import BrokerProcess
-from odradek.simulation.client_connection import SimulatedConnection
-from odradek.simulation.clock import SimulatedClock
-from odradek.simulation.disk import EPOCH_MS, SimulatedDisk
-from odradek.simulation.metadata import SimulatedMetadata
-from odradek.simulation.network import ByteStream, Network, NetworkHabits
-from odradek.simulation.threads import SimulatedThreads
+from odradek.simulation.machine.broker_process import BrokerProcess
+from odradek.simulation.machine.client_connection import SimulatedConnection
+from odradek.simulation.machine.clock import SimulatedClock
+from odradek.simulation.machine.disk import EPOCH_MS, SimulatedDisk
+from odradek.simulation.machine.metadata import SimulatedMetadata
+from odradek.simulation.machine.network import ByteStream, Network, NetworkHabits
+from odradek.simulation.machine.threads import SimulatedThreads
+from odradek.simulation.machine.wall_clock import WallClock
 from odradek.simulation.tracing import describe
-from odradek.simulation.wall_clock import WallClock
 
 Printer = Callable[[str], None]
 

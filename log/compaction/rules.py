@@ -11,9 +11,9 @@ from typing import NamedTuple
 from odradek.log.compaction.offset_map import OffsetMap
 from odradek.log.segments.transaction_index import AbortedTransaction, TransactionIndex
 from odradek.properties import INT64_MAX
-from odradek.protocol.compression import DecompressedTooLargeError
-from odradek.protocol.crc import crc32c
-from odradek.protocol.record_batch import (
+from odradek.protocol.batches.compression import DecompressedTooLargeError
+from odradek.protocol.batches.crc import crc32c
+from odradek.protocol.batches.record_batch import (
     ATTRIBUTES_POSITION,
     CRC_POSITION,
     HEADER,
@@ -182,8 +182,8 @@ def open_records(header: BatchHeader, batch: memoryview) -> tuple[bytes, int]:
     """The bytes of the records, and where in them the first begins."""
     if not header.attributes & 7:
         return bytes(batch), RECORD_BATCH_OVERHEAD
-    from odradek.protocol.compression import decompress
-    from odradek.protocol.record_chain import MAX_DECOMPRESSED_BYTES
+    from odradek.protocol.batches.compression import decompress
+    from odradek.protocol.batches.record_chain import MAX_DECOMPRESSED_BYTES
 
     return decompress(header.codec, batch[RECORD_BATCH_OVERHEAD:], MAX_DECOMPRESSED_BYTES), 0
 
@@ -191,7 +191,7 @@ def open_records(header: BatchHeader, batch: memoryview) -> tuple[bytes, int]:
 def _assemble(header: BatchHeader, payload: bytes) -> bytes:
     """Record bytes that kept their deltas, under a header that kept its bases."""
     if header.attributes & 7:
-        from odradek.protocol.batch_builder import compress_records
+        from odradek.protocol.batches.batch_builder import compress_records
 
         payload = compress_records(header.codec, payload)
     sized = header._replace(batch_length=RECORD_BATCH_OVERHEAD - LOG_OVERHEAD + len(payload), crc=0)

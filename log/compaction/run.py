@@ -23,7 +23,7 @@ from odradek.log.segments.segment_files import (
 )
 from odradek.log.segments.transaction_index import AbortedTransaction, TransactionIndex, read_growing
 from odradek.log.storage.filesystem import FileSystem, remove_if_exists
-from odradek.protocol.record_batch import (
+from odradek.protocol.batches.record_batch import (
     RECORD_BATCH_OVERHEAD,
     BatchHeader,
     InvalidRecordError,

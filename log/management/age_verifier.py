@@ -8,7 +8,7 @@ from odradek.log.background.tasks import RunInThread
 from odradek.log.partition_log import PartitionLog
 from odradek.log.segment_age import read_largest_timestamp
 from odradek.log.segments.segment import Segment
-from odradek.protocol.streaming import run_steps
+from odradek.protocol.batches.streaming import run_steps
 
 logger = logging.getLogger(__name__)
 

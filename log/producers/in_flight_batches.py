@@ -12,7 +12,7 @@ from typing import Final
 from odradek.log.producers.entry import RETAINED_BATCHES, BatchMark, ProducerEntry
 from odradek.log.producers.state import ProducerState
 from odradek.log.segments.segment import Segment
-from odradek.protocol.record_batch import BatchHeader
+from odradek.protocol.batches.record_batch import BatchHeader
 
 REPEATED_WITHIN_MS: Final = 10 * 60_000
 """No producer repeats an older batch: delivery.timeout.ms is two minutes by default."""

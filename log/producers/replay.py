@@ -6,7 +6,7 @@ from odradek.log.producers.state import ProducerState
 from odradek.log.segments.segment import Segment
 from odradek.log.segments.segment_files import CorruptSegmentError
 from odradek.log.segments.transaction_index import AbortedTransaction
-from odradek.protocol.record_batch import BatchHeader
+from odradek.protocol.batches.record_batch import BatchHeader
 
 logger = logging.getLogger(__name__)
 

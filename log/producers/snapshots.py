@@ -6,7 +6,7 @@ from typing import Final
 
 from odradek.log.producers.table import RECORD
 from odradek.log.storage.filesystem import FileSystem, is_shortage, write_whole
-from odradek.protocol.crc import crc32c
+from odradek.protocol.batches.crc import crc32c
 
 _VERSION: Final = 1
 _HEAD: Final = Struct(">hIi")

@@ -25,7 +25,7 @@ from odradek.log.segments.segment_files import (
 from odradek.log.segments.segment_scan import BatchTaker, Verified, verify
 from odradek.log.segments.transaction_index import TransactionIndex
 from odradek.log.storage.filesystem import File, FileSystem, Piece, is_disk_full
-from odradek.protocol.record_batch import (
+from odradek.protocol.batches.record_batch import (
     HEADER_START,
     LEAST_BATCH_LENGTH,
     LOG_OVERHEAD,

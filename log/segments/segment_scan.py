@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Final
 
 from odradek.log.segments.index import OffsetIndex, TimeIndex
 from odradek.log.storage.filesystem import ends_in_zeros
-from odradek.protocol.crc import crc32c
-from odradek.protocol.record_batch import (
+from odradek.protocol.batches.crc import crc32c
+from odradek.protocol.batches.record_batch import (
     ATTRIBUTES_POSITION,
     BATCH_LENGTH,
     HEADER,

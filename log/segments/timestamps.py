@@ -10,17 +10,22 @@ from operator import itemgetter
 from typing import Final, NamedTuple
 
 from odradek.log.segments.segment import Segment
-from odradek.protocol.record_batch import (
+from odradek.protocol.batches.record_batch import (
     NO_TIMESTAMP,
     RECORD_BATCH_OVERHEAD,
     BatchHeader,
     InvalidRecordError,
     wrap_int64,
 )
-from odradek.protocol.record_chain import MAX_DECOMPRESSED_BYTES, IncompleteRecordError, LargestDelta, follow_records
-from odradek.protocol.record_shape import read_varint
-from odradek.protocol.record_stream import RecordStream
-from odradek.protocol.streaming import PIECE_BYTES, Piece, Step, iter_decompressed
+from odradek.protocol.batches.record_chain import (
+    MAX_DECOMPRESSED_BYTES,
+    IncompleteRecordError,
+    LargestDelta,
+    follow_records,
+)
+from odradek.protocol.batches.record_shape import read_varint
+from odradek.protocol.batches.record_stream import RecordStream
+from odradek.protocol.batches.streaming import PIECE_BYTES, Piece, Step, iter_decompressed
 
 HEADERS_PER_STEP: Final = 256
 """Each takes about a microsecond."""

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from odradek.log.segments.segment import Segment
 from odradek.log.segments.segment_files import CorruptSegmentError
 from odradek.log.segments.transaction_index import AbortedTransaction, CorruptTransactionIndexError
-from odradek.protocol.record_batch import BatchHeader
+from odradek.protocol.batches.record_batch import BatchHeader
 
 
 def check_transaction_index(

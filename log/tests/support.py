@@ -6,8 +6,8 @@ from odradek.log.recovery import open_partition_log
 from odradek.log.storage.memory_filesystem import MemoryFileSystem
 from odradek.log.validation.batch import LongValidation
 from odradek.log.validation.long_batch import check_in_steps
+from odradek.protocol.batches.streaming import run_steps
 from odradek.protocol.records import Codec, build_batch, iter_batches, iter_records, read_header, rebuild_batch
-from odradek.protocol.streaming import run_steps
 
 NOW_MS = 1_700_000_000_000
 LOG_DIRECTORY = "/data"

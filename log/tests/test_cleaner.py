@@ -32,7 +32,7 @@ from odradek.log.tests.cleaning import (
 from odradek.log.tests.managers import ONE_THREAD, run_due
 from odradek.log.tests.support import misnumbered
 from odradek.log.tests.threads import Threads
-from odradek.protocol.compression import Codec
+from odradek.protocol.batches.compression import Codec
 from odradek.protocol.records import ControlType, build_batch, iter_batches, iter_records
 
 # What is due

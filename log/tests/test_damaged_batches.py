@@ -12,8 +12,8 @@ from odradek.log.storage.memory_filesystem import MemoryFileSystem
 from odradek.log.tests import managers
 from odradek.log.tests.managers import opened, run_until
 from odradek.log.tests.support import NOW_MS, append, config, idempotent, open_log, read_all
+from odradek.protocol.batches.streaming import run_steps
 from odradek.protocol.errors import ErrorCode, KafkaError
-from odradek.protocol.streaming import run_steps
 
 DIRECTORIES = ("/data/a",)
 SMALL = {"internal.segment.bytes": "20000", "index.interval.bytes": "4096", "retention.ms": "1000000000"}

@@ -11,9 +11,9 @@ from odradek.log.storage.filesystem import DiskFullError, LogDirFailure
 from odradek.log.storage.memory_filesystem import MemoryFileSystem
 from odradek.log.tests.support import NOW_MS, batch, config, open_log, read_all
 from odradek.log.validation.batch import Origin
+from odradek.protocol.batches.streaming import run_steps
 from odradek.protocol.errors import KafkaError
 from odradek.protocol.records import Codec
-from odradek.protocol.streaming import run_steps
 
 
 class LogAgainstList(RuleBasedStateMachine):

@@ -7,7 +7,7 @@ import pytest
 from odradek.log.producers.snapshots import CorruptSnapshotError, decode_snapshot, encode_snapshot
 from odradek.log.producers.state import ProducerState
 from odradek.log.storage.memory_filesystem import MemoryFileSystem
-from odradek.protocol.crc import crc32c
+from odradek.protocol.batches.crc import crc32c
 from odradek.protocol.errors import ErrorCode, KafkaError
 
 MAX = 2**31 - 1

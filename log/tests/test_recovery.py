@@ -23,8 +23,8 @@ from odradek.log.tests.support import (
     read_all,
 )
 from odradek.log.validation.batch import Origin
+from odradek.protocol.batches.streaming import run_steps
 from odradek.protocol.records import ControlType, build_control_batch
-from odradek.protocol.streaming import run_steps
 
 SMALL = config(segment_index_bytes=600, internal_segment_bytes=500, index_interval_bytes=0)
 

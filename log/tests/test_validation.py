@@ -9,11 +9,12 @@ from hypothesis import strategies as st
 from odradek.log.tests.support import NOW_MS, append, batch, config, idempotent, misnumbered, open_log, read_all
 from odradek.log.validation.batch import Origin, is_sound_first
 from odradek.log.validation.record import RejectedRecordsError
-from odradek.protocol.crc import crc32c
+from odradek.protocol.batches.crc import crc32c
+from odradek.protocol.batches.record_batch import wrap_int64
+from odradek.protocol.batches.record_chain import check_records
+from odradek.protocol.batches.record_shape import check_record
+from odradek.protocol.batches.streaming import run_steps
 from odradek.protocol.errors import ErrorCode, KafkaError
-from odradek.protocol.record_batch import wrap_int64
-from odradek.protocol.record_chain import check_records
-from odradek.protocol.record_shape import check_record
 from odradek.protocol.records import (
     Codec,
     ControlType,
@@ -24,7 +25,6 @@ from odradek.protocol.records import (
     iter_records,
     read_header,
 )
-from odradek.protocol.streaming import run_steps
 
 HOUR_MS = 3_600_000
 

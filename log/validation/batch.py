@@ -14,11 +14,10 @@ from typing import NamedTuple
 from odradek.log.config import LogConfig
 from odradek.log.validation.record import RecordCheck
 from odradek.properties import INT64_MAX
-from odradek.protocol.batch_builder import recompress
-from odradek.protocol.compression import Codec, CompressionError, DecompressedTooLargeError, decompress
-from odradek.protocol.crc import crc32c
-from odradek.protocol.errors import ErrorCode, KafkaError
-from odradek.protocol.record_batch import (
+from odradek.protocol.batches.batch_builder import recompress
+from odradek.protocol.batches.compression import Codec, CompressionError, DecompressedTooLargeError, decompress
+from odradek.protocol.batches.crc import crc32c
+from odradek.protocol.batches.record_batch import (
     ATTRIBUTES_POSITION,
     BATCH_LENGTH,
     CODEC_MASK,
@@ -34,9 +33,10 @@ from odradek.protocol.record_batch import (
     InvalidRecordError,
     read_header,
 )
-from odradek.protocol.record_chain import check_records
-from odradek.protocol.record_shape import TakesLongError, check_record
-from odradek.protocol.streaming import run_steps
+from odradek.protocol.batches.record_chain import check_records
+from odradek.protocol.batches.record_shape import TakesLongError, check_record
+from odradek.protocol.batches.streaming import run_steps
+from odradek.protocol.errors import ErrorCode, KafkaError
 
 _MIN_DECLARED_LENGTH = 14
 _ZSTD_SINCE_VERSION = 7

@@ -18,11 +18,10 @@ from odradek.log.validation.batch import (
     too_large,
 )
 from odradek.log.validation.record import RecordCheck
-from odradek.protocol.batch_builder import put_varint
-from odradek.protocol.compression import Codec, CompressionError, DecompressedTooLargeError
-from odradek.protocol.crc import crc32c
-from odradek.protocol.errors import ErrorCode, KafkaError
-from odradek.protocol.record_batch import (
+from odradek.protocol.batches.batch_builder import put_varint
+from odradek.protocol.batches.compression import Codec, CompressionError, DecompressedTooLargeError
+from odradek.protocol.batches.crc import crc32c
+from odradek.protocol.batches.record_batch import (
     ATTRIBUTES_POSITION,
     CODEC_MASK,
     HEADER,
@@ -33,11 +32,12 @@ from odradek.protocol.record_batch import (
     InvalidRecordError,
     read_header,
 )
-from odradek.protocol.record_chain import MAX_DECOMPRESSED_BYTES, IncompleteRecordError, LargestDelta
-from odradek.protocol.record_runs import SINGLE_RECORDS, Run, records_to_block_end
-from odradek.protocol.record_shape import TakesLongError, read_varint
-from odradek.protocol.record_stream import OPENED_PER_STEP, RecordStream
-from odradek.protocol.streaming import Piece, Step, ThreadCall, iter_compressed, iter_decompressed
+from odradek.protocol.batches.record_chain import MAX_DECOMPRESSED_BYTES, IncompleteRecordError, LargestDelta
+from odradek.protocol.batches.record_runs import SINGLE_RECORDS, Run, records_to_block_end
+from odradek.protocol.batches.record_shape import TakesLongError, read_varint
+from odradek.protocol.batches.record_stream import OPENED_PER_STEP, RecordStream
+from odradek.protocol.batches.streaming import Piece, Step, ThreadCall, iter_compressed, iter_decompressed
+from odradek.protocol.errors import ErrorCode, KafkaError
 
 
 def check_in_steps(batch: memoryview, config: LogConfig, now_ms: int) -> Generator[Step, None, CheckedRecords]:

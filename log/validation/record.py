@@ -4,11 +4,11 @@ from typing import Final
 
 from odradek.log.config import LogConfig
 from odradek.properties import INT64_MAX
-from odradek.protocol.compression import Buffer
+from odradek.protocol.batches.compression import Buffer
+from odradek.protocol.batches.record_batch import LOG_APPEND_TIME_FLAG, NO_TIMESTAMP, BatchHeader, wrap_int64
+from odradek.protocol.batches.record_runs import MIN_RUN, SINGLE_RECORDS, Run, records_to_block_end
+from odradek.protocol.batches.record_shape import open_record
 from odradek.protocol.errors import ErrorCode, KafkaError
-from odradek.protocol.record_batch import LOG_APPEND_TIME_FLAG, NO_TIMESTAMP, BatchHeader, wrap_int64
-from odradek.protocol.record_runs import MIN_RUN, SINGLE_RECORDS, Run, records_to_block_end
-from odradek.protocol.record_shape import open_record
 
 MOST_RECORD_ERRORS: Final = 1000
 """The largest number of errors that are reported; the check of a batch ends with the last of them."""

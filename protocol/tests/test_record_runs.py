@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from odradek.protocol.record_batch import InvalidRecordError
-from odradek.protocol.record_runs import MAX_RUN, MIN_RUN, Run, records_to_block_end
-from odradek.protocol.record_shape import check_record
+from odradek.protocol.batches.record_batch import InvalidRecordError
+from odradek.protocol.batches.record_runs import MAX_RUN, MIN_RUN, Run, records_to_block_end
+from odradek.protocol.batches.record_shape import check_record
 from odradek.protocol.records import build_batch, iter_records
 
 KEYS = st.none() | st.binary(max_size=4)

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from odradek.protocol.record_batch import InvalidRecordError
-from odradek.protocol.record_chain import LargestDelta, check_records
-from odradek.protocol.record_shape import MAX_HEADERS, TakesLongError, check_record
-from odradek.protocol.record_stream import RecordStream
+from odradek.protocol.batches.record_batch import InvalidRecordError
+from odradek.protocol.batches.record_chain import LargestDelta, check_records
+from odradek.protocol.batches.record_shape import MAX_HEADERS, TakesLongError, check_record
+from odradek.protocol.batches.record_stream import RecordStream
+from odradek.protocol.batches.streaming import PIECE_BYTES, run_steps
 from odradek.protocol.records import build_batch
-from odradek.protocol.streaming import PIECE_BYTES, run_steps
 
 pytestmark = pytest.mark.slow
 

@@ -5,14 +5,14 @@ import tracemalloc
 
 import pytest
 
-from odradek.protocol.compression import Codec, CompressionError, DecompressedTooLargeError, compress, decompress
-from odradek.protocol.streaming import (
-    PIECE_BYTES,
-    ThreadCall,
-    iter_compressed,
-    iter_decompressed,
-    run_steps,
+from odradek.protocol.batches.compression import (
+    Codec,
+    CompressionError,
+    DecompressedTooLargeError,
+    compress,
+    decompress,
 )
+from odradek.protocol.batches.streaming import PIECE_BYTES, ThreadCall, iter_compressed, iter_decompressed, run_steps
 
 COMPRESSED = [codec for codec in Codec if codec]
 LARGE = 1 << 24

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple, TypeVar
 
 from odradek.log.storage.filesystem import FileSystem, write_atomically
+from odradek.protocol.batches.compression import CompressionError
 from odradek.protocol.codec import decode, read_varint_tail
-from odradek.protocol.compression import CompressionError
 from odradek.protocol.records import (
     RECORD_BATCH_OVERHEAD,
     BatchHeader,

@@ -8,8 +8,8 @@ from typing import Final
 
 from odradek.log.partition_log import PartitionLog
 from odradek.log.segments.timestamps import TimestampOffset
+from odradek.protocol.batches.streaming import Step
 from odradek.protocol.errors import ErrorCode, KafkaError
-from odradek.protocol.streaming import Step
 
 _NO_EPOCH: Final = -1
 

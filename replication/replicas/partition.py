@@ -19,8 +19,8 @@ from odradek.log.segments.timestamps import TimestampOffset
 from odradek.log.segments.transaction_index import AbortedTransaction
 from odradek.log.storage.filesystem import FileRegion, LogDirFailure, ShortageError, storage_error
 from odradek.log.validation.batch import CheckedRecords, Origin
+from odradek.protocol.batches.streaming import Step
 from odradek.protocol.errors import ErrorCode, KafkaError
-from odradek.protocol.streaming import Step
 from odradek.replication.metadata.image import PartitionMetadata
 from odradek.replication.metadata.topic_names import is_internal
 from odradek.replication.replicas.offset_lookup import begin_search, find_offset

@@ -14,7 +14,7 @@ from odradek.log.storage.filesystem import DiskFullError, LogDirFailure
 from odradek.log.storage.memory_filesystem import MemoryFileSystem
 from odradek.log.tests.support import config, read_all
 from odradek.log.validation.batch import Origin
-from odradek.protocol.batch_builder import build_batch
+from odradek.protocol.batches.batch_builder import build_batch
 from odradek.protocol.errors import KafkaError
 from odradek.protocol.records import ControlType, build_control_batch
 from odradek.replication.metadata.image import PartitionMetadata

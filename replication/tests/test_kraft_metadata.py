@@ -1,7 +1,7 @@
 import pytest
 
 from odradek.log.storage.memory_filesystem import MemoryFileSystem
-from odradek.protocol.control_records import ControlType, build_control_batch
+from odradek.protocol.batches.control_records import ControlType, build_control_batch
 from odradek.protocol.types import DecodeError
 from odradek.replication.metadata.kraft_metadata import (
     AbortTransactionRecord,

@@ -5,9 +5,9 @@ import pytest
 from odradek.log.config import LogConfig
 from odradek.log.recovery import open_partition_log
 from odradek.log.storage.memory_filesystem import MemoryFileSystem
-from odradek.protocol.batch_builder import build_batch
+from odradek.protocol.batches.batch_builder import build_batch
+from odradek.protocol.batches.streaming import run_steps
 from odradek.protocol.errors import ErrorCode, KafkaError
-from odradek.protocol.streaming import run_steps
 from odradek.replication.metadata.image import PartitionMetadata
 from odradek.replication.metadata.store import run_now
 from odradek.replication.replicas.offset_lookup import (

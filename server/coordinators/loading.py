@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
 
 from odradek.log.background.tasks import RunInThread
 from odradek.log.storage.filesystem import FileRegion
-from odradek.protocol.compression import Codec, DecompressedTooLargeError
+from odradek.protocol.batches.compression import Codec, DecompressedTooLargeError
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.records import (
     BatchHeader,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 from odradek.coordinator.result import TransactionOutcome
 from odradek.coordinator.steps import Steps
 from odradek.log.validation.batch import Origin
-from odradek.protocol.control_records import ControlType, build_control_batch
+from odradek.protocol.batches.control_records import ControlType, build_control_batch
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.replication.metadata.topic_names import GROUP_METADATA_TOPIC
 from odradek.server.coordinators.context import is_replicated

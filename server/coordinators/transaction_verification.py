@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 from twisted.internet.defer import Deferred
 
 from odradek.coordinator.request_context import RequestContext
+from odradek.protocol.batches.record_batch import PRODUCER, PRODUCER_POSITION, RECORD_BATCH_OVERHEAD
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages.add_partitions_to_txn import (
     AddPartitionsToTxnRequestAddPartitionsToTxnTopic,
@@ -19,7 +20,6 @@ from odradek.protocol.messages.add_partitions_to_txn import (
     AddPartitionsToTxnResponseAddPartitionsToTxnResult,
 )
 from odradek.protocol.messages.produce import ProduceRequest
-from odradek.protocol.record_batch import PRODUCER, PRODUCER_POSITION, RECORD_BATCH_OVERHEAD
 from odradek.replication.metadata.topic_names import TRANSACTION_STATE_TOPIC
 from odradek.server.produce_request import find_partition, is_transactional_batch
 from odradek.server.work.waits import Wait, then

@@ -8,6 +8,7 @@ upload (11, KIP-1023). A partition named twice is INVALID_REQUEST. Read-committe
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Final, Protocol
 
+from odradek.protocol.batches.streaming import Step
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages.list_offsets import (
     ListOffsetsRequest,
@@ -24,7 +25,6 @@ from odradek.protocol.messages.offset_for_leader_epoch import (
     OffsetForLeaderEpochResponseOffsetForLeaderTopicResult,
 )
 from odradek.protocol.schema import rows
-from odradek.protocol.streaming import Step
 from odradek.replication.replicas.offset_lookup import MAX_TIMESTAMP, check_timestamp_supported
 from odradek.server.work.slices import ROWS_PER_STEP, SMALL_REQUEST_STEPS, Work
 

@@ -19,6 +19,7 @@ from twisted.internet.defer import Deferred
 from odradek.log.append import AppendInfo
 from odradek.log.validation.batch import CheckedRecords, LongValidation, NotOneBatchError
 from odradek.log.validation.record import RejectedRecordsError
+from odradek.protocol.batches.streaming import Step
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages.produce import (
     ProduceRequest,
@@ -32,7 +33,6 @@ from odradek.protocol.messages.produce import (
     ProduceResponseTopicProduceResponse,
 )
 from odradek.protocol.schema import rows
-from odradek.protocol.streaming import Step
 from odradek.server.fetching.purgatory import DelayedOperation
 from odradek.server.handlers.leaders import find_leader
 from odradek.server.produce_request import TOPIC_IDS_SINCE, find_partition, is_transactional_batch

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from odradek.log.validation.batch import LongValidation
+from odradek.protocol.batches.record_batch import FLAGS_POSITION, PRODUCER, PRODUCER_POSITION, RECORD_BATCH_OVERHEAD
 from odradek.protocol.codec import MALFORMED, Buffer, encoder, read_varint_tail
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.framing import SIZE_BYTES
@@ -28,7 +29,6 @@ from odradek.protocol.messages.produce import (
     ProduceResponsePartitionProduceResponse,
     ProduceResponseTopicProduceResponse,
 )
-from odradek.protocol.record_batch import FLAGS_POSITION, PRODUCER, PRODUCER_POSITION, RECORD_BATCH_OVERHEAD
 from odradek.server.fetching.purgatory import DelayedOperation
 from odradek.server.handlers import produce
 from odradek.server.produce_request import find_partition

@@ -19,6 +19,7 @@ from odradek.log.recovery import open_partition_log
 from odradek.log.storage.filesystem import LogDirFailure
 from odradek.log.storage.memory_filesystem import MemoryFileSystem
 from odradek.log.validation.batch import Origin
+from odradek.protocol.batches.record_batch import RECORD_BATCH_OVERHEAD
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.messages.describe_groups import DescribeGroupsRequest
 from odradek.protocol.messages.describe_transactions import DescribeTransactionsRequest
@@ -32,7 +33,6 @@ from odradek.protocol.messages.offset_commit import (
     OffsetCommitRequestTopic,
 )
 from odradek.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
-from odradek.protocol.record_batch import RECORD_BATCH_OVERHEAD
 from odradek.protocol.records import Codec, build_batch
 from odradek.replication.metadata.image import PartitionMetadata
 from odradek.replication.replicas.partition import Partition

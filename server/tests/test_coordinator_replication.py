@@ -33,7 +33,7 @@ from odradek.coordinator.transactions.transaction import (
     PREPARE_COMMIT,
     STATE_NAMES,
 )
-from odradek.protocol.control_records import ControlType, parse_control_record
+from odradek.protocol.batches.control_records import ControlType, parse_control_record
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
 from odradek.protocol.messages.delete_groups import DeleteGroupsRequest

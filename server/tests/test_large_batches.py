@@ -7,8 +7,9 @@ from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.task import Clock
 
 from odradek.log.tests.test_long_validation import many, raw_batch
-from odradek.protocol.batch_builder import build_batch
-from odradek.protocol.compression import Codec
+from odradek.protocol.batches.batch_builder import build_batch
+from odradek.protocol.batches.compression import Codec
+from odradek.protocol.batches.record_batch import HEADER, read_header
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.messages.list_offsets import (
     ListOffsetsRequest,
@@ -20,7 +21,6 @@ from odradek.protocol.messages.produce import (
     ProduceRequestPartitionProduceData,
     ProduceRequestTopicProduceData,
 )
-from odradek.protocol.record_batch import HEADER, read_header
 from odradek.protocol.records import stamp_timestamps
 from odradek.replication.tests.support import Cluster
 from odradek.replication.tests.test_topic_admin import create, delete, new

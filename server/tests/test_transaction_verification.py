@@ -7,7 +7,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 
 from odradek.log.validation.batch import Origin
-from odradek.protocol.control_records import ControlType, build_control_batch
+from odradek.protocol.batches.control_records import ControlType, build_control_batch
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages.add_partitions_to_txn import (
     AddPartitionsToTxnResponseAddPartitionsToTxnPartitionResult,

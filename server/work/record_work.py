@@ -13,7 +13,7 @@ from typing import Final, TypeVar
 from twisted.internet.defer import Deferred
 
 from odradek.log.background.tasks import RunInThread
-from odradek.protocol.streaming import Step
+from odradek.protocol.batches.streaming import Step
 from odradek.server.work.slices import Slices, Work
 from odradek.server.work.waits import AnyDeferred, Wait, call_in_thread
 

@@ -1,5 +1,6 @@
 """Checks of a history, one module for each kind of evidence. A check is a function from `Evidence` to violations.
 
+- `checker`: all checks of a history
 - `evidence`: the indexed history, and the kinds of violations
 - `logs`: contents of partitions: lost, altered and unknown records
 - `producers`: duplicates and order of idempotent producers

@@ -21,7 +21,7 @@ from odradek.simulation.history import (
     Send,
     Transaction,
 )
-from odradek.simulation.lives import TopicLife
+from odradek.simulation.topic_lives import TopicLife
 
 
 class ViolationKind(Enum):

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from odradek.simulation.checks.evidence import Evidence, Violation, ViolationKind
 from odradek.simulation.history import CrashKind, Isolation, Moment, Outcome, Partition, name_of
-from odradek.simulation.lives import RecordDeletion
+from odradek.simulation.topic_lives import RecordDeletion
 
 _END = Moment(1 << 62, 0)
 

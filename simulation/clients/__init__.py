@@ -10,7 +10,7 @@
 - `membership`: a member of a classic group
 - `plain`: a producer without idempotence
 - `idempotent`: an idempotent producer
-- `transactions`: an instance of a transactional producer
+- `transaction_session`: an instance of a transactional producer
 - `transactional`: transactional producers, their crashes and zombies
 - `hostile`: a producer of invalid batches
 - `flood`: a client that pipelines many requests

@@ -11,7 +11,7 @@ from random import Random
 from typing import Final, NamedTuple
 
 from odradek.properties import INT64_MAX
-from odradek.protocol.record_batch import ATTRIBUTES_POSITION, NO_TIMESTAMP
+from odradek.protocol.batches.record_batch import ATTRIBUTES_POSITION, NO_TIMESTAMP
 from odradek.protocol.records import Codec, build_batch, stamp_timestamps
 from odradek.simulation.history import SentRecord
 

@@ -18,7 +18,13 @@ from odradek.simulation.clients.fetching import Fetcher, OutOfRange
 from odradek.simulation.clients.link import ClientDied, GaveUp, Link, Versions
 from odradek.simulation.clients.membership import LIMITS, LOST_MEMBERSHIP, Membership
 from odradek.simulation.clients.offsets import fetch_committed
-from odradek.simulation.clients.transactions import GROUP_ERRORS, FencedProducer, Flow, MustAbort, TransactionalSession
+from odradek.simulation.clients.transaction_session import (
+    GROUP_ERRORS,
+    FencedProducer,
+    Flow,
+    MustAbort,
+    TransactionalSession,
+)
 from odradek.simulation.clients.values import Values
 from odradek.simulation.history import Copy, History, Isolation, Partition, ReadRecord, SentRecord, copied_value
 

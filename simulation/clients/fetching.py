@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from random import Random
 from typing import Any, Final
 
-from odradek.protocol.compression import CompressionError
+from odradek.protocol.batches.compression import CompressionError
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.messages.fetch import (
     FetchRequest,

@@ -11,10 +11,10 @@ from struct import Struct
 from typing import Final
 
 from odradek.properties import INT32_MAX, INT64_MAX
-from odradek.protocol.compression import compress
-from odradek.protocol.crc import crc32c
+from odradek.protocol.batches.compression import compress
+from odradek.protocol.batches.crc import crc32c
+from odradek.protocol.batches.record_batch import ATTRIBUTES_POSITION, CRC_POSITION, MAX_TIMESTAMP_POSITION
 from odradek.protocol.errors import ErrorCode
-from odradek.protocol.record_batch import ATTRIBUTES_POSITION, CRC_POSITION, MAX_TIMESTAMP_POSITION
 from odradek.protocol.records import Codec
 from odradek.simulation.api import ConnectionLost, World
 from odradek.simulation.clients.batches import Packing, batch_of

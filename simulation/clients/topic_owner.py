@@ -43,8 +43,8 @@ from odradek.simulation.history import (
     Partition,
     Poll,
 )
-from odradek.simulation.lives import TopicLife
-from odradek.simulation.reading import NotYetError, read_log
+from odradek.simulation.log_reader import NotYetError, read_log
+from odradek.simulation.topic_lives import TopicLife
 
 _MOST_PARTITIONS: Final = 3
 _INTERNAL_COUNT: Final = 7

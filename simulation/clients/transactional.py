@@ -11,7 +11,7 @@ from twisted.internet.defer import Deferred
 
 from odradek.simulation.api import World
 from odradek.simulation.clients.link import ClientDied, GaveUp
-from odradek.simulation.clients.transactions import FencedProducer, Flow, MustAbort, TransactionalSession
+from odradek.simulation.clients.transaction_session import FencedProducer, Flow, MustAbort, TransactionalSession
 from odradek.simulation.clients.values import Values
 from odradek.simulation.history import History, Partition
 

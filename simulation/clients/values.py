@@ -6,7 +6,7 @@ from itertools import count
 from random import Random
 from typing import Final
 
-from odradek.protocol.record_batch import NO_TIMESTAMP
+from odradek.protocol.batches.record_batch import NO_TIMESTAMP
 from odradek.simulation.api import World
 from odradek.simulation.history import Headers, SentRecord
 

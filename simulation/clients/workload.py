@@ -18,8 +18,8 @@ from odradek.simulation.clients.hostile import LIES, HostileProducer
 from odradek.simulation.clients.idempotent import IdempotentProducer
 from odradek.simulation.clients.plain import PlainProducer
 from odradek.simulation.clients.topic_owner import TopicOwner
+from odradek.simulation.clients.transaction_session import Flow
 from odradek.simulation.clients.transactional import TransactionalProducer
-from odradek.simulation.clients.transactions import Flow
 from odradek.simulation.history import Copy, History, Isolation, Partition
 from odradek.simulation.scenario import RETENTION_MS
 

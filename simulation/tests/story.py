@@ -1,6 +1,6 @@
 """A history told in few words, for the tests of the checker."""
 
-from odradek.simulation.checker import check
+from odradek.simulation.checks.checker import check
 from odradek.simulation.history import (
     CrashKind,
     FinalLog,

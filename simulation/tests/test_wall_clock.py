@@ -19,13 +19,13 @@ from odradek.protocol.records import build_batch
 from odradek.simulation.clients.flood import Flood
 from odradek.simulation.clients.link import Link, Versions
 from odradek.simulation.clients.membership import LIMITS, Membership
-from odradek.simulation.disk import EPOCH_MS
 from odradek.simulation.history import Guarantee, History, Outcome, SentRecord
-from odradek.simulation.network import NetworkHabits
+from odradek.simulation.machine.disk import EPOCH_MS
+from odradek.simulation.machine.network import NetworkHabits
+from odradek.simulation.machine.wall_clock import _SHARE_OF_SEEDS, ClockSetter
 from odradek.simulation.tests.test_checker_brief_offsets import BriefStory
 from odradek.simulation.tests.test_clients import ScriptedWorld
 from odradek.simulation.tests.test_world import finish, started
-from odradek.simulation.wall_clock import _SHARE_OF_SEEDS, ClockSetter
 from odradek.simulation.world import World
 
 A = ("a", 0)

@@ -6,11 +6,11 @@ The clients' wall clocks are always correct.
 from random import Random
 from typing import TYPE_CHECKING, Final
 
-from odradek.simulation.disk import EPOCH_MS
+from odradek.simulation.machine.disk import EPOCH_MS
 
 if TYPE_CHECKING:
-    from odradek.simulation.clock import SimulatedClock
     from odradek.simulation.history import History
+    from odradek.simulation.machine.clock import SimulatedClock
     from odradek.simulation.world import World
 
 _MINUTE_MS: Final = 60_000

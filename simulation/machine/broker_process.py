@@ -21,8 +21,8 @@ from odradek.server.environment import Environment
 from odradek.server.network.scheduler import RequestScheduler
 from odradek.server.network.write_coalescer import WriteCoalescer
 from odradek.server.work.clock import Reactor
-from odradek.simulation.clock import Call
-from odradek.simulation.network import Port
+from odradek.simulation.machine.clock import Call
+from odradek.simulation.machine.network import Port
 
 if TYPE_CHECKING:
     from odradek.simulation.world import World

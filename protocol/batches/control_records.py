@@ -11,11 +11,11 @@ from enum import IntEnum
 from struct import Struct
 from typing import TYPE_CHECKING, NamedTuple
 
-from odradek.protocol.batch_builder import build_batch
-from odradek.protocol.record_batch import NO_PARTITION_LEADER_EPOCH, InvalidRecordError
+from odradek.protocol.batches.batch_builder import build_batch
+from odradek.protocol.batches.record_batch import NO_PARTITION_LEADER_EPOCH, InvalidRecordError
 
 if TYPE_CHECKING:
-    from odradek.protocol.record_reader import Record
+    from odradek.protocol.batches.record_reader import Record
 
 _KEY = Struct(">hh")
 _END_TXN_VALUE = Struct(">hi")

@@ -17,7 +17,7 @@ from collections.abc import Callable, Generator, Iterator
 from functools import partial
 from typing import Final, Generic, TypeVar
 
-from odradek.protocol.compression import (
+from odradek.protocol.batches.compression import (
     LEVELS,
     LZ4_BLOCK_BYTES,
     LZ4_END_MARK,

@@ -10,8 +10,8 @@ from struct import Struct
 from struct import error as StructError  # noqa: N812 - the standard library's name is lower-case
 from typing import NamedTuple
 
-from odradek.protocol.compression import Buffer, Codec, CompressionError
-from odradek.protocol.crc import crc32c
+from odradek.protocol.batches.compression import Buffer, Codec, CompressionError
+from odradek.protocol.batches.crc import crc32c
 
 LOG_OVERHEAD = 12
 """Bytes of base offset and length; the length field does not count them."""

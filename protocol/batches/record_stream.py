@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator
 from typing import Final
 
-from odradek.protocol.record_batch import InvalidRecordError
-from odradek.protocol.record_chain import IncompleteRecordError, LargestDelta, follow_records
-from odradek.protocol.record_shape import MAX_VARINT_BYTES, TakesLongError, check_record, read_varint
-from odradek.protocol.streaming import PIECE_BYTES, Piece, Step, ThreadCall
+from odradek.protocol.batches.record_batch import InvalidRecordError
+from odradek.protocol.batches.record_chain import IncompleteRecordError, LargestDelta, follow_records
+from odradek.protocol.batches.record_shape import MAX_VARINT_BYTES, TakesLongError, check_record, read_varint
+from odradek.protocol.batches.streaming import PIECE_BYTES, Piece, Step, ThreadCall
 
 FOLLOWED_PER_STEP: Final = 4096
 """Records whose lengths are followed in one step; each takes up to 0.1 microseconds."""

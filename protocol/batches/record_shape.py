@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from odradek.protocol.compression import Buffer
-from odradek.protocol.record_batch import InvalidRecordError
-from odradek.protocol.record_chain import IncompleteRecordError
+from odradek.protocol.batches.compression import Buffer
+from odradek.protocol.batches.record_batch import InvalidRecordError
+from odradek.protocol.batches.record_chain import IncompleteRecordError
 
 MAX_HEADERS: Final = 1000
 """Maximum number of headers of a record that is checked at once: each takes about half a microsecond."""

@@ -18,8 +18,8 @@ from odradek.log.storage.filesystem import File
 from odradek.simulation.api import ConnectionLost
 
 if TYPE_CHECKING:
-    from odradek.simulation.broker_process import ProcessReactor
-    from odradek.simulation.clock import SimulatedClock
+    from odradek.simulation.machine.broker_process import ProcessReactor
+    from odradek.simulation.machine.clock import SimulatedClock
 
 Address = tuple[str, int]
 

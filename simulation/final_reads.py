@@ -22,7 +22,7 @@ from odradek.simulation.history import (
     Lookup,
     Partition,
 )
-from odradek.simulation.reading import EARLIEST, LARGEST, LATEST, NotYetError, list_offset, read_log
+from odradek.simulation.log_reader import EARLIEST, LARGEST, LATEST, NotYetError, list_offset, read_log
 from odradek.simulation.scenario import Scenario
 
 if TYPE_CHECKING:

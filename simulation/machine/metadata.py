@@ -20,7 +20,7 @@ from odradek.replication.metadata.store import (
 from odradek.replication.metadata.znode_store import delete_ephemerals
 
 if TYPE_CHECKING:
-    from odradek.simulation.broker_process import ProcessReactor
+    from odradek.simulation.machine.broker_process import ProcessReactor
     from odradek.simulation.world import World
 
 T = TypeVar("T")

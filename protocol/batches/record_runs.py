@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from odradek.protocol.record_shape import check_record, read_varint
+from odradek.protocol.batches.record_shape import check_record, read_varint
 
 MIN_RUN: Final = 16
 MAX_RUN: Final = 1024

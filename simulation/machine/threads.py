@@ -8,8 +8,8 @@ from odradek.log.background.tasks import Done
 from odradek.log.storage.memory_filesystem import SimulatedCrash
 
 if TYPE_CHECKING:
-    from odradek.simulation.broker_process import ProcessReactor
-    from odradek.simulation.clock import SimulatedClock
+    from odradek.simulation.machine.broker_process import ProcessReactor
+    from odradek.simulation.machine.clock import SimulatedClock
 
 
 class SimulatedThreads:

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Sequence
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Final
 
-from odradek.protocol.compression import Buffer, Codec, DecompressedTooLargeError, compress, decompress
-from odradek.protocol.crc import crc32c
-from odradek.protocol.record_batch import (
+from odradek.protocol.batches.compression import Buffer, Codec, DecompressedTooLargeError, compress, decompress
+from odradek.protocol.batches.crc import crc32c
+from odradek.protocol.batches.record_batch import (
     ATTRIBUTES_POSITION,
     CODEC_MASK,
     CONTROL_FLAG,
@@ -33,10 +33,10 @@ from odradek.protocol.record_batch import (
     read_header,
     wrap_int64,
 )
-from odradek.protocol.record_chain import MAX_DECOMPRESSED_BYTES
+from odradek.protocol.batches.record_chain import MAX_DECOMPRESSED_BYTES
 
 if TYPE_CHECKING:
-    from odradek.protocol.record_reader import Record
+    from odradek.protocol.batches.record_reader import Record
 
 HeaderPairs = Sequence[tuple[str, bytes | None]]
 RecordFields = tuple[int, bytes | None, bytes | None, HeaderPairs]

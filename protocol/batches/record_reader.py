@@ -9,15 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from odradek.protocol.compression import Buffer, decompress
-from odradek.protocol.record_batch import (
+from odradek.protocol.batches.compression import Buffer, decompress
+from odradek.protocol.batches.record_batch import (
     RECORD_BATCH_OVERHEAD,
     BatchHeader,
     InvalidRecordError,
     read_header,
     wrap_int64,
 )
-from odradek.protocol.record_chain import MAX_DECOMPRESSED_BYTES
+from odradek.protocol.batches.record_chain import MAX_DECOMPRESSED_BYTES
 
 Headers = tuple[tuple[str, bytes | None], ...]
 

@@ -21,8 +21,8 @@ from itertools import repeat
 from struct import Struct
 from struct import error as StructError  # noqa: N812 - see record_batch
 
-from odradek.protocol.compression import Buffer, decompress
-from odradek.protocol.record_batch import (
+from odradek.protocol.batches.compression import Buffer, decompress
+from odradek.protocol.batches.record_batch import (
     CODEC_MASK,
     RECORD_BATCH_OVERHEAD,
     InvalidRecordError,
