@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 from twisted.logger import LogLevel, globalLogPublisher
 
 from odradek.log.storage.memory_filesystem import SimulatedCrash
-from odradek.simulation import final_reads as final
-from odradek.simulation import scenario, setup
+from odradek.simulation import final_reads, scenario, setup
 from odradek.simulation.api import Client
 from odradek.simulation.checks import checker
 from odradek.simulation.faults import Faults
@@ -133,13 +132,13 @@ class _Run:
         if self._restarts_at_end and not self._restart():
             return
         groups = dict.fromkeys(commit.group for commit in self._history.commits)
-        state = self._finish(final.read_all(world, self._scenario, self._history, groups), "final")
+        state = self._finish(final_reads.read_all(world, self._scenario, self._history, groups), "final")
         if state is None:
             return
         world.trace("final reads are complete")
         world.run(lambda: False, LONGEST_WAIT_S)
         groups |= dict.fromkeys(assignment.group for assignment in self._history.assignments)
-        self._finish(final.check_groups(world, groups), "the final check of the groups")
+        self._finish(final_reads.check_groups(world, groups), "the final check of the groups")
         if world.broker.broker is not None:
             world.audit(world.broker.broker)
             world.check_rest(world.broker.broker)

@@ -13,10 +13,9 @@ from typing import Final
 
 from odradek.protocol.errors import ErrorCode
 from odradek.simulation.api import ConnectionLost, World
-from odradek.simulation.clients import membership as groups
 from odradek.simulation.clients.fetching import Fetcher, OutOfRange
 from odradek.simulation.clients.link import ClientDied, GaveUp, Link, Versions
-from odradek.simulation.clients.membership import LIMITS, LOST_MEMBERSHIP, Membership
+from odradek.simulation.clients.membership import LIMITS, LOST_MEMBERSHIP, FencedMember, Membership
 from odradek.simulation.clients.offsets import fetch_committed
 from odradek.simulation.clients.transaction_session import (
     GROUP_ERRORS,
@@ -54,7 +53,7 @@ class Copier:
             instance = self._instance(f"{self.name}#{number}")
             try:
                 await instance.run()
-            except (ClientDied, GaveUp, FencedProducer, groups.FencedMember) as end:
+            except (ClientDied, GaveUp, FencedProducer, FencedMember) as end:
                 self._history.note(f"{self.name}#{number}", f"ends: {type(end).__name__} {end}")
             instance.end()
             if self._world.is_ending:
