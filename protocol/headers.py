@@ -57,6 +57,6 @@ def response_is_flexible(api_key: int, flexible: bool) -> bool:
     """Return whether the response header has tagged fields.
 
     The header is flexible if the body is, except for ApiVersions: a client must be able to read that response before
-    it has learnt the broker's versions (KIP-511).
+    it has the broker's versions (KIP-511).
     """
     return flexible and api_key != API_VERSIONS_KEY

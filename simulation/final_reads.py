@@ -84,11 +84,11 @@ def _committed_by(history: History, group: str) -> dict[str, list[int]]:
 async def _list_topics(connection: ClientConnection, scenario: Scenario, history: History) -> None:
     """Record the existing topics in the history, except those created at the start of the run."""
     expected = {topic.name for topic in scenario.topics} | {OFFSETS_TOPIC, TRANSACTIONS_TOPIC}
-    asked = history.moment()
+    requested_at = history.moment()
     answer = await connection.request(MetadataRequest(topics=None), _METADATA_VERSION, client_id=_CLIENT_ID)
     for row in answer.topics:
         if row.name not in expected:
-            history.topics.listed(_CLIENT_ID, asked, row.name, row.topic_id)
+            history.topics.listed(_CLIENT_ID, requested_at, row.name, row.topic_id)
 
 
 async def _read_until(

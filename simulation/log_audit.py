@@ -64,7 +64,7 @@ class _Audit:
         written = [entry[:3] for entry in segment.transaction_index.entries()]
         # Compaction removes the records of aborted transactions and keeps the index entries.
         if written != aborted and not self._has_gaps:
-            yield f"transaction index of {segment.base_offset} has {written}, the records say {aborted}"
+            yield f"transaction index of {segment.base_offset} has {written}, the records have {aborted}"
 
     def _batch(self, header: BatchHeader, batch: memoryview) -> Iterator[str]:
         where = f"the batch at {header.base_offset}"
@@ -78,7 +78,7 @@ class _Audit:
             yield f"{where} has leader epoch {header.partition_leader_epoch} after {self._epoch}"
         known = self._log.leader_epochs.epoch_for(header.base_offset)
         if known != header.partition_leader_epoch and header.base_offset >= self._log.log_start_offset:
-            yield f"{where} has leader epoch {header.partition_leader_epoch}, the checkpoint says {known}"
+            yield f"{where} has leader epoch {header.partition_leader_epoch}, the checkpoint has {known}"
         self._epoch = max(self._epoch, header.partition_leader_epoch)
         self._next_offset = header.next_offset
 
@@ -100,4 +100,4 @@ class _Audit:
         # A marker above the high watermark does not end its transaction yet.
         is_settled = log.high_watermark == log.log_end_offset
         if is_settled and log.last_stable_offset != max(stable, log.log_start_offset):
-            yield f"the last stable offset is {log.last_stable_offset}, the records say {stable}"
+            yield f"the last stable offset is {log.last_stable_offset}, the records have {stable}"

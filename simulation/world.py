@@ -191,7 +191,7 @@ class World:
 
 
 def _is_unexpected(record: logging.LogRecord) -> bool:
-    """Return whether a log record has an unexpected exception or asks for a report."""
+    """Return whether a log record has an unexpected exception or the text "please report it"."""
     if record.exc_info and isinstance(record.exc_info[1], StoreUnavailableError):
         return False
     return bool(record.exc_info) or "please report it" in record.msg

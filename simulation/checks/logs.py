@@ -134,7 +134,7 @@ def _holes(
 
 def _contents(evidence: Evidence, partition: Partition) -> Iterator[Violation]:
     """All records that were read were sent to this partition with the same contents."""
-    told: set[tuple[int, bytes | None]] = set()
+    reported: set[tuple[int, bytes | None]] = set()
     crashes = evidence.crashes(partition[0])
     reads: list[tuple[str, tuple[ReadRecord, ...], int]] = [
         (poll.client, poll.records, crashes.era(poll.invoked)) for poll in evidence.polls.get(partition, ())
@@ -145,8 +145,8 @@ def _contents(evidence: Evidence, partition: Partition) -> Iterator[Violation]:
     for client, records, era in reads:
         for read in records:
             violation = _content(evidence, partition, client, read, era)
-            if violation is not None and (read.offset, read.value) not in told:
-                told.add((read.offset, read.value))
+            if violation is not None and (read.offset, read.value) not in reported:
+                reported.add((read.offset, read.value))
                 yield violation
 
 

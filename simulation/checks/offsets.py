@@ -191,8 +191,8 @@ class _Positions:
         transaction = commit.transaction
         if transaction is None or self._evidence.is_excused(transaction):
             return True
-        asked = transaction.commit_invoked
-        if asked is None or asked.order > until.order:
+        requested_at = transaction.commit_invoked
+        if requested_at is None or requested_at.order > until.order:
             return False
         return is_committed(self._evidence, transaction) is not False
 

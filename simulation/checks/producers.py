@@ -23,14 +23,14 @@ def _duplicates(evidence: Evidence, partition: Partition) -> Iterator[Violation]
     for seen in seen_in(evidence, partition, evidence.crashes(partition[0])):
         if seen.value is not None:
             places[seen.era, seen.value].add(seen.offset)
-    told = set()
+    reported = set()
     for (_, value), offsets in places.items():
         sender = evidence.senders.get(value)
-        if len(offsets) < 2 or sender is None or value in told:
+        if len(offsets) < 2 or sender is None or value in reported:
             continue
         send = sender[0]
         if send.guarantee is not Guarantee.PLAIN or len(offsets) > len(send.attempts):
-            told.add(value)
+            reported.add(value)
             yield Violation(
                 ViolationKind.DUPLICATE,
                 f"{name_of(partition)} {label_text(value)} of {send.guarantee.value} producer {send.producer} is at "

@@ -104,11 +104,11 @@ class BriefCommitter:
         topic = OffsetFetchRequestTopics(name=self._partition[0], partition_indexes=[self._partition[1]])
         group = OffsetFetchRequestGroup(group_id=self.name, topics=[topic])
         await self._link.connection()
-        asked = self._history.moment()
+        requested_at = self._history.moment()
         answer: Any = (await self._link.request(OffsetFetchRequest(groups=[group], require_stable=True))).groups[0]
         if answer.error_code == ErrorCode.NONE and answer.topics:
             row = answer.topics[0].partitions[0]
             if row.error_code == ErrorCode.NONE:
                 self._history.fetched(
-                    self.name, asked, self.name, self._partition, row.committed_offset, stable=True
+                    self.name, requested_at, self.name, self._partition, row.committed_offset, stable=True
                 )

@@ -181,16 +181,16 @@ class TopicOwner:
 
         Any other topic is reported and deleted. Raises ConnectionLost.
         """
-        asked = self._history.moment()
+        requested_at = self._history.moment()
         row = await topic_admin.describe_topic(self._link, self._topic)
         if row.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-            self._topics.listed(self.name, asked, self._topic, None)
+            self._topics.listed(self.name, requested_at, self._topic, None)
             return None
         is_known = any(life.topic_id == row.topic_id for life in self._topics.lives)
         if self._creations_in_doubt and not is_known:
             self._creations_in_doubt -= 1
             return self._begin(row.topic_id, len(row.partitions))
-        self._topics.listed(self.name, asked, self._topic, row.topic_id)
+        self._topics.listed(self.name, requested_at, self._topic, row.topic_id)
         await topic_admin.delete_topic(self._link, row.topic_id)
         return None
 
@@ -283,7 +283,7 @@ class TopicOwner:
         for index in range(life.partitions):
             for isolation in Isolation:
                 connection = await self._link.connection()
-                asked = self._history.moment()
+                requested_at = self._history.moment()
                 try:
                     log = await read_log(
                         connection, self.name, (self._topic, index), isolation, is_last_try=False
@@ -295,12 +295,12 @@ class TopicOwner:
                     return
                 self._readings += 1
                 life.readings[life.partition(index), isolation] = log
-                self._history.polled(self._poll_of(asked, life.partition(index), isolation, log))
+                self._history.polled(self._poll_of(requested_at, life.partition(index), isolation, log))
 
-    def _poll_of(self, asked: Moment, partition: Partition, isolation: Isolation, log: Any) -> Poll:
+    def _poll_of(self, requested_at: Moment, partition: Partition, isolation: Isolation, log: Any) -> Poll:
         return Poll(
             self.name,
-            asked,
+            requested_at,
             partition,
             isolation,
             f"{self.name}/{self._readings}",
@@ -361,8 +361,8 @@ class TopicOwner:
         topic = OffsetFetchRequestTopics(name=self._topic, topic_id=life.topic_id, partition_indexes=[partition[1]])
         group = OffsetFetchRequestGroup(group_id=self._group, topics=[topic])
         await self._link.connection()
-        asked = self._history.moment()
+        requested_at = self._history.moment()
         answer = (await self._link.request(OffsetFetchRequest(groups=[group], require_stable=True))).groups[0]
         row = answer.topics[0].partitions[0] if answer.topics else None
         if answer.error_code == ErrorCode.NONE and row is not None and row.error_code == ErrorCode.NONE:
-            self._history.fetched(self.name, asked, self._group, partition, row.committed_offset, stable=True)
+            self._history.fetched(self.name, requested_at, self._group, partition, row.committed_offset, stable=True)

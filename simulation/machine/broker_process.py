@@ -241,7 +241,7 @@ class BrokerProcess:
 
     def gave_up(self) -> None:
         """Called when no log directory is left: the broker stops itself, as far as the disk permits."""
-        self._world.trace("broker stops by itself")
+        self._world.trace("broker stops itself")
         self.stop()
 
     def check(self) -> None:
