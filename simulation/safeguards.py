@@ -368,7 +368,7 @@ SAFEGUARDS: Final = (
         "internal-topics",
         "Internal topics keep their number of partitions.",
         ((topic_admin, "is_internal", _replaced_by(lambda name: False)),),
-        (_K.ODD_ANSWER, _K.OFFSET_BACK, _K.OFFSET_INVENTED),
+        (_K.INVALID_RESPONSE, _K.OFFSET_BACK, _K.OFFSET_INVENTED),
         1,
     ),
     Safeguard(

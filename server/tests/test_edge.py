@@ -113,7 +113,7 @@ def test_another_protocol_closes_the_connection_with_one_line(data, protocol, ca
     edge.run()
     assert edge.socket.is_closed
     (record,) = caplog.records
-    assert f"why='looks like {protocol}, not like a Kafka request'" in record.getMessage()
+    assert f"why='received {protocol} instead of a Kafka request'" in record.getMessage()
 
 
 def test_connections_are_kept_alive_and_send_at_once_as_those_of_kafka():

@@ -41,7 +41,7 @@ def check(history: History, final: FinalState) -> list[Violation]:
     """Return all violations. Takes time about linear in the number of records."""
     evidence = Evidence(history, final)
     violations = [
-        Violation(ViolationKind.ODD_ANSWER, f"{client} at {moment.time_ms}: {text}")
+        Violation(ViolationKind.INVALID_RESPONSE, f"{client} at {moment.time_ms}: {text}")
         for moment, client, text in history.odd
     ]
     for look in CHECKS:

@@ -57,7 +57,7 @@ class ViolationKind(Enum):
     FOREIGN_TOPIC = "topic that was never created"
     DELETION_UNDONE = "deleted records are back"
     UNREADABLE = "partition cannot be read at the end"
-    ODD_ANSWER = "answer that a broker must never give"
+    INVALID_RESPONSE = "response that a broker must never send"
 
 
 @dataclass(slots=True, frozen=True)

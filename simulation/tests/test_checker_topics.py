@@ -35,7 +35,7 @@ def delete_records(story, offset, answered=True, partition=A):
 
 
 def end_at(story, words, start, partition=A):
-    """What lies in the log at the end, from an offset on."""
+    """Set the final log from an offset on."""
     for isolation in (RU, RC):
         records = story.records(words.split(), start)
         end = start + len(records)

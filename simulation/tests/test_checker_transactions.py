@@ -1,4 +1,4 @@
-"""Each kind of violation of a transaction, a poll, a group or a copy, and what comes near one and is none."""
+"""Each kind of violation of a transaction, a poll, a group or a copy, and similar histories without one."""
 
 import pytest
 
@@ -442,7 +442,7 @@ def test_one_owner_after_another(story):
 
 
 def copier(story, copies, committed, inputs="x y"):
-    """Inputs in A, copies of the offsets named in B, `committed` the group's position."""
+    """Inputs in A, copies of the given offsets in B; `committed` is the group's offset."""
     story.history.copies.append(Copy("g", (A,), (B,)))
     story.send(inputs, 0)
     story.end(inputs)

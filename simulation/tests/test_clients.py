@@ -1,4 +1,4 @@
-"""Simulated clients against a scripted broker: they retry, filter, assign and remember as Kafka's own do."""
+"""Simulated clients against a scripted broker: they retry, filter, assign and keep state as Kafka's clients do."""
 
 from random import Random
 from typing import Any
@@ -41,7 +41,7 @@ A = ("a", 0)
 
 
 class ScriptedWorld:
-    """No time passes. Each request of an API is answered by the next of its script, then by its last."""
+    """A world in which no time passes. Each request of an API gets the next response of its script, then the last."""
 
     def __init__(self, most_requests=60):
         self.random = Random(1)

@@ -1,4 +1,4 @@
-"""The simulated metadata store, sockets, directories and hostile batches do what the situations need of them."""
+"""The simulated metadata store, sockets, directories and hostile batches behave as the simulation requires."""
 
 from random import Random
 

@@ -1,4 +1,4 @@
-"""The broker's wall clock is set, the clients' are not; and a flood of requests is answered in order."""
+"""The broker's wall clock is set, the clients' are not; a flood of requests gets its responses in order."""
 
 from random import Random
 from types import SimpleNamespace
@@ -94,8 +94,8 @@ def test_a_member_that_was_heard_of_is_not_expelled(silent_s, codes, is_odd):
 
 
 def test_a_heartbeat_over_another_connection_than_the_join_s_is_no_proof():
-    """The coordinator may have been started again, and answer while it loads."""
-    world: Any = ScriptedWorld()
+    """The coordinator may have restarted, and respond while it loads."""
+    world = ScriptedWorld()
     codes = (ErrorCode.NONE, ErrorCode.UNKNOWN_MEMBER_ID)
     world.scripts["Heartbeat"] = [HeartbeatResponse(error_code=code) for code in codes]
     history = History(world.now_ms)

@@ -1,4 +1,4 @@
-"""A broker in the simulated world answers as any other."""
+"""A broker in the simulated world responds as any other."""
 
 from odradek.protocol.messages.api_versions import ApiVersionsRequest
 from odradek.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsRequestCreatableTopic
