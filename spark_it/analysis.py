@@ -15,20 +15,22 @@ from pyspark.sql.types import StructType, TimestampNTZType, TimestampType
 
 from odradek.properties import nearest
 from odradek.spark_it import spark_errors
-from odradek.spark_it.formats import FormatError
+from odradek.spark_it.formats.format import FormatError
 from odradek.spark_it.guarantees import why_stateful
-from odradek.spark_it.plan import function_of
+from odradek.spark_it.internals import check_streaming, empty_stream, physical_nodes
+from odradek.spark_it.output_mode import output_mode
 from odradek.spark_it.problems import Problem
+from odradek.spark_it.python_functions import import_function
 from odradek.spark_it.settings import TransformSettings
+from odradek.spark_it.sink_interface import SinkError
 from odradek.spark_it.sink_settings import JdbcSink, TopicSink
-from odradek.spark_it.sinks import SinkError
 from odradek.spark_it.sinks.topic_records import RecordMaker
+from odradek.spark_it.source_interface import SourceError, Stream
 from odradek.spark_it.source_settings import JdbcSource
-from odradek.spark_it.sources import SourceError, Stream, stream_of
+from odradek.spark_it.sources.connectors import stream_of
 from odradek.spark_it.spec import Expectation, Pipeline
 from odradek.spark_it.toml_lines import Path
 
-_NODE = re.compile(r"^[\s:*+\-()\d~']*([A-Z]\w+)", re.MULTILINE)  # ~ is before what streams
 _BRINGS_TOGETHER = re.compile(
     r"\w*Exchange|Union|Coalesce\w*|CartesianProduct|Subquery\w*|ReusedSubquery|CollectLimit\w*"
 )
@@ -119,9 +121,7 @@ class Analysis:
         frame = self._spark.createDataFrame(self._spark.sparkContext.emptyRDD(), schema)
         if not is_streaming:
             return frame
-        rdd = frame._jdf.queryExecution().toRdd()
-        java = self._spark._jsparkSession.internalCreateDataFrame(rdd, frame._jdf.schema(), True)
-        return DataFrame(java, self._spark)
+        return empty_stream(frame)
 
     def _add(
         self, pipeline: Pipeline, frames: dict[str, DataFrame], name: str, frame: DataFrame, problems: list[Problem]
@@ -151,7 +151,7 @@ class Analysis:
             assert step.python is not None
             line = pipeline.lines.of((*path, "python"))
             try:
-                called = function_of(step.python)
+                called = import_function(step.python)
                 found = called(*(frames[name.casefold()] for name in pipeline.inputs(step)))
             except PySparkException as error:
                 problems.append(Problem(line, f"transform {step.name}: {spark_errors.readable(error)}"))
@@ -175,20 +175,15 @@ class Analysis:
 
     def _unsupported(self, pipeline: Pipeline, frames: dict[str, DataFrame]) -> Iterator[Problem]:
         """What a stream cannot do, as Spark would say when it starts."""
-        jvm = self._spark._jvm
-        assert jvm is not None and pipeline.sink_input is not None
-        modes = jvm.org.apache.spark.sql.streaming.OutputMode
+        assert pipeline.sink_input is not None
         frame = frames[pipeline.sink_input.casefold()]
-        mode = modes.Update() if output_mode(pipeline, frame) == "update" else modes.Append()
-        plan = frame._jdf.queryExecution().analyzed()
         try:
-            jvm.org.apache.spark.sql.catalyst.analysis.UnsupportedOperationChecker.checkForStreaming(plan, mode)
+            check_streaming(frame, output_mode(pipeline, frame))
         except PySparkException as error:
             step = list(pipeline.steps_to(pipeline.sink_input))[-1:]
             path: Path = ("transform", pipeline.transforms.index(step[0])) if step else ("sink",)
             where = f"transform {step[0].name}" if step else "sink"
             yield Problem(pipeline.lines.of(path), f"{where}: {spark_errors.readable(error)}")
-
 
     def _unwritable(self, pipeline: Pipeline) -> Iterator[Problem]:
         """What the sink's keys ask of the columns, as far as nothing but the file says it."""
@@ -209,21 +204,9 @@ class Analysis:
                     yield Problem(pipeline.lines.of(path), f"sink: there is no column {key}{hint}")
 
 
-def output_mode(pipeline: Pipeline, rows: DataFrame) -> str:
-    """How a streaming frame is written: update where rows replace earlier ones of the same key, else append."""
-    upserts = isinstance(pipeline.sink, JdbcSink) and pipeline.sink.insert_mode == "upsert"
-    has_aggregates = "Aggregate" in _nodes(rows._jdf.queryExecution().analyzed().treeString())
-    return "update" if upserts and has_aggregates else "append"
-
-
 def brings_together(frame: DataFrame) -> str | None:
     """What in the plan of a frame brings rows of several partitions together; None if nothing does."""
-    plan = frame._jdf.queryExecution().executedPlan().treeString()
-    return next((node for node in _nodes(plan) if _BRINGS_TOGETHER.fullmatch(node)), None)
-
-
-def _nodes(tree: str) -> list[str]:
-    return _NODE.findall(tree)
+    return next((node for node in physical_nodes(frame) if _BRINGS_TOGETHER.fullmatch(node)), None)
 
 
 def _expectation(pipeline: Pipeline, one: Expectation, frame: DataFrame) -> Iterator[Problem]:

@@ -7,20 +7,20 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import reduce
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as f
 from pyspark.storagelevel import StorageLevel
 
-from odradek.spark_it import spark_errors
+from odradek.spark_it.bad_records import bad_record
 from odradek.spark_it.dead_letters import DeadLetterWriter
-from odradek.spark_it.narrow import beside
-from odradek.spark_it.plan import READ, Parts, Plan
+from odradek.spark_it.internals import metrics_of, offset_ranges
+from odradek.spark_it.plan import READ, Plan, union_dead_letters
+from odradek.spark_it.row_columns import column
 from odradek.spark_it.settings import ErrorSettings
-from odradek.spark_it.sinks import Batch, BatchSink, Range, SinkError, Written
-from odradek.spark_it.sources import Stream, column
+from odradek.spark_it.sink_interface import Batch, BatchSink, Range, SinkError, Written
+from odradek.spark_it.source_interface import Stream
 
 FIRST_DELAY_S = 0.5
 _COUNTED_S = 5.0
@@ -60,13 +60,8 @@ class Counts:
         give_up_at = time.monotonic() + _COUNTED_S
         counted: dict[tuple[str, str], int] = {}
         for table, observation in self._observations:
-            java = observation._jo
-            assert java is not None
-            # Spark says it after the action, on a thread of its own; it never does if there was none.
-            while not java.future().isCompleted() and time.monotonic() < give_up_at:
-                time.sleep(0.005)
-            if java.future().isCompleted():
-                counted |= {(table, name): int(count or 0) for name, count in observation.get.items()}
+            metrics = metrics_of(observation, give_up_at) or {}
+            counted |= {(table, name): int(count or 0) for name, count in metrics.items()}
         return counted
 
 
@@ -168,7 +163,7 @@ class RawBatches:
         self._has_ranges = has_ranges
 
     def __call__(self, raw: DataFrame, batch_id: int) -> Outcome:
-        ranges = ranges_of(raw) if self._has_ranges else None
+        ranges = offset_ranges(raw) if self._has_ranges else None
         decoded = self._stream.decoded(raw)
         # Rows and dead letters are of one read: what is decoded stays until both are written.
         kept = decoded.persist(StorageLevel.MEMORY_AND_DISK) if self._plan.has_dead_letters else None
@@ -176,7 +171,7 @@ class RawBatches:
         def make() -> Content:
             counts = Counts()
             parts = self._plan.parts(raw.sparkSession, {self._name: decoded}, counts.watch)
-            return Content(parts.rows, together(parts), counts)
+            return Content(parts.rows, union_dead_letters(parts), counts)
 
         try:
             return self._writer.write(make, batch_id, ranges)
@@ -196,7 +191,7 @@ class StreamBatches:
     def frame(self, spark: SparkSession, decoded: Mapping[str, DataFrame]) -> DataFrame:
         """The stream, of the decoded frames of all sources; counts are in its progress."""
         parts = self._plan.parts(spark, decoded, lambda frame, name, counts: frame.observe(name, *counts))
-        dead = together(parts)
+        dead = union_dead_letters(parts)
         if dead is None:
             return parts.rows
         self._is_both = True
@@ -220,32 +215,6 @@ class StreamBatches:
 
 def _columns(frame: DataFrame) -> list[Column]:
     return [column(name) for name in frame.columns]
-
-
-def together(parts: Parts) -> DataFrame | None:
-    """All dead letters of a batch or a stream; those of a batch stay in the partition where they are."""
-    if not parts.dead:
-        return None
-    if len(parts.dead) == 1:
-        return parts.dead[0]
-    if parts.rows.isStreaming:
-        return reduce(DataFrame.unionAll, parts.dead)
-    return beside(parts.dead)
-
-
-def ranges_of(raw: DataFrame) -> tuple[Range, ...]:
-    """What each Spark partition of a raw frame of topics reads."""
-    rdd: Any = raw._jdf.queryExecution().toRdd()
-    while not rdd.getClass().getSimpleName().startswith("DataSourceRDD"):
-        rdd = rdd.dependencies().head().rdd()
-    ranges = []
-    for partition in rdd.partitions():
-        inputs = partition.inputPartitions()
-        assert inputs.size() == 1
-        one = inputs.head().offsetRange()
-        at = one.topicPartition()
-        ranges.append(Range(at.topic(), at.partition(), one.fromOffset(), one.untilOffset()))
-    return tuple(ranges)
 
 
 class Guarded:
@@ -273,7 +242,7 @@ class Guarded:
                 self._begin(batch_id)
                 self._outcomes[batch_id] = self._batches(frame, batch_id)
             except BaseException as error:
-                self.failure = spark_errors.bad_record(error) or error
+                self.failure = bad_record(error) or error
                 # Java sees only that it failed, not why with the whole stack.
                 raise RuntimeError(f"batch {batch_id} is not done") from None
 

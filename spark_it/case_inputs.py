@@ -10,8 +10,10 @@ from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
 from odradek.spark_it.case_rows import as_json, event_micros
+from odradek.spark_it.row_columns import ERROR_TYPE, HEADERS_TYPE, ORIGIN_TYPE
+from odradek.spark_it.source_interface import SourceError, Stream
 from odradek.spark_it.source_settings import Source, TopicSource
-from odradek.spark_it.sources import ERROR_TYPE, HEADERS_TYPE, ORIGIN_TYPE, SourceError, Stream, stream_of
+from odradek.spark_it.sources.connectors import stream_of
 from odradek.spark_it.spec import Pipeline, Row
 
 RAW_VALUE = "_value"
@@ -31,6 +33,7 @@ _LINE = t.StructType(
         t.StructField("headers", t.ArrayType(_HEADER)),
     ]
 )
+
 
 class CaseError(Exception):
     """What keeps a case from being run; `str()` says what."""

@@ -22,7 +22,6 @@ _MOST_SHOWN = 20
 _DIGITS = {t.FloatType: 6, t.DoubleType: 12}
 
 
-
 def as_json(value: Any) -> str:
     """A value of TOML as JSON that Spark reads by a schema; decimals may be strings."""
     return json.dumps(_plain(value), ensure_ascii=False)
@@ -172,9 +171,7 @@ def _instant(value: Any) -> str:
 
 def _shown(row: Mapping[str, Any]) -> str:
     """A row in one line; equal for equal rows, null columns left out."""
-    shown = (
-        f"{name} = {json.dumps(value, ensure_ascii=False)}" for name, value in row.items() if value is not None
-    )
+    shown = (f"{name} = {json.dumps(value, ensure_ascii=False)}" for name, value in row.items() if value is not None)
     return "{ " + ", ".join(shown) + " }" if any(value is not None for value in row.values()) else "{}"
 
 

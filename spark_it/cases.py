@@ -21,15 +21,17 @@ from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
 from odradek.spark_it import spark_errors
-from odradek.spark_it.analysis import output_mode
-from odradek.spark_it.batch import together
+from odradek.spark_it.bad_records import bad_record
 from odradek.spark_it.case_inputs import CaseError, Input
 from odradek.spark_it.case_rows import differences
 from odradek.spark_it.deadletter import BadRecordError
-from odradek.spark_it.formats import FormatError
-from odradek.spark_it.plan import Parts, Plan
+from odradek.spark_it.formats.format import FormatError
+from odradek.spark_it.internals import has_logical_node
+from odradek.spark_it.output_mode import output_mode
+from odradek.spark_it.plan import Parts, Plan, union_dead_letters
+from odradek.spark_it.row_columns import column
 from odradek.spark_it.sink_settings import JdbcSink
-from odradek.spark_it.sources import SourceError, column
+from odradek.spark_it.source_interface import SourceError
 from odradek.spark_it.spec import Case, Pipeline
 from odradek.spark_it.times import WRITTEN
 
@@ -75,9 +77,7 @@ def _session(spark: SparkSession) -> SparkSession:
 class _Run:
     """One case; all it needs is in `folder`."""
 
-    def __init__(
-        self, pipeline: Pipeline, case: Case, spark: SparkSession, folder: Path, stateful: str | None
-    ) -> None:
+    def __init__(self, pipeline: Pipeline, case: Case, spark: SparkSession, folder: Path, stateful: str | None) -> None:
         self._pipeline = pipeline
         self._case = case
         self._spark = spark
@@ -100,7 +100,7 @@ class _Run:
             yield f"the pipeline stops: {error}"
             return
         except PySparkException as error:
-            bad = spark_errors.bad_record(error)
+            bad = bad_record(error)
             yield f"the pipeline stops: {bad or spark_errors.readable(error)}"
             return
         for table, expected in self._case.expect.items():
@@ -133,7 +133,7 @@ class _Run:
         for name in self._case.expect:
             frame = _of(parts, name)
             outputs.add(name, _as_text(frame), frame.schema)
-        dead = together(parts)
+        dead = union_dead_letters(parts)
         if dead is not None and self._case.dead_letters is not None:
             outputs.dead += dead.count()
 
@@ -155,7 +155,7 @@ class _Run:
             sink = self._pipeline.sink
             keys = sink.pk_fields if isinstance(sink, JdbcSink) else ()
             outputs.add(name, merged(taken, keys) if mode == "update" else [*itertools.chain(*taken)], frame.schema)
-        dead = together(parts)
+        dead = union_dead_letters(parts)
         if dead is not None and self._case.dead_letters is not None:
 
             def count(batch: DataFrame, _: int) -> None:
@@ -171,7 +171,7 @@ class _Run:
             try:
                 take(batch, batch_id)
             except BaseException as error:
-                failures.append(spark_errors.bad_record(error) or error)
+                failures.append(bad_record(error) or error)
                 raise RuntimeError(f"batch {batch_id} failed") from None
 
         checkpoint = self._folder / "checkpoint" / name
@@ -223,8 +223,8 @@ def _of(parts: Parts, name: str | None) -> DataFrame:
 
 def _mode(frame: DataFrame) -> str:
     """The mode for a table that is not what the sink gets: only update can show aggregates without a watermark."""
-    plan = frame._jdf.queryExecution().analyzed().toString()
-    return "update" if "Aggregate" in plan and "EventTimeWatermark" not in plan else "append"
+    has_aggregates, has_watermark = (has_logical_node(frame, node) for node in ("Aggregate", "EventTimeWatermark"))
+    return "update" if has_aggregates and not has_watermark else "append"
 
 
 def _as_text(frame: DataFrame) -> list[str]:

@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from odradek.spark_it.kafka_types import TopicPartition
 from odradek.spark_it.state_files import sync_folder
-
-TopicPartition = tuple[str, int]
 
 _OFFSETS_VERSIONS = ("v1",)
 _COMMITS_VERSIONS = ("v1", "v2")

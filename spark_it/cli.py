@@ -162,7 +162,7 @@ def _reset(options: argparse.Namespace) -> int:
 
 def _reset_held(pipeline: Pipeline, options: argparse.Namespace, cluster: "Cluster") -> int:
     from odradek.spark_it.fencing import fence_all
-    from odradek.spark_it.sinks import SinkError
+    from odradek.spark_it.sink_interface import SinkError
 
     try:
         old = read_lock(pipeline.state_folder)

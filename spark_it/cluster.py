@@ -20,8 +20,9 @@ from confluent_kafka.admin import ConfigResource as _ConfigResource  # type: ign
 from confluent_kafka.admin import NewTopic as _NewTopic  # type: ignore[attr-defined]
 from confluent_kafka.admin import OffsetSpec as _OffsetSpec  # type: ignore[attr-defined]
 
-from odradek.spark_it.checkpoint import TopicPartition as At
-from odradek.spark_it.group import ClusterError, MissingTopicsError, Offsets, Partitions
+from odradek.spark_it.group import ClusterError, MissingTopicsError
+from odradek.spark_it.kafka_types import Offsets, Partitions
+from odradek.spark_it.kafka_types import TopicPartition as At
 from odradek.spark_it.settings import PipelineSettings
 from odradek.spark_it.source_settings import TopicSource
 

@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame
 
 from odradek.spark_it.deadletter import brief
 from odradek.spark_it.record_sizes import size, sizes
-from odradek.spark_it.sinks import SinkError
+from odradek.spark_it.sink_interface import SinkError
 from odradek.spark_it.spark_errors import readable
 from odradek.spark_it.spec import Pipeline
 from odradek.spark_it.units import is_passing

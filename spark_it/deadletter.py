@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from enum import Enum
 from typing import NamedTuple
 
-Header = tuple[str, bytes | None]
+from odradek.spark_it.kafka_types import Header
 
 PREFIX = "__connect.errors."
 TOPIC = f"{PREFIX}topic"
@@ -28,6 +28,8 @@ LEFT_OUT = f"{PREFIX}record.left.out"
 """Ours: the dead letter has no key, value and headers of its record."""
 PART_WRITTEN = f"{PREFIX}record.part.written"
 """Ours: the row that died may be one of several that were made of the record, and the sink may have the others."""
+DATA_EXCEPTION = "org.apache.kafka.connect.errors.DataException"
+"""What Connect's converters raise."""
 
 
 class Stage(Enum):

@@ -3,11 +3,8 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
-from odradek.spark_it.checkpoint import TopicPartition
+from odradek.spark_it.kafka_types import Offsets, Partitions, TopicPartition
 from odradek.spark_it.source_settings import TopicSource
-
-Partitions = Iterable[TopicPartition]
-Offsets = dict[TopicPartition, int]
 
 
 class ClusterError(Exception):

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from odradek.spark_it.checkpoint import TopicPartition
+from odradek.spark_it.kafka_types import TopicPartition
 
 
 class PartitionLag(NamedTuple):

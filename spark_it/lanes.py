@@ -6,39 +6,12 @@ The marker is an offset of a group, committed in the same transaction as the rec
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from odradek.spark_it.lock import generation_of
-from odradek.spark_it.sinks import SinkError
+from odradek.spark_it.marker_format import Marker, generation_of
+from odradek.spark_it.sink_interface import SinkError
 
 
 class MarkerError(SinkError):
     """A marker that says neither that the unit is written nor that it is not."""
-
-
-class Marker(NamedTuple):
-    """What a group's offset says: `offset`, and in its metadata the generation, batch and state of who wrote it, and
-    when. A reset, and the claim of a lane, have no batch.
-
-    An offset that somebody else committed has only itself.
-    """
-
-    offset: int
-    generation: int | None = None
-    batch: int | None = None
-    at_ms: int | None = None
-    state: str = ""
-
-    @property
-    def metadata(self) -> str:
-        return ":".join("" if part is None else str(part) for part in self[1:])
-
-    @classmethod
-    def read(cls, offset: int, metadata: str | None) -> "Marker":
-        """The opposite of `metadata`; what is not ours is as if it were not there."""
-        parts = (metadata or "").split(":")
-        if len(parts) != 4 or not all(part == "" or part.isdecimal() for part in parts[:3]):
-            return cls(offset)
-        generation, batch, at_ms = (int(part) if part else None for part in parts[:3])
-        return cls(offset, generation, batch, at_ms, parts[3])
 
 
 class Lane(NamedTuple):

@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from odradek.spark_it import guarantees, sql
-from odradek.spark_it.checkpoint import TopicPartition
 from odradek.spark_it.guarantees import Units, units
+from odradek.spark_it.kafka_types import TopicPartition
 from odradek.spark_it.source_settings import TopicSource
 from odradek.spark_it.spec import Pipeline
 from odradek.spark_it.state_files import write_atomically
@@ -70,21 +70,6 @@ def new_generation(now_ms: int, last: int | None) -> int:
 def new_state() -> str:
     """The identity of a state that begins."""
     return secrets.token_hex(8)
-
-
-def marker(generation: int, batch_id: int) -> int:
-    """A number that says all batches up to `batch_id` of a generation are written; it grows with both."""
-    return (generation << 32) + batch_id + 1
-
-
-def generation_of(marker: int) -> int:
-    """The generation that a marker is of."""
-    return marker >> 32
-
-
-def batch_of(marker: int) -> int:
-    """The last batch that is written by a marker; -1 if none of its generation is."""
-    return (marker & 0xFFFFFFFF) - 1
 
 
 def lock_of(pipeline: Pipeline, stateful: str | None, generation: int, state: str = "") -> Lock:

@@ -15,11 +15,12 @@ from odradek.spark_it.jdbc import Database, DatabaseError, NoDriverError
 from odradek.spark_it.packages import PackagesError
 from odradek.spark_it.passwords import without_passwords
 from odradek.spark_it.session import SessionError
+from odradek.spark_it.sink_interface import SinkError
 from odradek.spark_it.sink_settings import JdbcSink
-from odradek.spark_it.sinks import SinkError
 from odradek.spark_it.sinks.jdbc_target import Preparation
+from odradek.spark_it.source_interface import SourceError
 from odradek.spark_it.source_settings import JdbcSource
-from odradek.spark_it.sources import SourceError, stream_of
+from odradek.spark_it.sources.connectors import stream_of
 from odradek.spark_it.spec import Pipeline
 
 FAILURES = (SessionError, PackagesError, SourceError, SinkError)

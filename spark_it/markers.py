@@ -22,13 +22,14 @@ from confluent_kafka.admin import NewTopic as _NewTopic  # type: ignore[attr-def
 
 from odradek.spark_it import checkpoint
 from odradek.spark_it.checkpoint import CheckpointError
-from odradek.spark_it.checkpoint import TopicPartition as At
 from odradek.spark_it.cluster import Cluster
 from odradek.spark_it.group import ClusterError
 from odradek.spark_it.guarantees import Units, why_stateful
-from odradek.spark_it.lanes import BatchUnit, Lane, Marker, OffsetUnit, Unit
-from odradek.spark_it.lock import marker, resets_of
-from odradek.spark_it.sinks import Batch, Claim, Range, SinkError
+from odradek.spark_it.kafka_types import TopicPartition as At
+from odradek.spark_it.lanes import BatchUnit, Lane, OffsetUnit, Unit
+from odradek.spark_it.lock import resets_of
+from odradek.spark_it.marker_format import Marker, marker_number
+from odradek.spark_it.sink_interface import Batch, Claim, Range, SinkError
 from odradek.spark_it.source_settings import TopicSource
 from odradek.spark_it.spec import Pipeline
 from odradek.spark_it.units import Clients, check_claim, claim, is_passing, renew
@@ -231,7 +232,7 @@ class Markers:
         lanes = self.lanes()
         generation, state = claimed.generation, claimed.state
         if self._kind is Units.BATCHES:
-            first = Marker(marker(generation, -1), generation, state=state)
+            first = Marker(marker_number(generation, -1), generation, state=state)
             claim(lanes[0], first, claimed.replaced, self._clients)
             with ThreadPoolExecutor(_THREADS) as pool:
                 list(pool.map(lambda lane: claim(lane, first, claimed.replaced, self._clients), lanes[1:]))

@@ -16,8 +16,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from odradek.spark_it import checkpoint
-from odradek.spark_it.checkpoint import TopicPartition, topic_offsets
-from odradek.spark_it.group import Group, Offsets
+from odradek.spark_it.checkpoint import topic_offsets
+from odradek.spark_it.group import Group
+from odradek.spark_it.kafka_types import Offsets, TopicPartition
 from odradek.spark_it.state_files import sync_folder, write_atomically
 
 _ADDED = re.compile(r"Added partition \S+ starts from \d+ instead of 0")

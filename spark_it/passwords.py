@@ -3,9 +3,7 @@
 import re
 from typing import Final
 
-_PASSWORD: Final = re.compile(
-    r"(?i)((?:password|passwd|pwd|secret|token)\s*=)\s*(?:\{(?:[^}]|\}\})*\}|[^&;,\s]*)"
-)
+_PASSWORD: Final = re.compile(r"(?i)((?:password|passwd|pwd|secret|token)\s*=)\s*(?:\{(?:[^}]|\}\})*\}|[^&;,\s]*)")
 _USER_INFO: Final = re.compile(r"(//[^/@:\s]*:|jdbc:oracle:\w+:[^/@\s]*/)[^/@\s]*@")
 
 

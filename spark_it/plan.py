@@ -6,18 +6,19 @@ the record as it came. Of what a transform has made of many records a dead lette
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib import import_module
+from functools import reduce
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from odradek.spark_it import deadletter
+from odradek.spark_it.bad_records import raise_bad_record
 from odradek.spark_it.bypass import is_bypassed
-from odradek.spark_it.carried import carried, is_one_of_several
-from odradek.spark_it.deadletter import Stage
+from odradek.spark_it.deadletter import DATA_EXCEPTION, Stage
+from odradek.spark_it.internals import is_one_of_several, union_unobserved, with_source_columns
+from odradek.spark_it.python_functions import import_function
+from odradek.spark_it.row_columns import ERROR_TYPE, HEADERS_TYPE, ORIGIN_TYPE, column
 from odradek.spark_it.settings import TransformSettings
-from odradek.spark_it.sources import DATA_EXCEPTION, ERROR_TYPE, HEADERS_TYPE, ORIGIN_TYPE, column
-from odradek.spark_it.spark_errors import raise_bad_record
 from odradek.spark_it.spec import Expectation, Pipeline
 from odradek.spark_it.times import WRITTEN
 
@@ -75,7 +76,7 @@ class Plan:
         self._columns: dict[str, _SourceColumns] = {}
         self._are_parts: dict[str, bool] = {}
         self._functions = {
-            step.name: function_of(step.python) for step in pipeline.transforms if step.python is not None
+            step.name: import_function(step.python) for step in pipeline.transforms if step.python is not None
         }
 
     @property
@@ -219,6 +220,17 @@ class Plan:
         return f.concat(kept, said, _headers(about))
 
 
+def union_dead_letters(parts: Parts) -> DataFrame | None:
+    """Return all dead letters of a batch or a stream. In a batch the partitions of a frame follow those of another."""
+    if not parts.dead:
+        return None
+    if len(parts.dead) == 1:
+        return parts.dead[0]
+    if parts.rows.isStreaming:
+        return reduce(DataFrame.unionAll, parts.dead)
+    return union_unobserved(parts.dead)
+
+
 def _headers(texts: Sequence[tuple[str, Column]]) -> Column:
     pairs = (f.struct(f.lit(name).alias("key"), text.cast("binary").alias("value")) for name, text in texts)
     return f.array(*pairs).cast(HEADERS_TYPE)
@@ -226,7 +238,7 @@ def _headers(texts: Sequence[tuple[str, Column]]) -> Column:
 
 def _with_record(frame: DataFrame) -> DataFrame:
     """The rows of a transform with the record that each was made of, where there is one; else with the row as JSON."""
-    found = carried(frame, [_PREFIX + one for one in _RECORD])
+    found = with_source_columns(frame, [_PREFIX + one for one in _RECORD])
     if found is not None:
         return found
     nothing = {"origin": ORIGIN_TYPE, "key": "binary", "headers": HEADERS_TYPE}
@@ -272,10 +284,3 @@ def _broken(expectation: Expectation) -> Column:
 def _counts(expectations: Sequence[Expectation], of_rows: Column) -> list[Column]:
     """How many rows each expectation does not hold for."""
     return [f.count_if(of_rows & f.when(of_rows, ~_holds(one))).alias(one.name) for one in expectations]
-
-
-def function_of(name: str) -> Callable[..., object]:
-    """What module.name stands for. Raises ImportError, and AttributeError if the module has no such name."""
-    module, _, attribute = name.removeprefix("python:").rpartition(".")
-    found: Callable[..., object] = getattr(import_module(module), attribute)
-    return found

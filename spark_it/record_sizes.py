@@ -12,8 +12,8 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin import ConfigResource as _ConfigResource  # type: ignore[attr-defined]
 
-from odradek.spark_it.deadletter import Header
-from odradek.spark_it.sinks import SinkError
+from odradek.spark_it.kafka_types import Header
+from odradek.spark_it.sink_interface import SinkError
 
 ConfigResource: Any = _ConfigResource
 

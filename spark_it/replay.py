@@ -23,15 +23,15 @@ from odradek.spark_it.deadletter import (
     EXCEPTION_MESSAGE,
     LEFT_OUT,
     PART_WRITTEN,
-    Header,
     Origin,
     origin_of,
     without_errors,
 )
-from odradek.spark_it.group import Group, Offsets
+from odradek.spark_it.group import Group
+from odradek.spark_it.kafka_types import Header, Offsets
 from odradek.spark_it.lanes import Lane, OffsetUnit
 from odradek.spark_it.replayed import ReplayedError, read_replayed, write_replayed
-from odradek.spark_it.sinks import SinkError
+from odradek.spark_it.sink_interface import SinkError
 from odradek.spark_it.source_settings import TopicSource
 from odradek.spark_it.spec import Pipeline
 from odradek.spark_it.units import Clients, Records

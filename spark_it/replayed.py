@@ -11,7 +11,8 @@ import json
 from pathlib import Path
 from typing import NamedTuple
 
-from odradek.spark_it.checkpoint import TopicPartition, topic_offsets
+from odradek.spark_it.checkpoint import topic_offsets
+from odradek.spark_it.kafka_types import TopicPartition
 from odradek.spark_it.state_files import write_atomically
 
 FILE = "replayed.json"

@@ -10,9 +10,10 @@ from dataclasses import replace
 from typing import Any, Self
 
 from odradek.spark_it.batch import Guarded, Outcome
-from odradek.spark_it.checkpoint import TopicPartition, lowest, topic_offsets
+from odradek.spark_it.checkpoint import lowest, topic_offsets
 from odradek.spark_it.events import Event
 from odradek.spark_it.group import ClusterError, Group
+from odradek.spark_it.kafka_types import TopicPartition
 from odradek.spark_it.lag import PartitionLag
 from odradek.spark_it.metrics import Metrics
 from odradek.spark_it.plan import READ

@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Literal
 
 from odradek.spark_it import checkpoint
-from odradek.spark_it.checkpoint import Checkpoint, CheckpointError, TopicPartition
-from odradek.spark_it.group import Group, Offsets, Partitions
+from odradek.spark_it.checkpoint import Checkpoint, CheckpointError
+from odradek.spark_it.group import Group
 from odradek.spark_it.guarantees import Units
-from odradek.spark_it.lanes import Marker
+from odradek.spark_it.kafka_types import Offsets, Partitions, TopicPartition
 from odradek.spark_it.lock import Lock, checkpoint_folder, lock_of, new_generation, new_state, resets_of, write_lock
+from odradek.spark_it.marker_format import Marker
 from odradek.spark_it.sink_settings import JdbcSink
 from odradek.spark_it.source_settings import TopicSource
 from odradek.spark_it.spec import Pipeline

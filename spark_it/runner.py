@@ -22,7 +22,7 @@ from odradek.spark_it import (
     spark_errors,
     validation,
 )
-from odradek.spark_it.analysis import Analysis, output_mode
+from odradek.spark_it.analysis import Analysis
 from odradek.spark_it.batch import Guarded, Outcome, RawBatches, StoppedError, StreamBatches, Writer
 from odradek.spark_it.cluster import Cluster
 from odradek.spark_it.dead_letters import DeadLetterWriter
@@ -32,14 +32,17 @@ from odradek.spark_it.formats.decisions import begin as begin_decisions
 from odradek.spark_it.group import ClusterError
 from odradek.spark_it.guarantees import Units, decides_by_registry
 from odradek.spark_it.lock import checkpoint_folder, read_lock
+from odradek.spark_it.output_mode import output_mode
 from odradek.spark_it.packages import PackagesError
 from odradek.spark_it.patience import Patience
 from odradek.spark_it.plan import Plan
 from odradek.spark_it.reporter import Reporter
 from odradek.spark_it.session import SessionError
 from odradek.spark_it.settings import AVAILABLE_NOW
-from odradek.spark_it.sinks import SinkError, sink_of
-from odradek.spark_it.sources import SourceError, stream_of
+from odradek.spark_it.sink_interface import SinkError
+from odradek.spark_it.sinks.connectors import sink_of
+from odradek.spark_it.source_interface import SourceError
+from odradek.spark_it.sources.connectors import stream_of
 from odradek.spark_it.sources.file_lines import locator
 from odradek.spark_it.spec import Pipeline
 from odradek.spark_it.start import Begin, RefusedError, begin, check_topics, settle, take

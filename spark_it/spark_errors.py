@@ -1,14 +1,7 @@
 """What Spark says of an error, as one line that people can read; and bad records that travel in its errors."""
 
-import json
 import re
 
-from pyspark.sql import Column
-from pyspark.sql import functions as f
-
-from odradek.spark_it.deadletter import BadRecordError, Failure, Origin, Stage
-
-_MARK = "odradek bad record "
 _SQLSTATE = re.compile(r"\s*SQLSTATE: [0-9A-Z]{5}.*", re.DOTALL)
 _CLASS = re.compile(r"^\[[A-Z0-9_.]+\]\s*")
 _JAVA = re.compile(r"^(?:[a-z][\w$]*\.)+[A-Z][\w$]*(?:Exception|Error|Throwable)\b:?\s*")
@@ -29,34 +22,6 @@ _LENGTH = 500
 _ANOTHER = "During handling of the above exception, another exception occurred:"
 _NO_READER = "UnboundLocalError: cannot access local variable 'reader'"
 """What PySpark says after the error of a data source's own that has no reader: it ends one that it has not got."""
-
-
-def raise_bad_record(origin: Column, error: Column) -> Column:
-    """A condition that stops the pipeline where it is evaluated, with the record that is to blame."""
-    about = f.to_json(f.struct(origin.alias("origin"), error.alias("error")))
-    return f.raise_error(f.concat(f.lit(_MARK), about)).cast("boolean")
-
-
-def bad_record(error: BaseException) -> BadRecordError | None:
-    """The bad record that made Spark fail; None if it was something else."""
-    text = str(error)
-    at = text.find(_MARK)
-    if at < 0:
-        return None
-    try:
-        read, _ = json.JSONDecoder().raw_decode(text, at + len(_MARK))
-        origin, failure = read.get("origin"), read["error"]
-        return BadRecordError(
-            Origin(origin["topic"], origin["partition"], origin["offset"]) if origin else None,
-            Failure(
-                Stage(failure["stage"]),
-                failure["class_name"],
-                failure["exception_class_name"],
-                failure["message"],
-            ),
-        )
-    except (ValueError, KeyError, TypeError):
-        return None
 
 
 def is_broker_away(error: BaseException) -> bool:

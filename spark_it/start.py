@@ -6,25 +6,24 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from odradek.spark_it import checkpoint, reset
-from odradek.spark_it.checkpoint import Checkpoint, CheckpointError, TopicPartition
-from odradek.spark_it.group import Group, Offsets
+from odradek.spark_it.checkpoint import Checkpoint, CheckpointError
+from odradek.spark_it.group import Group
 from odradek.spark_it.guarantees import Units
+from odradek.spark_it.kafka_types import Offsets, TopicPartition
 from odradek.spark_it.lock import (
     Lock,
-    batch_of,
     changes,
     checkpoint_folder,
-    generation_of,
     lock_of,
-    marker,
     new_generation,
     new_state,
     read_lock,
     resets_of,
     write_lock,
 )
+from odradek.spark_it.marker_format import batch_of, generation_of, marker_number
 from odradek.spark_it.markers import begun, why_forgotten
-from odradek.spark_it.sinks import Claim
+from odradek.spark_it.sink_interface import Claim
 from odradek.spark_it.source_settings import TopicSource
 from odradek.spark_it.spec import Pipeline
 
@@ -95,7 +94,7 @@ def begin(pipeline: Pipeline, stateful: str | None, group: Group, now_ms: int) -
                 start = _looked_up(source, dict(start or {}) | begun(checkpoint_folder(state, lock)), group)
             if start is not None:
                 starts[name] = start
-    newest_marker = marker(lock.generation, newest)
+    newest_marker = marker_number(lock.generation, newest)
     return Begin(old, lock, checkpoint_folder(state, lock), newest_marker, starts, is_new=found is None)
 
 

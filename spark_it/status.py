@@ -4,8 +4,9 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 
 from odradek.spark_it import checkpoint
-from odradek.spark_it.checkpoint import Checkpoint, TopicPartition
+from odradek.spark_it.checkpoint import Checkpoint
 from odradek.spark_it.group import Group
+from odradek.spark_it.kafka_types import TopicPartition
 from odradek.spark_it.lag import PartitionLag, lags
 from odradek.spark_it.lock import Lock, changes, checkpoint_folder, lock_of
 from odradek.spark_it.progress import Progress, read_progress

@@ -27,9 +27,10 @@ from typing import Any, NamedTuple, Self, TypeVar
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
-from odradek.spark_it.lanes import Lane, Marker, MarkerError, Unit
+from odradek.spark_it.lanes import Lane, MarkerError, Unit
+from odradek.spark_it.marker_format import Marker
 from odradek.spark_it.settings import PipelineSettings
-from odradek.spark_it.sinks import SinkError
+from odradek.spark_it.sink_interface import SinkError
 
 T = TypeVar("T")
 

@@ -6,7 +6,7 @@ from pyspark.sql import Column
 from pyspark.sql import functions as f
 from pyspark.sql.types import ArrayType, DataType, LongType, StringType, StructField, StructType
 
-from odradek.spark_it.formats import FormatError, Side
+from odradek.spark_it.formats.format import FormatError, Side
 from odradek.spark_it.formats.json_changes import Changes, inexact
 from odradek.spark_it.settings import PartFormat
 from odradek.spark_it.spec import Pipeline

@@ -4,7 +4,7 @@ from pyspark.sql import Column
 from pyspark.sql import functions as f
 from pyspark.sql.types import BinaryType, DataType, StringType
 
-from odradek.spark_it.formats import Side
+from odradek.spark_it.formats.format import Side
 from odradek.spark_it.settings import PartFormat
 from odradek.spark_it.spec import Pipeline
 

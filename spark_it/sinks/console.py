@@ -7,8 +7,8 @@ from pyspark.sql.types import StructType
 
 from odradek.spark_it.dead_letters import DeadLetterWriter
 from odradek.spark_it.guarantees import Units
+from odradek.spark_it.sink_interface import Batch, Claim, Written
 from odradek.spark_it.sink_settings import ConsoleSink as Settings
-from odradek.spark_it.sinks import Batch, Claim, Written
 from odradek.spark_it.spec import Pipeline
 
 
@@ -41,11 +41,10 @@ class ConsoleSink:
         kept = rows.persist()
         try:
             count = kept.count()
-            width = 20 if self._settings.truncate else 0
-            shown = kept._jdf.showString(self._settings.rows, width, False)
+            sys.stdout.write(f"batch {batch.id}\n")
+            kept.show(self._settings.rows, truncate=self._settings.truncate)
         finally:
             kept.unpersist()
-        sys.stdout.write(f"batch {batch.id}\n{shown}\n")
         sys.stdout.flush()
         return Written(count)
 

@@ -22,9 +22,9 @@ from pyspark.sql.types import StringType, StructType
 from odradek.spark_it.dead_letters import DeadLetterWriter
 from odradek.spark_it.guarantees import Units
 from odradek.spark_it.java import what_is_down
-from odradek.spark_it.lock import marker
+from odradek.spark_it.marker_format import marker_number
+from odradek.spark_it.sink_interface import Batch, Claim, SinkError, Written
 from odradek.spark_it.sink_settings import FilesSink
-from odradek.spark_it.sinks import Batch, Claim, SinkError, Written
 from odradek.spark_it.sinks.counting import Counted
 from odradek.spark_it.sinks.recorded import check_owners
 from odradek.spark_it.spark_errors import readable
@@ -207,7 +207,7 @@ def _newest(names: Iterable[str]) -> int:
 
 
 def _marker(found: re.Match[str]) -> int:
-    return marker(int(found[1]), int(found[2]))
+    return marker_number(int(found[1]), int(found[2]))
 
 
 class _FileSystem:

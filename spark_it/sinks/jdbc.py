@@ -18,8 +18,8 @@ from odradek.spark_it.deadletter import BadRecordError, Failure, Stage, error_he
 from odradek.spark_it.dialects import Dialect, dialect_of
 from odradek.spark_it.guarantees import Units
 from odradek.spark_it.jdbc import Connection, Database, DatabaseError, NoDriverError
+from odradek.spark_it.sink_interface import Batch, Claim, SinkError, Written
 from odradek.spark_it.sink_settings import JdbcSink
-from odradek.spark_it.sinks import Batch, Claim, SinkError, Written
 from odradek.spark_it.sinks.jdbc_marker import Markers
 from odradek.spark_it.sinks.jdbc_staging import ROW, Segment, Staging, drop_left_over, unstorable
 from odradek.spark_it.sinks.jdbc_target import Preparation, Target

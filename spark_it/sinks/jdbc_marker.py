@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 from odradek.spark_it.dialects import Dialect
 from odradek.spark_it.jdbc import Connection, DatabaseError
-from odradek.spark_it.lock import marker
-from odradek.spark_it.sinks import Batch, Claim, SinkError, Written
+from odradek.spark_it.marker_format import marker_number
+from odradek.spark_it.sink_interface import Batch, Claim, SinkError, Written
 from odradek.spark_it.sinks.jdbc_staging import beside
 from odradek.spark_it.sinks.recorded import check_owners, is_written
 
@@ -86,7 +86,7 @@ class Markers:
     def newest(self, connection: Connection) -> int:
         """The marker of the last batch; 0 if none is written. Raises SinkError."""
         row = self._row(connection)
-        return marker(row.generation, row.batch)
+        return marker_number(row.generation, row.batch)
 
     def owners(self, connection: Connection) -> frozenset[str]:
         """The state that has claimed the row, if one has. Raises SinkError."""
@@ -109,7 +109,7 @@ class Markers:
         """What the batch wrote, if it is written. Raises SinkError."""
         row = self._row(connection)
         check_owners(row.owners, batch, f"the row of pipeline {self.pipeline} in table {self.table}")
-        if is_written(marker(row.generation, row.batch), batch, f"the last batch in {self.table}"):
+        if is_written(marker_number(row.generation, row.batch), batch, f"the last batch in {self.table}"):
             return Written(row.row_count, row.dead_letter_count)
         return None
 

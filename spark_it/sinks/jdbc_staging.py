@@ -23,7 +23,7 @@ from pyspark.sql.types import ArrayType, DataType, StringType, StructField, Stru
 
 from odradek.spark_it.dialects import Dialect, quoted
 from odradek.spark_it.jdbc import Connection, Database, DatabaseError, database_error, parts_of
-from odradek.spark_it.sinks import SinkError
+from odradek.spark_it.sink_interface import SinkError
 from odradek.spark_it.times import WRITTEN
 
 ROW = "odradek_row"

@@ -10,8 +10,8 @@ from odradek.properties import nearest
 from odradek.spark_it.dialects import Dialect, quoted
 from odradek.spark_it.jdbc import Column, Connection, Database, DatabaseError, UniqueIndex
 from odradek.spark_it.lossy_types import described, fitting_type
+from odradek.spark_it.sink_interface import SinkError
 from odradek.spark_it.sink_settings import JdbcSink
-from odradek.spark_it.sinks import SinkError
 from odradek.spark_it.sinks.jdbc_staging import ROW, Staging, declared_type, is_wall_time
 
 _PLAIN_NAME = re.compile(r"[A-Za-z_]\w*")

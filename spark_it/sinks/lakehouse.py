@@ -40,8 +40,8 @@ from odradek.spark_it.dead_letters import DeadLetterWriter
 from odradek.spark_it.dialects import quoted
 from odradek.spark_it.guarantees import Units
 from odradek.spark_it.java import what_is_down
+from odradek.spark_it.sink_interface import Batch, Claim, SinkError, Written
 from odradek.spark_it.sink_settings import DeltaSink, IcebergSink
-from odradek.spark_it.sinks import Batch, Claim, SinkError, Written
 from odradek.spark_it.sinks.counting import Counted
 from odradek.spark_it.sinks.iceberg_files import DataFiles, staging_name
 from odradek.spark_it.sinks.recorded import check_owners, is_written

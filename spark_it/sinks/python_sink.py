@@ -6,9 +6,9 @@ from pyspark.sql.types import StructType
 
 from odradek.spark_it.dead_letters import DeadLetterWriter
 from odradek.spark_it.guarantees import Units
-from odradek.spark_it.plan import function_of
+from odradek.spark_it.python_functions import import_function
+from odradek.spark_it.sink_interface import Batch, Claim, SinkError, Written
 from odradek.spark_it.sink_settings import PythonSink as Settings
-from odradek.spark_it.sinks import Batch, Claim, SinkError, Written
 from odradek.spark_it.spec import Pipeline
 
 
@@ -26,7 +26,7 @@ class PythonSink:
         self._name = settings.connector.removeprefix("python:")
         self._arguments = settings.passed["options."]
         try:
-            self._function = function_of(self._name)
+            self._function = import_function(self._name)
         except (ImportError, AttributeError) as error:
             raise SinkError(f"sink {self._name}: {error}") from None
 

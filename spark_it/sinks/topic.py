@@ -31,8 +31,8 @@ from odradek.spark_it.guarantees import Units
 from odradek.spark_it.lanes import Unit
 from odradek.spark_it.markers import Keeper, Markers
 from odradek.spark_it.record_sizes import sizes
+from odradek.spark_it.sink_interface import Batch, Claim, SinkError, Written
 from odradek.spark_it.sink_settings import TopicSink
-from odradek.spark_it.sinks import Batch, Claim, SinkError, Written
 from odradek.spark_it.sinks.topic_origin import too_large
 from odradek.spark_it.sinks.topic_records import HEADERS, OPTIONAL, RecordMaker
 from odradek.spark_it.sinks.topic_tasks import (
@@ -318,7 +318,7 @@ def _murmur3(number: int) -> int:
 
 def _packed(dead: DataFrame, parts: int) -> "_Packed | None":
     """Dead letters by range; None if they are too many to go over the driver."""
-    most_bytes = FEW_BYTES // parts
+    most_bytes = FEW_BYTES // max(parts, dead.rdd.getNumPartitions())
 
     def task(batches: "Iterable[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
         return pack(batches, parts, most_bytes)
@@ -337,9 +337,9 @@ def _times(made: DataFrame, of: DataFrame, parts: int) -> int:
 
     Raises SinkError for any other.
     """
-    times, left = divmod(made._jdf.queryExecution().toRdd().getNumPartitions(), parts)
+    times, left = divmod(made.rdd.getNumPartitions(), parts)
     if times and not left:
-        return int(times)
+        return times
     if of.isEmpty():
         return 0
     raise SinkError("the rows of a batch are not computed range by range; stateful = true on a transform helps")

@@ -4,8 +4,8 @@ pipeline, since records do not carry it."""
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
-from odradek.spark_it.carried import carried
 from odradek.spark_it.deadletter import Origin
+from odradek.spark_it.internals import with_source_columns
 from odradek.spark_it.record_sizes import HEADER_FRAME_BYTES
 from odradek.spark_it.sinks.topic_records import HEADERS
 
@@ -16,7 +16,7 @@ _ORIGIN = "__odradek_origin"
 def too_large(records: DataFrame, most_bytes: int) -> tuple[Origin, int] | None:
     """The first of the source's records of which one is made that is larger, and the bytes of that; None if there is
     none, or its rows are not each made of one record."""
-    known = carried(records, [_ORIGIN])
+    known = with_source_columns(records, [_ORIGIN])
     if known is None:
         return None
     sized = known.select(f.col(_ORIGIN).alias("origin"), _size(known).alias("size"))

@@ -12,10 +12,10 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.types import DataType, StructField, StructType
 
-from odradek.spark_it.formats import Format, FormatError, Side, format_of
+from odradek.spark_it.formats.format import Format, FormatError, Side, format_of
+from odradek.spark_it.row_columns import HEADERS_TYPE, column
+from odradek.spark_it.sink_interface import SinkError
 from odradek.spark_it.sink_settings import TopicSink
-from odradek.spark_it.sinks import SinkError
-from odradek.spark_it.sources import HEADERS_TYPE, column
 from odradek.spark_it.spec import Pipeline
 from odradek.spark_it.times import WRITTEN
 

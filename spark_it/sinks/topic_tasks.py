@@ -15,11 +15,11 @@ from pyspark import TaskContext
 from pyspark.serializers import SpecialLengths
 
 from odradek.spark_it import deadletter
-from odradek.spark_it.deadletter import brief
+from odradek.spark_it.deadletter import DATA_EXCEPTION, brief
+from odradek.spark_it.kafka_types import Header
 from odradek.spark_it.lanes import Unit
 from odradek.spark_it.record_sizes import HEADER_FRAME_BYTES, size
-from odradek.spark_it.sinks import SinkError
-from odradek.spark_it.sources import DATA_EXCEPTION
+from odradek.spark_it.sink_interface import SinkError
 from odradek.spark_it.units import Clients, FencedError, Headers, Outcome, Records, write
 
 if TYPE_CHECKING:
@@ -259,13 +259,11 @@ def _too_large(batch: pa.RecordBatch, target: Target, most_bytes: int, index: in
 
 
 TOO_LARGE = "org.apache.kafka.common.errors.RecordTooLargeException"
-WHAT_HELPS = (
-    "see the topic's max.message.bytes and producer.override.message.max.bytes, or let errors.tolerance be all"
-)
+WHAT_HELPS = "see the topic's max.message.bytes and producer.override.message.max.bytes, or let errors.tolerance be all"
 """Against a record that is too large."""
 
 
-def _why(failures: Iterable[deadletter.Failure], target: Target, index: int) -> list[list[deadletter.Header] | None]:
+def _why(failures: Iterable[deadletter.Failure], target: Target, index: int) -> list[list[Header] | None]:
     """Connect's headers of dead letters, if they have any."""
     name = target.pipeline
     return [

@@ -15,8 +15,8 @@ from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as f
 
 from odradek.spark_it.deadletter import FILE, LINE
+from odradek.spark_it.row_columns import HEADERS_TYPE
 from odradek.spark_it.source_settings import FilesSource
-from odradek.spark_it.sources import HEADERS_TYPE
 from odradek.spark_it.spec import Pipeline
 
 _FILE = "__odradek_file"

@@ -6,10 +6,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.types import LongType, StructField, StructType, TimestampType
 
-from odradek.spark_it.checkpoint import TopicPartition
+from odradek.spark_it.kafka_types import TopicPartition
+from odradek.spark_it.row_columns import decoded_rows
 from odradek.spark_it.settings import AVAILABLE_NOW
+from odradek.spark_it.source_interface import Stream
 from odradek.spark_it.source_settings import GeneratorSource
-from odradek.spark_it.sources import Stream, decoded_rows
 from odradek.spark_it.spec import Pipeline
 
 

@@ -36,8 +36,8 @@ from pyspark.sql.types import (
 from odradek.properties import nearest
 from odradek.spark_it.dialects import dialect_of, quoted
 from odradek.spark_it.jdbc import Connection, Database, DatabaseError, NoDriverError, database_error
+from odradek.spark_it.source_interface import SourceError
 from odradek.spark_it.source_settings import JdbcSource
-from odradek.spark_it.sources import SourceError
 from odradek.spark_it.sources.jdbc_spool import Spool
 from odradek.spark_it.spark_errors import readable
 from odradek.spark_it.times import interval_ms

@@ -6,10 +6,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
-from odradek.spark_it.checkpoint import TopicPartition
-from odradek.spark_it.plan import function_of
+from odradek.spark_it.kafka_types import TopicPartition
+from odradek.spark_it.python_functions import import_function
+from odradek.spark_it.row_columns import decoded_rows
+from odradek.spark_it.source_interface import SourceError, Stream
 from odradek.spark_it.source_settings import PythonSource
-from odradek.spark_it.sources import SourceError, Stream, decoded_rows
 from odradek.spark_it.spec import Pipeline
 
 
@@ -25,7 +26,7 @@ class PythonStream(Stream):
         self._options = source.passed["options."]
         said = source.connector.removeprefix("python:")
         try:
-            found = function_of(said)
+            found = import_function(said)
         except (ImportError, AttributeError) as error:
             raise SourceError(f"source {name}: {said}: {error}") from None
         if not (isinstance(found, type) and issubclass(found, DataSource)):

@@ -23,7 +23,7 @@ from pathlib import Path
 from pyspark.java_gateway import ensure_callback_server_started
 
 from odradek.spark_it import runner, session
-from odradek.spark_it.sinks import sink_of
+from odradek.spark_it.sinks.connectors import sink_of
 from odradek.spark_it.spec_reader import load
 from spark_it.tests.crash import late_twin
 

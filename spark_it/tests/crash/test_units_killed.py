@@ -11,7 +11,7 @@ import pytest
 
 from compat_tests import processes
 from odradek.spark_it.lanes import MarkerError
-from odradek.spark_it.lock import marker
+from odradek.spark_it.marker_format import marker_number
 from odradek.spark_it.units import Clients, Records, write
 from spark_it.tests.crash import unit_attempt
 from spark_it.tests.records import values
@@ -37,7 +37,7 @@ class Attempts:
     def fields(self, batch, state="one"):
         of_kind = {"start": ROWS * batch, "end": ROWS * (batch + 1)}
         if self.kind == "batches":
-            of_kind = {"end": marker(GENERATION, batch)}
+            of_kind = {"end": marker_number(GENERATION, batch)}
         common = {"generation": GENERATION, "batch": batch, "is_first": batch == 0, "resets": "reset", "state": state}
         return common | of_kind
 

@@ -8,7 +8,7 @@ import json
 import sys
 
 from odradek.spark_it.lanes import BatchUnit, Lane, OffsetUnit
-from odradek.spark_it.sinks import SinkError
+from odradek.spark_it.sink_interface import SinkError
 from odradek.spark_it.units import Clients, Records, write
 
 

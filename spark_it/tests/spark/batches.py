@@ -4,7 +4,8 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from odradek.spark_it.sinks import Batch, BatchSink, sink_of
+from odradek.spark_it.sink_interface import Batch, BatchSink
+from odradek.spark_it.sinks.connectors import sink_of
 from odradek.spark_it.spec import Pipeline
 from odradek.spark_it.spec_reader import parse
 

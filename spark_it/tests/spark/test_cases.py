@@ -56,9 +56,7 @@ def test_rows_by_themselves(problems):
     assert found["wrong"] == (
         "what the sink gets: 2 rows are expected, 2 came", f"  - {row.format(501)}", f"  + {row.format(500)}",
     )  # fmt: skip
-    assert found["no such column"] == (
-        "what the sink gets: no column is called oder_id, did you mean order_id?",
-    )
+    assert found["no such column"] == ("what the sink gets: no column is called oder_id, did you mean order_id?",)
     assert found["not of its type"] == ('what the sink gets: expected row 1: cents = "five" is no bigint',)
 
 
@@ -117,7 +115,7 @@ def test_two_sources_and_a_table_on_the_way(problems):
         + f"expect.large = [{order(1, '5.0', '00:00:01')}]\n"
     )
     assert problems(text) == {"join": ()}
-    [problem] = problems(text.replace("name = \"Bo\" }", "nam = \"Bo\" }"))["join"]
+    [problem] = problems(text.replace('name = "Bo" }', 'nam = "Bo" }'))["join"]
     assert problem == "given.customers: row 2: no column is called nam"
 
 

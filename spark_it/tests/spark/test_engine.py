@@ -10,7 +10,7 @@ from odradek.spark_it.deadletter import FILE, LINE, origin_of
 from odradek.spark_it.problems import PipelineError
 from odradek.spark_it.runner import RunError
 from odradek.spark_it.running import AlreadyRunningError, exclusively
-from odradek.spark_it.sinks import SinkError
+from odradek.spark_it.sink_interface import SinkError
 from odradek.spark_it.start import RefusedError
 from spark_it.tests.spark.engine import Engine, all_records, errors, order, orders, transform
 
@@ -173,7 +173,7 @@ def test_windows_are_written_when_their_time_is_over(engine, topics, unique):
     kept = engine.run(text)
     assert sorted((row.minute.minute, row.n) for row in kept.rows) == [(1, 60), (2, 60)]
     dead = all_records(engine.servers, f"{unique}-dead")
-    assert sorted(value for _, value, _ in dead) == [b'bad', b'{"minute":"2026-01-01T00:00:00.000000Z","n":60}']
+    assert sorted(value for _, value, _ in dead) == [b"bad", b'{"minute":"2026-01-01T00:00:00.000000Z","n":60}']
     of = engine.progress()
     assert (of.read, of.written, of.dead_lettered) == (201, 2, 2)
     topics.produce(unique, [order(n) for n in range(200, 260)])

@@ -6,8 +6,9 @@ import pytest
 
 from odradek.spark_it import checkpoint
 from odradek.spark_it.lock import checkpoint_folder, lock_of, read_lock, write_lock
-from odradek.spark_it.sources import SourceError, stream_of
+from odradek.spark_it.source_interface import SourceError
 from odradek.spark_it.sources import jdbc as jdbc_source
+from odradek.spark_it.sources.connectors import stream_of
 from odradek.spark_it.spec_reader import parse
 from spark_it.tests.spark.engine import Engine
 

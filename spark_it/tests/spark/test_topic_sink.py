@@ -9,7 +9,7 @@ from pyspark.sql import functions as f
 
 from odradek.spark_it.cluster import Cluster
 from odradek.spark_it.guarantees import Units
-from odradek.spark_it.sinks import Batch, Claim, Range, SinkError, Written
+from odradek.spark_it.sink_interface import Batch, Claim, Range, SinkError, Written
 from odradek.spark_it.sinks import topic as topic_sink
 from odradek.spark_it.sinks.topic import numbers_for_parts
 from odradek.spark_it.units import Clients
@@ -31,7 +31,8 @@ class Sunk:
         self.source = topics.create(f"{name}-source", PARTS)
         self.target = topics.create(f"{name}-target", target_partitions)
         self.dead = topics.create(f"{name}-dead")
-        self.pipeline = pipeline(f"""
+        self.pipeline = pipeline(
+            f"""
 name = "{name}"
 bootstrap.servers = "{self.servers}"
 tasks.max = {PARTS}
@@ -46,7 +47,9 @@ topic = "{self.target}"
 [errors]
 tolerance = "all"
 deadletterqueue.topic.name = "{self.dead}"
-""", folder=folder)
+""",
+            folder=folder,
+        )
         self._plan(0)
         self._plan(1)
         self.sink = topic_sink.make(self.pipeline, units, spark, None)

@@ -39,7 +39,7 @@ def test_what_is_stateful(step, why):
     assert why_stateful(pipeline(SOURCE + step + CONSOLE)) == why
 
 
-LATE = "[expect.{}]\nnot_yet = {{ sql = \"placed < now()\", action = \"{}\" }}\n"
+LATE = '[expect.{}]\nnot_yet = {{ sql = "placed < now()", action = "{}" }}\n'
 STAMPED = transform("SELECT *, current_timestamp() AS at FROM orders")
 LARGE = '[expect.step]\nx = { sql = "id > 1", action = "dead-letter" }\n'
 

@@ -11,11 +11,11 @@ from odradek.spark_it.lock import (
     changes,
     checkpoint_folder,
     lock_of,
-    marker,
     new_generation,
     read_lock,
     write_lock,
 )
+from odradek.spark_it.marker_format import marker_number
 from spark_it.tests.unit.support import CONSOLE, SOURCE, TOPIC, pipeline, transform
 
 COUNTS = transform("SELECT customer, count(*) n FROM orders GROUP BY customer")
@@ -38,7 +38,8 @@ def test_generations_grow():
 
 
 def test_markers_grow_with_batches_and_generations():
-    markers = [marker(1, 0), marker(1, 1), marker(1, 1 << 31), marker(2, 0), marker(29_000_000, 5)]
+    batches = ((1, 0), (1, 1), (1, 1 << 31), (2, 0), (29_000_000, 5))
+    markers = [marker_number(*batch) for batch in batches]
     assert markers == sorted(set(markers)) and markers[0] > 0 and markers[-1] < 1 << 63
 
 

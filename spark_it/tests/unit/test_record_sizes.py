@@ -6,7 +6,7 @@ import pytest
 from odradek.spark_it import record_sizes
 from odradek.spark_it.dead_letters import DeadLetterWriter, produce_all
 from odradek.spark_it.record_sizes import MAX_MESSAGE_BYTES, size, sizes
-from odradek.spark_it.sinks import SinkError
+from odradek.spark_it.sink_interface import SinkError
 from odradek.spark_it.units import Clients
 from spark_it.tests.records import messages
 from spark_it.tests.unit.support import pipeline

@@ -5,8 +5,9 @@ import pytest
 
 from odradek.spark_it.group import ClusterError
 from odradek.spark_it.guarantees import why_stateful
-from odradek.spark_it.lanes import Lane, Marker, MarkerError, OffsetUnit
+from odradek.spark_it.lanes import Lane, MarkerError, OffsetUnit
 from odradek.spark_it.lock import checkpoint_folder, lock_of, read_lock, write_lock
+from odradek.spark_it.marker_format import Marker
 from odradek.spark_it.progress import Progress, write_progress
 from odradek.spark_it.reset import ResetError, carry_out, finish, plan
 from odradek.spark_it.start import RefusedError, begin

@@ -119,8 +119,7 @@ def test_all_problems_at_once_with_their_lines():
         "14: source.orders: unknown key max.offset.per.trigger, did you mean max.offsets.per.trigger?",
         "15: source.orders: unknown key max.files.per.trigger: it is one of connector files",
         "17: transform: key name is missing: a letter, then letters, digits and '_'",
-        "27: sink: connection.password: environment variable PASSWORD is not set; "
-        "${PASSWORD:-...} gives it a default",
+        "27: sink: connection.password: environment variable PASSWORD is not set; ${PASSWORD:-...} gives it a default",
         "29: sink: insert.mode = update: must be one of: insert, upsert",
     ]
 
@@ -130,8 +129,7 @@ def test_names_are_looked_at_whatever_else_is_wrong():
         "4: tasks.max = 0: must be between 1 and 1024",
         "7: source orders is read by nothing",
         "19: transform per_minute: no source or transform is called ordrs, did you mean orders?",
-        "27: sink: connection.password: environment variable PASSWORD is not set; "
-        "${PASSWORD:-...} gives it a default",
+        "27: sink: connection.password: environment variable PASSWORD is not set; ${PASSWORD:-...} gives it a default",
     ]
 
 

@@ -6,9 +6,10 @@ import pytest
 
 from odradek.spark_it import reset
 from odradek.spark_it.guarantees import why_stateful
-from odradek.spark_it.lock import checkpoint_folder, lock_of, marker, read_lock, write_lock
+from odradek.spark_it.lock import checkpoint_folder, lock_of, read_lock, write_lock
+from odradek.spark_it.marker_format import marker_number
 from odradek.spark_it.markers import BATCHES_TOPIC
-from odradek.spark_it.sinks import Claim, SinkError
+from odradek.spark_it.sink_interface import Claim, SinkError
 from odradek.spark_it.start import EARLIEST, LATEST, RefusedError, check_topics, settle, take
 from odradek.spark_it.start import begin as looked_at
 from spark_it.tests.unit.support import CONSOLE, SOURCE, TOPIC, pipeline, transform
@@ -25,7 +26,7 @@ def begin(one, stateful, group, now_ms, written=None):
 
 
 def has_checkpoint(began):
-    return began.known > marker(began.lock.generation, -1)
+    return began.known > marker_number(began.lock.generation, -1)
 
 
 def starts(one, group):
@@ -205,7 +206,7 @@ PART = (BATCHES_TOPIC, 3)
 
 def batches(newest, generation=4):
     group = FakeGroup()
-    group.markers = {PART: marker(generation, newest)}
+    group.markers = {PART: marker_number(generation, newest)}
     return group
 
 
@@ -240,16 +241,16 @@ def test_a_lost_state_of_which_the_sink_knows(tmp_path):
     """Sources without topics have no group that would know."""
     text = 'name = "orders"\n[source.g]\nconnector = "generator"\n' + FILES
     one = pipeline(text, folder=tmp_path)
-    said = refusal(one, FakeGroup(), marker(4, 7))
+    said = refusal(one, FakeGroup(), marker_number(4, 7))
     assert said.startswith("the files sink has batch 7 of pipeline orders, and ")
     assert said.endswith("; reset --to earliest")
     # Nor does it help to try again.
-    assert "batch 7" in refusal(one, FakeGroup(), marker(4, 7))
+    assert "batch 7" in refusal(one, FakeGroup(), marker_number(4, 7))
     reset.carry_out(one, reset.plan(one, None, None, "earliest", FakeGroup(), NOW_MS), FakeGroup())
-    lock = begin(one, None, FakeGroup(), NOW_MS, marker(4, 7)).lock
+    lock = begin(one, None, FakeGroup(), NOW_MS, marker_number(4, 7)).lock
     # Of the same generation, and the checkpoint is gone; or of a copy that was reset since.
-    assert "batch 0" in refusal(one, FakeGroup(), marker(lock.generation, 0))
-    ahead = marker(lock.generation + 100, 0)
+    assert "batch 0" in refusal(one, FakeGroup(), marker_number(lock.generation, 0))
+    ahead = marker_number(lock.generation + 100, 0)
     with pytest.raises(RefusedError, match=r"has batch 0 .*; reset --to earliest"):
         begin(one, None, FakeGroup(), NOW_MS, ahead)
     assert "batch 0" in refusal(one, FakeGroup(), ahead)
@@ -270,7 +271,7 @@ def test_two_copies_that_start_before_the_first_record(tmp_path, text):
 
     first, claim = begun_by(one, frozenset())
     assert claim.is_new and claim.state == first.lock.state == read_lock(one.state_folder).state != ""
-    owners, written = {claim.state}, marker(first.lock.generation, -1)
+    owners, written = {claim.state}, marker_number(first.lock.generation, -1)
     for has in (0, written):
         with pytest.raises(RefusedError, match=r"sink belongs to another copy of pipeline orders.*: reset --to "):
             begun_by(two, owners, has)

@@ -11,9 +11,9 @@ from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from odradek.spark_it.cluster import Cluster
-from odradek.spark_it.lanes import BatchUnit, Lane, Marker, MarkerError, OffsetUnit
-from odradek.spark_it.lock import marker
-from odradek.spark_it.sinks import SinkError
+from odradek.spark_it.lanes import BatchUnit, Lane, MarkerError, OffsetUnit
+from odradek.spark_it.marker_format import Marker, marker_number
+from odradek.spark_it.sink_interface import SinkError
 from odradek.spark_it.units import Clients, FencedError, Records, renew, write
 from spark_it.tests.records import messages, values
 from spark_it.tests.unit.support import SOURCE, TOPIC, pipeline
@@ -48,7 +48,7 @@ class Bench:
     def batch_unit(self, batch, *, part=0, is_first=None, generation=GENERATION):
         return BatchUnit(
             lane=Lane(f"{self.name}:p{part}", f"{self.name}:batches", self.markers, part),
-            end=marker(generation, batch),
+            end=marker_number(generation, batch),
             generation=generation,
             batch=batch,
             is_first=batch == 0 if is_first is None else is_first,

@@ -13,8 +13,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from odradek.spark_it import markers as markers_module
 from odradek.spark_it.cluster import Cluster
 from odradek.spark_it.guarantees import Units
-from odradek.spark_it.lanes import BatchUnit, Lane, Marker, MarkerError, OffsetUnit
-from odradek.spark_it.lock import marker
+from odradek.spark_it.lanes import BatchUnit, Lane, MarkerError, OffsetUnit
+from odradek.spark_it.marker_format import Marker, marker_number
 from odradek.spark_it.markers import (
     ASSUMED_RETENTION_MS,
     BATCHES_TOPIC,
@@ -24,7 +24,7 @@ from odradek.spark_it.markers import (
     begun,
     why_forgotten,
 )
-from odradek.spark_it.sinks import Batch, Claim, Range, SinkError
+from odradek.spark_it.sink_interface import Batch, Claim, Range, SinkError
 from odradek.spark_it.units import Clients, claim, write
 from spark_it.tests.unit.support import pipeline, transform
 
@@ -158,8 +158,8 @@ def test_batch_units():
         Lane(f"shop:p{part}", "shop:batches", BATCHES_TOPIC, part) for part in range(3)
     ]
     # The first run of a state gives each part a marker.
-    assert {(unit.end, unit.is_first) for unit in first} == {(marker(GENERATION, 0), False)}
-    assert {(unit.end, unit.is_first) for unit in second} == {(marker(GENERATION, 1), False)}
+    assert {(unit.end, unit.is_first) for unit in first} == {(marker_number(GENERATION, 0), False)}
+    assert {(unit.end, unit.is_first) for unit in second} == {(marker_number(GENERATION, 1), False)}
     assert first[0].resets == "reset --to earliest or reset --to committed"
 
 
@@ -274,7 +274,7 @@ def test_two_copies_that_start_before_the_first_record(broker, topics, unique, k
             if kind is Units.OFFSETS:
                 unit = OffsetUnit(start=0, end=9, state=state, **common)
             else:
-                unit = BatchUnit(end=marker(generation, 0), state=state, **common)
+                unit = BatchUnit(end=marker_number(generation, 0), state=state, **common)
             yield write(unit, [], clients).is_new
 
     with pytest.raises(MarkerError, match="belongs to another copy"):

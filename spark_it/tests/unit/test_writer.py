@@ -8,7 +8,7 @@ from odradek.spark_it.batch import Guarded, Outcome, StoppedError, Writer
 from odradek.spark_it.metrics import Metrics
 from odradek.spark_it.progress import read_progress, write_progress
 from odradek.spark_it.reporter import Reporter
-from odradek.spark_it.sinks import SinkError
+from odradek.spark_it.sink_interface import SinkError
 from spark_it.tests.unit.support import CONSOLE, SOURCE, pipeline
 from spark_it.tests.unit.test_reset import FakeGroup
 

@@ -1,0 +1,11 @@
+"""Python functions that a pipeline's file names."""
+
+from collections.abc import Callable
+from importlib import import_module
+
+
+def import_function(name: str) -> Callable[..., object]:
+    """What module.name stands for. Raises ImportError, and AttributeError if the module has no such name."""
+    module, _, attribute = name.removeprefix("python:").rpartition(".")
+    found: Callable[..., object] = getattr(import_module(module), attribute)
+    return found

@@ -1,0 +1,36 @@
+"""The sink of a pipeline by its connector. A sink's module is imported when a pipeline has it.
+
+Each has `make(pipeline, units, spark, dead_letters) -> BatchSink`.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from odradek.spark_it.guarantees import Units
+from odradek.spark_it.settings import PYTHON
+from odradek.spark_it.sink_interface import BatchSink
+from odradek.spark_it.spec import Pipeline
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from odradek.spark_it.dead_letters import DeadLetterWriter
+
+MODULES = {
+    "topic": "odradek.spark_it.sinks.topic",
+    "files": "odradek.spark_it.sinks.files",
+    "delta": "odradek.spark_it.sinks.lakehouse",
+    "iceberg": "odradek.spark_it.sinks.lakehouse",
+    "jdbc": "odradek.spark_it.sinks.jdbc",
+    "console": "odradek.spark_it.sinks.console",
+    PYTHON: "odradek.spark_it.sinks.python_sink",
+}
+
+
+def sink_of(
+    pipeline: Pipeline, units: Units | None, spark: "SparkSession", dead_letters: "DeadLetterWriter | None"
+) -> BatchSink:
+    """The sink of a pipeline. `dead_letters` is None where it has no dead-letter topic. Raises SinkError."""
+    connector = pipeline.sink.connector.partition(":")[0]
+    made: BatchSink = import_module(MODULES[connector]).make(pipeline, units, spark, dead_letters)
+    return made

@@ -1,0 +1,30 @@
+"""The source of a pipeline by its connector. A source's module is imported when a pipeline has it.
+
+Each has `make(name, source, pipeline) -> Stream`, where `source` has the keys of `[source.NAME]`; that of topics also
+takes a folder for decisions.
+"""
+
+from importlib import import_module
+from pathlib import Path
+
+from odradek.spark_it.settings import PYTHON
+from odradek.spark_it.source_interface import Stream
+from odradek.spark_it.source_settings import Source, TopicSource
+from odradek.spark_it.spec import Pipeline
+
+MODULES = {
+    "topic": "odradek.spark_it.sources.topic",
+    "files": "odradek.spark_it.sources.files",
+    "jdbc": "odradek.spark_it.sources.jdbc",
+    "generator": "odradek.spark_it.sources.generator",
+    PYTHON: "odradek.spark_it.sources.python_source",
+}
+
+
+def stream_of(name: str, pipeline: Pipeline, decisions: Path | None = None) -> Stream:
+    """The source of a pipeline by its name. `decisions` is a folder for answers that hold for a batch."""
+    source: Source = pipeline.sources[name]
+    make = import_module(MODULES[source.connector.partition(":")[0]]).make
+    keeps = decisions is not None and isinstance(source, TopicSource)
+    made: Stream = make(name, source, pipeline, decisions) if keeps else make(name, source, pipeline)
+    return made
