@@ -233,7 +233,7 @@ def test_topics_of_which_the_store_took_a_part_are_published_as_it_has_them(monk
         assert partition.partition_epoch == state.version
         assert not cluster.replicas.get(name, 0).is_leader
     # The next change of either is taken.
-    run_now(cluster.controller.put_partitions(cluster.image.topics.values()))
+    run_now(cluster.controller.put_partitions(list(cluster.image.topics.values())))
 
 
 def test_a_failed_change_of_several_leaves_listeners_with_what_was_written(monkeypatch):

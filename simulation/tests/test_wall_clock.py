@@ -95,7 +95,7 @@ def test_a_member_that_was_heard_of_is_not_expelled(silent_s, codes, is_odd):
 
 def test_a_heartbeat_over_another_connection_than_the_join_s_is_no_proof():
     """The coordinator may have restarted, and respond while it loads."""
-    world = ScriptedWorld()
+    world: Any = ScriptedWorld()
     codes = (ErrorCode.NONE, ErrorCode.UNKNOWN_MEMBER_ID)
     world.scripts["Heartbeat"] = [HeartbeatResponse(error_code=code) for code in codes]
     history = History(world.now_ms)
