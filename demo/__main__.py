@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import psycopg
 
 from compat_tests.apache_kafka import jars
-from odradek.spark_it.deadletter import EXCEPTION_MESSAGE
+from odradek.spark_it.dead_letters.headers import EXCEPTION_MESSAGE
 from odradek.spark_it.examples import orders_data
 from odradek.spark_it.examples.__main__ import bring
 from odradek.spark_it.examples.topics import Broker, ExampleError

@@ -12,18 +12,20 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from odradek.spark_it import connections, reference, reset, running, status, validation
-from odradek.spark_it.checkpoint import CheckpointError
-from odradek.spark_it.group import ClusterError
-from odradek.spark_it.lock import DamagedLockError, LockError, read_lock, why_stateful
-from odradek.spark_it.problems import PipelineError
-from odradek.spark_it.source_settings import TopicSource
-from odradek.spark_it.spec import Pipeline
-from odradek.spark_it.spec_reader import load
-from odradek.spark_it.times import instant_ms
+from odradek.spark_it.definition import reference
+from odradek.spark_it.definition.durations import instant_ms
+from odradek.spark_it.definition.problems import PipelineError
+from odradek.spark_it.definition.reader import load
+from odradek.spark_it.definition.source_keys import TopicSource
+from odradek.spark_it.definition.spec import Pipeline
+from odradek.spark_it.kafka.group import ClusterError
+from odradek.spark_it.state import pid_lock, reset, status
+from odradek.spark_it.state.checkpoint import CheckpointError
+from odradek.spark_it.state.lock import DamagedLockError, LockError, read_lock, why_stateful
+from odradek.spark_it.validation import connections, report
 
 if TYPE_CHECKING:
-    from odradek.spark_it.cluster import Cluster
+    from odradek.spark_it.kafka.cluster import Cluster
 
 PROGRAM = "odradek pipeline"
 EXIT_FAILED = 1
@@ -102,7 +104,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except PipelineError as error:
         sys.stderr.write(f"{error}\n")
         return EXIT_USAGE
-    except (_FailedError, CheckpointError, LockError, reset.ResetError, running.AlreadyRunningError) as error:
+    except (_FailedError, CheckpointError, LockError, reset.ResetError, pid_lock.AlreadyRunningError) as error:
         _say(str(error))
     except OSError as error:
         _say(f"{error.filename or 'input or output'}: {error.strerror or error}")
@@ -113,19 +115,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _validate(options: argparse.Namespace) -> int:
     pipeline = _load(options.file)
-    guaranteed, tables = validation.validate(pipeline), list[str]()
+    guaranteed, tables = report.validate(pipeline), list[str]()
     if not options.without_spark:
         try:
-            from odradek.spark_it import look
+            from odradek.spark_it.validation import spark_checks
         except ImportError as error:
             _say(f"Spark has not looked at it: package {error.name} is missing (pip install 'odradek[spark]')")
         else:
             try:
-                looked = look.connect(pipeline, _say) if options.connect else (look.validate(pipeline, _say), [])
-            except look.FAILURES as error:
+                if options.connect:
+                    guaranteed, tables = spark_checks.connect(pipeline, _say)
+                else:
+                    guaranteed = spark_checks.validate(pipeline, _say)
+            except spark_checks.FAILURES as error:
                 raise _FailedError(str(error)) from None
-            guaranteed, tables = looked
-    _print([*validation.summary(pipeline, guaranteed), *tables])
+    _print([*report.summary(pipeline, guaranteed), *tables])
     if not options.connect:
         return 0
     return _with_cluster(pipeline, lambda cluster: _print(connections.found(pipeline, cluster)))
@@ -134,7 +138,7 @@ def _validate(options: argparse.Namespace) -> int:
 def _run(options: argparse.Namespace) -> int:
     pipeline = _load(options.file)
     try:
-        from odradek.spark_it import runner
+        from odradek.spark_it.execution import runner
     except ImportError as error:
         raise _missing(error) from None
     chosen = runner.Options(options.available_now, options.master, options.rewind_last)
@@ -156,13 +160,13 @@ def _status(options: argparse.Namespace) -> int:
 
 def _reset(options: argparse.Namespace) -> int:
     pipeline = _load(options.file)
-    with running.exclusively(pipeline.state_folder):
+    with pid_lock.exclusively(pipeline.state_folder):
         return _with_cluster(pipeline, lambda cluster: _reset_held(pipeline, options, cluster))
 
 
 def _reset_held(pipeline: Pipeline, options: argparse.Namespace, cluster: "Cluster") -> int:
-    from odradek.spark_it.fencing import fence_all
-    from odradek.spark_it.sink_interface import SinkError
+    from odradek.spark_it.exactly_once.fencing import fence_all
+    from odradek.spark_it.interfaces.sink import SinkError
 
     try:
         old = read_lock(pipeline.state_folder)
@@ -185,21 +189,21 @@ def _reset_held(pipeline: Pipeline, options: argparse.Namespace, cluster: "Clust
 
 def _test(options: argparse.Namespace) -> int:
     pipeline = _load(options.file)
-    validation.validate(pipeline)
+    report.validate(pipeline)
     try:
-        from odradek.spark_it import look
+        from odradek.spark_it.validation import spark_checks
     except ImportError as error:
         raise _missing(error) from None
     try:
-        return 0 if look.test(pipeline, _put) else EXIT_FAILED
-    except look.FAILURES as error:
+        return 0 if spark_checks.test(pipeline, _put) else EXIT_FAILED
+    except spark_checks.FAILURES as error:
         raise _FailedError(str(error)) from None
 
 
 def _replay(options: argparse.Namespace) -> int:
     pipeline = _load(options.file)
     try:
-        from odradek.spark_it import replay
+        from odradek.spark_it.dead_letters import replay
     except ImportError as error:
         raise _missing(error) from None
 
@@ -238,7 +242,7 @@ def _load(path: Path) -> Pipeline:
 
 def _with_cluster(pipeline: Pipeline, do: Callable[["Cluster"], int]) -> int:
     try:
-        from odradek.spark_it.cluster import Cluster
+        from odradek.spark_it.kafka.cluster import Cluster
     except ImportError as error:
         raise _missing(error) from None
     try:

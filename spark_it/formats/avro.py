@@ -15,14 +15,14 @@ from typing import Any
 from pyspark.sql import Column
 from pyspark.sql import types as t
 
+from odradek.spark_it.definition.settings import PartFormat
+from odradek.spark_it.definition.spec import Pipeline
 from odradek.spark_it.formats.avro_codec import RecordError, decoder, encoder
 from odradek.spark_it.formats.avro_types import misfits, parsed, schema_of, spark_type
 from odradek.spark_it.formats.columns import Decoder, UnavailableError, decoded, encoded, or_fail
 from odradek.spark_it.formats.decisions import Answer, Answers, Place
 from odradek.spark_it.formats.format import FormatError, Side
 from odradek.spark_it.formats.registry import Address, RegistryError, framed, registry_at, unframed
-from odradek.spark_it.settings import PartFormat
-from odradek.spark_it.spec import Pipeline
 
 
 class AvroFormat:

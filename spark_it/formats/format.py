@@ -6,8 +6,8 @@ Each module has `make(part, pipeline, topic, side) -> Format`; that of a format 
 from importlib import import_module
 from typing import TYPE_CHECKING, Literal, Protocol
 
-from odradek.spark_it.settings import PartFormat
-from odradek.spark_it.spec import Pipeline
+from odradek.spark_it.definition.settings import PartFormat
+from odradek.spark_it.definition.spec import Pipeline
 
 if TYPE_CHECKING:
     from pyspark.sql import Column

@@ -25,10 +25,10 @@ from google.protobuf.message import DecodeError, Message  # type: ignore[import-
 from pyspark.sql import Column
 from pyspark.sql import types as t
 
+from odradek.spark_it.definition.settings import PartFormat
+from odradek.spark_it.definition.spec import Pipeline
 from odradek.spark_it.formats.columns import decoded, encoded, or_fail
 from odradek.spark_it.formats.format import FormatError, Side
-from odradek.spark_it.settings import PartFormat
-from odradek.spark_it.spec import Pipeline
 
 Change = Callable[[Any], Any]
 

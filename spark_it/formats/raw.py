@@ -4,9 +4,9 @@ from pyspark.sql import Column
 from pyspark.sql import functions as f
 from pyspark.sql.types import BinaryType, DataType, StringType
 
+from odradek.spark_it.definition.settings import PartFormat
+from odradek.spark_it.definition.spec import Pipeline
 from odradek.spark_it.formats.format import Side
-from odradek.spark_it.settings import PartFormat
-from odradek.spark_it.spec import Pipeline
 
 
 def make(part: PartFormat, pipeline: Pipeline, topic: str | None, side: Side) -> "RawFormat":

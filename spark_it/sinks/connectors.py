@@ -6,15 +6,15 @@ Each has `make(pipeline, units, spark, dead_letters) -> BatchSink`.
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from odradek.spark_it.guarantees import Units
-from odradek.spark_it.settings import PYTHON
-from odradek.spark_it.sink_interface import BatchSink
-from odradek.spark_it.spec import Pipeline
+from odradek.spark_it.definition.guarantees import Units
+from odradek.spark_it.definition.settings import PYTHON
+from odradek.spark_it.definition.spec import Pipeline
+from odradek.spark_it.interfaces.sink import BatchSink
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from odradek.spark_it.dead_letters import DeadLetterWriter
+    from odradek.spark_it.dead_letters.writer import DeadLetterWriter
 
 MODULES = {
     "topic": "odradek.spark_it.sinks.topic",

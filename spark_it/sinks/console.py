@@ -5,11 +5,11 @@ import sys
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from odradek.spark_it.dead_letters import DeadLetterWriter
-from odradek.spark_it.guarantees import Units
-from odradek.spark_it.sink_interface import Batch, Claim, Written
-from odradek.spark_it.sink_settings import ConsoleSink as Settings
-from odradek.spark_it.spec import Pipeline
+from odradek.spark_it.dead_letters.writer import DeadLetterWriter
+from odradek.spark_it.definition.guarantees import Units
+from odradek.spark_it.definition.sink_keys import ConsoleSink as Settings
+from odradek.spark_it.definition.spec import Pipeline
+from odradek.spark_it.interfaces.sink import Batch, Claim, Written
 
 
 def make(

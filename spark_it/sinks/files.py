@@ -19,17 +19,17 @@ from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StringType, StructType
 
-from odradek.spark_it.dead_letters import DeadLetterWriter
-from odradek.spark_it.guarantees import Units
-from odradek.spark_it.java import what_is_down
-from odradek.spark_it.marker_format import marker_number
-from odradek.spark_it.sink_interface import Batch, Claim, SinkError, Written
-from odradek.spark_it.sink_settings import FilesSink
-from odradek.spark_it.sinks.counting import Counted
+from odradek.spark_it.dead_letters.writer import DeadLetterWriter
+from odradek.spark_it.definition.durations import WRITTEN
+from odradek.spark_it.definition.guarantees import Units
+from odradek.spark_it.definition.sink_keys import FilesSink
+from odradek.spark_it.definition.spec import Pipeline
+from odradek.spark_it.interfaces.marker import marker_number
+from odradek.spark_it.interfaces.sink import Batch, Claim, SinkError, Written
 from odradek.spark_it.sinks.recorded import check_owners
-from odradek.spark_it.spark_errors import readable
-from odradek.spark_it.spec import Pipeline
-from odradek.spark_it.times import WRITTEN
+from odradek.spark_it.spark.counting import Counted
+from odradek.spark_it.spark.errors import readable
+from odradek.spark_it.spark.java import what_is_down
 
 COLUMN = "batch"
 """What readers call the column that they make of the folders' names."""

@@ -16,7 +16,7 @@ from typing import Any, Self
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.sql import DataFrame, SparkSession
 
-from odradek.spark_it.java import kinds
+from odradek.spark_it.spark.java import kinds
 
 _STAGED = "rewritten-file-scan-task-set-id"
 _WITH_ROW_IDS = "rewrite"

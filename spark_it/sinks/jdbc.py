@@ -13,17 +13,17 @@ from typing import NamedTuple
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from odradek.spark_it.dead_letters import DeadLetterWriter
-from odradek.spark_it.deadletter import BadRecordError, Failure, Stage, error_headers
-from odradek.spark_it.dialects import Dialect, dialect_of
-from odradek.spark_it.guarantees import Units
-from odradek.spark_it.jdbc import Connection, Database, DatabaseError, NoDriverError
-from odradek.spark_it.sink_interface import Batch, Claim, SinkError, Written
-from odradek.spark_it.sink_settings import JdbcSink
+from odradek.spark_it.databases.dialects import Dialect, dialect_of
+from odradek.spark_it.databases.jdbc import Connection, Database, DatabaseError, NoDriverError
+from odradek.spark_it.dead_letters.headers import BadRecordError, Failure, Stage, error_headers
+from odradek.spark_it.dead_letters.writer import DeadLetterWriter
+from odradek.spark_it.definition.guarantees import Units
+from odradek.spark_it.definition.sink_keys import JdbcSink
+from odradek.spark_it.definition.spec import Pipeline
+from odradek.spark_it.interfaces.sink import Batch, Claim, SinkError, Written
 from odradek.spark_it.sinks.jdbc_marker import Markers
 from odradek.spark_it.sinks.jdbc_staging import ROW, Segment, Staging, drop_left_over, unstorable
 from odradek.spark_it.sinks.jdbc_target import Preparation, Target
-from odradek.spark_it.spec import Pipeline
 
 _FEW = 2000
 """Rows that are taken over one by one when one of them is bad, where the database can do that by itself."""

@@ -9,10 +9,10 @@ import contextlib
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from odradek.spark_it.dialects import Dialect
-from odradek.spark_it.jdbc import Connection, DatabaseError
-from odradek.spark_it.marker_format import marker_number
-from odradek.spark_it.sink_interface import Batch, Claim, SinkError, Written
+from odradek.spark_it.databases.dialects import Dialect
+from odradek.spark_it.databases.jdbc import Connection, DatabaseError
+from odradek.spark_it.interfaces.marker import marker_number
+from odradek.spark_it.interfaces.sink import Batch, Claim, SinkError, Written
 from odradek.spark_it.sinks.jdbc_staging import beside
 from odradek.spark_it.sinks.recorded import check_owners, is_written
 

@@ -21,10 +21,10 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.types import ArrayType, DataType, StringType, StructField, StructType, TimestampNTZType
 
-from odradek.spark_it.dialects import Dialect, quoted
-from odradek.spark_it.jdbc import Connection, Database, DatabaseError, database_error, parts_of
-from odradek.spark_it.sink_interface import SinkError
-from odradek.spark_it.times import WRITTEN
+from odradek.spark_it.databases.dialects import Dialect, quoted
+from odradek.spark_it.databases.jdbc import Connection, Database, DatabaseError, database_error, parts_of
+from odradek.spark_it.definition.durations import WRITTEN
+from odradek.spark_it.interfaces.sink import SinkError
 
 ROW = "odradek_row"
 _ROWS_OF_A_PARTITION = 1 << 33

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pyspark.sql.types import StringType, StructField, StructType
 
 from odradek.properties import nearest
-from odradek.spark_it.dialects import Dialect, quoted
-from odradek.spark_it.jdbc import Column, Connection, Database, DatabaseError, UniqueIndex
-from odradek.spark_it.lossy_types import described, fitting_type
-from odradek.spark_it.sink_interface import SinkError
-from odradek.spark_it.sink_settings import JdbcSink
+from odradek.spark_it.databases.dialects import Dialect, quoted
+from odradek.spark_it.databases.jdbc import Column, Connection, Database, DatabaseError, UniqueIndex
+from odradek.spark_it.databases.lossy_types import described, fitting_type
+from odradek.spark_it.definition.sink_keys import JdbcSink
+from odradek.spark_it.interfaces.sink import SinkError
 from odradek.spark_it.sinks.jdbc_staging import ROW, Staging, declared_type, is_wall_time
 
 _PLAIN_NAME = re.compile(r"[A-Za-z_]\w*")

@@ -36,17 +36,17 @@ from pyspark.sql.types import (
 )
 
 from odradek.properties import nearest
-from odradek.spark_it.dead_letters import DeadLetterWriter
-from odradek.spark_it.dialects import quoted
-from odradek.spark_it.guarantees import Units
-from odradek.spark_it.java import what_is_down
-from odradek.spark_it.sink_interface import Batch, Claim, SinkError, Written
-from odradek.spark_it.sink_settings import DeltaSink, IcebergSink
-from odradek.spark_it.sinks.counting import Counted
+from odradek.spark_it.databases.dialects import quoted
+from odradek.spark_it.dead_letters.writer import DeadLetterWriter
+from odradek.spark_it.definition.guarantees import Units
+from odradek.spark_it.definition.sink_keys import DeltaSink, IcebergSink
+from odradek.spark_it.definition.spec import Pipeline
+from odradek.spark_it.interfaces.sink import Batch, Claim, SinkError, Written
 from odradek.spark_it.sinks.iceberg_files import DataFiles, staging_name
 from odradek.spark_it.sinks.recorded import check_owners, is_written
-from odradek.spark_it.spark_errors import readable
-from odradek.spark_it.spec import Pipeline
+from odradek.spark_it.spark.counting import Counted
+from odradek.spark_it.spark.errors import readable
+from odradek.spark_it.spark.java import what_is_down
 
 _WIDER: Mapping[type[DataType], tuple[type[DataType], ...]] = {
     ByteType: (ShortType, IntegerType, LongType),

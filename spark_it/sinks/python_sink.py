@@ -4,12 +4,12 @@ has written; otherwise they are counted."""
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from odradek.spark_it.dead_letters import DeadLetterWriter
-from odradek.spark_it.guarantees import Units
-from odradek.spark_it.python_functions import import_function
-from odradek.spark_it.sink_interface import Batch, Claim, SinkError, Written
-from odradek.spark_it.sink_settings import PythonSink as Settings
-from odradek.spark_it.spec import Pipeline
+from odradek.spark_it.dead_letters.writer import DeadLetterWriter
+from odradek.spark_it.definition.guarantees import Units
+from odradek.spark_it.definition.python_functions import import_function
+from odradek.spark_it.definition.sink_keys import PythonSink as Settings
+from odradek.spark_it.definition.spec import Pipeline
+from odradek.spark_it.interfaces.sink import Batch, Claim, SinkError, Written
 
 
 def make(

@@ -25,14 +25,15 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.types import StructType
 
-from odradek.spark_it import deadletter
-from odradek.spark_it.deadletter import BadRecordError
-from odradek.spark_it.guarantees import Units
-from odradek.spark_it.lanes import Unit
-from odradek.spark_it.markers import Keeper, Markers
-from odradek.spark_it.record_sizes import sizes
-from odradek.spark_it.sink_interface import Batch, Claim, SinkError, Written
-from odradek.spark_it.sink_settings import TopicSink
+from odradek.spark_it.dead_letters.headers import BadRecordError, Failure, Stage
+from odradek.spark_it.definition.guarantees import Units
+from odradek.spark_it.definition.sink_keys import TopicSink
+from odradek.spark_it.definition.spec import Pipeline
+from odradek.spark_it.exactly_once.markers import Keeper, Markers
+from odradek.spark_it.exactly_once.slots import Unit
+from odradek.spark_it.exactly_once.transactions import TRANSACTION_MS, Clients, FencedError, Outcome, fence, is_passing
+from odradek.spark_it.interfaces.sink import Batch, Claim, SinkError, Written
+from odradek.spark_it.kafka.record_sizes import sizes
 from odradek.spark_it.sinks.topic_origin import too_large
 from odradek.spark_it.sinks.topic_records import HEADERS, OPTIONAL, RecordMaker
 from odradek.spark_it.sinks.topic_tasks import (
@@ -40,20 +41,18 @@ from odradek.spark_it.sinks.topic_tasks import (
     PACKED_TYPE,
     TOO_LARGE,
     WHAT_HELPS,
-    Failure,
     Target,
+    TransactionFailure,
     attempt,
     pack,
     unpacked,
     write_partition,
 )
-from odradek.spark_it.spec import Pipeline
-from odradek.spark_it.units import TRANSACTION_MS, Clients, FencedError, Outcome, fence, is_passing
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from odradek.spark_it.dead_letters import DeadLetterWriter
+    from odradek.spark_it.dead_letters.writer import DeadLetterWriter
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -170,7 +169,7 @@ class TopicWriter:
                 self._give_longer()
                 raise SinkError(str(error), is_retriable=self._overtaken < OVERTAKEN_MOST) from None
         self._overtaken = 0
-        if any(isinstance(result, Failure) and not result.is_retriable for result in results.values()):
+        if any(isinstance(result, TransactionFailure) and not result.is_retriable for result in results.values()):
             self._blame(records)
         return _sum(results)
 
@@ -186,7 +185,7 @@ class TopicWriter:
         if found is not None:
             origin, size = found
             about = f"becomes one of {size} bytes, and topic {target.topic} takes {most_bytes}; {WHAT_HELPS}"
-            raise BadRecordError(origin, deadletter.Failure(deadletter.Stage.TASK_PUT, "topic", TOO_LARGE, about))
+            raise BadRecordError(origin, Failure(Stage.TASK_PUT, "topic", TOO_LARGE, about))
 
     def _give_longer(self) -> None:
         """Units that are large stay so: the next ones get as long."""
@@ -229,7 +228,7 @@ class TopicWriter:
         found: _Results = {
             row.unit: Outcome(row.rows, row.dead_letters, row.is_new)
             if row.error is None
-            else Failure(row.error, row.is_retriable)
+            else TransactionFailure(row.error, row.is_retriable)
             for row in rows
         }
         # Spark has no task for a unit when it knows that there are no rows at all.
@@ -240,7 +239,7 @@ class TopicWriter:
         return found | dict(zip(missing, results, strict=True))
 
 
-_Results = dict[int, Outcome | Failure]
+_Results = dict[int, Outcome | TransactionFailure]
 _Packed = Mapping[int, Sequence[bytes]]
 
 
@@ -358,7 +357,7 @@ def _collected(frame: DataFrame) -> list[Row]:
 
 
 def _sum(results: "_Results") -> Written:
-    failures = [result for result in results.values() if isinstance(result, Failure)]
+    failures = [result for result in results.values() if isinstance(result, TransactionFailure)]
     if failures:
         worst = min(failures, key=lambda failure: failure.is_retriable)
         raise SinkError(worst.error, is_retriable=worst.is_retriable)

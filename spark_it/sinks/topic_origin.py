@@ -4,10 +4,10 @@ pipeline, since records do not carry it."""
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
-from odradek.spark_it.deadletter import Origin
-from odradek.spark_it.internals import with_source_columns
-from odradek.spark_it.record_sizes import HEADER_FRAME_BYTES
+from odradek.spark_it.dead_letters.headers import Origin
+from odradek.spark_it.kafka.record_sizes import HEADER_FRAME_BYTES
 from odradek.spark_it.sinks.topic_records import HEADERS
+from odradek.spark_it.spark.internals import with_source_columns
 
 _ORIGIN = "__odradek_origin"
 """Where `plan` has it, of rows that are each made of one record of a topic."""

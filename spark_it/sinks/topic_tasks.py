@@ -14,13 +14,13 @@ import pyarrow.compute as pc
 from pyspark import TaskContext
 from pyspark.serializers import SpecialLengths
 
-from odradek.spark_it import deadletter
-from odradek.spark_it.deadletter import DATA_EXCEPTION, brief
-from odradek.spark_it.kafka_types import Header
-from odradek.spark_it.lanes import Unit
-from odradek.spark_it.record_sizes import HEADER_FRAME_BYTES, size
-from odradek.spark_it.sink_interface import SinkError
-from odradek.spark_it.units import Clients, FencedError, Headers, Outcome, Records, write
+from odradek.spark_it.dead_letters import headers as connect_headers
+from odradek.spark_it.dead_letters.headers import DATA_EXCEPTION, Failure, Stage, brief
+from odradek.spark_it.exactly_once.slots import Unit
+from odradek.spark_it.exactly_once.transactions import Clients, FencedError, Headers, Outcome, Records, write
+from odradek.spark_it.interfaces.kafka_types import Header
+from odradek.spark_it.interfaces.sink import SinkError
+from odradek.spark_it.kafka.record_sizes import HEADER_FRAME_BYTES, size
 
 if TYPE_CHECKING:
     from io import BufferedReader
@@ -43,7 +43,7 @@ class Target(NamedTuple):
     largest: Mapping[str, int] = {}
 
 
-class Failure(NamedTuple):
+class TransactionFailure(NamedTuple):
     """A unit that was not written, and whether it may be the next time."""
 
     error: str
@@ -109,14 +109,14 @@ def _worker_input() -> "BufferedReader":
     return found
 
 
-def attempt(unit: Unit, records: Iterable[Records], clients: Clients) -> Outcome | Failure:
+def attempt(unit: Unit, records: Iterable[Records], clients: Clients) -> Outcome | TransactionFailure:
     """Writes a unit; Kafka's refusals are returned. Raises FencedError."""
     try:
         return write(unit, records, clients)
     except FencedError:
         raise
     except SinkError as error:
-        return Failure(str(error), error.is_retriable)
+        return TransactionFailure(str(error), error.is_retriable)
 
 
 def _partition() -> int:
@@ -125,7 +125,7 @@ def _partition() -> int:
     return context.partitionId()
 
 
-def _row(index: int, result: Outcome | Failure) -> pa.RecordBatch:
+def _row(index: int, result: Outcome | TransactionFailure) -> pa.RecordBatch:
     if isinstance(result, Outcome):
         row: tuple[Any, ...] = (index, *result, None, None)
     else:
@@ -215,8 +215,8 @@ def _records(batch: pa.RecordBatch, index: int, target: Target) -> Iterator[Reco
 def _refused(batch: pa.RecordBatch, target: Target, topic: str, index: int) -> Records:
     """Dead letters of rows that their format refuses."""
     said = zip(*(batch.column(name).to_pylist() for name in ("error_class", "error")), strict=True)
-    put = deadletter.Stage.TASK_PUT
-    failures = [deadletter.Failure(put, class_name, DATA_EXCEPTION, message) for class_name, message in said]
+    put = Stage.TASK_PUT
+    failures = [Failure(put, class_name, DATA_EXCEPTION, message) for class_name, message in said]
     headers = _why(failures, target, index)
     return Records(topic, [None] * batch.num_rows, _objects(batch.column("row")), headers, is_dead=True)
 
@@ -249,10 +249,10 @@ def _too_large(batch: pa.RecordBatch, target: Target, most_bytes: int, index: in
     if target.dead_topic is None:
         return None
     records = _of(batch, target.dead_topic, has_headers=target.has_headers, is_dead=True)
-    failures = [deadletter.Failure(deadletter.Stage.TASK_PUT, "topic", TOO_LARGE, message) for message in about]
+    failures = [Failure(Stage.TASK_PUT, "topic", TOO_LARGE, message) for message in about]
     added = _why(failures, target, index)
     headers = [
-        None if new is None and not old else deadletter.headers(old or (), new or ())
+        None if new is None and not old else connect_headers.headers(old or (), new or ())
         for old, new in zip(records.headers or [None] * len(added), added, strict=True)
     ]
     return records._replace(headers=headers)
@@ -263,11 +263,11 @@ WHAT_HELPS = "see the topic's max.message.bytes and producer.override.message.ma
 """Against a record that is too large."""
 
 
-def _why(failures: Iterable[deadletter.Failure], target: Target, index: int) -> list[list[Header] | None]:
+def _why(failures: Iterable[Failure], target: Target, index: int) -> list[list[Header] | None]:
     """Connect's headers of dead letters, if they have any."""
     name = target.pipeline
     return [
-        deadletter.error_headers(None, one, connector_name=name, task_id=index) if target.says_why else None
+        connect_headers.error_headers(None, one, connector_name=name, task_id=index) if target.says_why else None
         for one in failures
     ]
 

@@ -7,10 +7,10 @@ takes a folder for decisions.
 from importlib import import_module
 from pathlib import Path
 
-from odradek.spark_it.settings import PYTHON
-from odradek.spark_it.source_interface import Stream
-from odradek.spark_it.source_settings import Source, TopicSource
-from odradek.spark_it.spec import Pipeline
+from odradek.spark_it.definition.settings import PYTHON
+from odradek.spark_it.definition.source_keys import Source, TopicSource
+from odradek.spark_it.definition.spec import Pipeline
+from odradek.spark_it.interfaces.source import Stream
 
 MODULES = {
     "topic": "odradek.spark_it.sources.topic",

@@ -14,10 +14,10 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as f
 
-from odradek.spark_it.deadletter import FILE, LINE
-from odradek.spark_it.row_columns import HEADERS_TYPE
-from odradek.spark_it.source_settings import FilesSource
-from odradek.spark_it.spec import Pipeline
+from odradek.spark_it.dead_letters.headers import FILE, LINE
+from odradek.spark_it.definition.source_keys import FilesSource
+from odradek.spark_it.definition.spec import Pipeline
+from odradek.spark_it.spark.columns import HEADERS_TYPE
 
 _FILE = "__odradek_file"
 _ROWS = "__odradek_rows"

@@ -6,16 +6,16 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.types import StringType, StructField, StructType
 
-from odradek.spark_it.deadletter import DATA_EXCEPTION, Stage
+from odradek.spark_it.dead_letters.headers import DATA_EXCEPTION, Stage
+from odradek.spark_it.definition.durations import WRITTEN
+from odradek.spark_it.definition.source_keys import FilesSource
+from odradek.spark_it.definition.spec import Pipeline
 from odradek.spark_it.formats.json import JsonFormat, struct_of
-from odradek.spark_it.kafka_types import TopicPartition
-from odradek.spark_it.row_columns import ERROR_TYPE, ORIGIN_TYPE, column
-from odradek.spark_it.source_interface import Stream
-from odradek.spark_it.source_settings import FilesSource
+from odradek.spark_it.interfaces.kafka_types import TopicPartition
+from odradek.spark_it.interfaces.source import Stream
 from odradek.spark_it.sources.csv_lines import CORRUPT, LINE_OPTIONS, CsvLines, line_text
 from odradek.spark_it.sources.file_lines import place
-from odradek.spark_it.spec import Pipeline
-from odradek.spark_it.times import WRITTEN
+from odradek.spark_it.spark.columns import ERROR_TYPE, ORIGIN_TYPE, column
 
 _FILE = "__odradek_file"
 _PATTERN = r"\*|%3F|%5[BCD]|%7[BD]"

@@ -6,12 +6,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.types import LongType, StructField, StructType, TimestampType
 
-from odradek.spark_it.kafka_types import TopicPartition
-from odradek.spark_it.row_columns import decoded_rows
-from odradek.spark_it.settings import AVAILABLE_NOW
-from odradek.spark_it.source_interface import Stream
-from odradek.spark_it.source_settings import GeneratorSource
-from odradek.spark_it.spec import Pipeline
+from odradek.spark_it.definition.settings import AVAILABLE_NOW
+from odradek.spark_it.definition.source_keys import GeneratorSource
+from odradek.spark_it.definition.spec import Pipeline
+from odradek.spark_it.interfaces.kafka_types import TopicPartition
+from odradek.spark_it.interfaces.source import Stream
+from odradek.spark_it.spark.columns import decoded_rows
 
 
 def make(name: str, source: GeneratorSource, pipeline: Pipeline) -> "GeneratorStream":

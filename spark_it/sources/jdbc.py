@@ -16,16 +16,16 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
-from odradek.spark_it import checkpoint
-from odradek.spark_it.events import Event, newest
-from odradek.spark_it.kafka_types import TopicPartition
-from odradek.spark_it.lock import checkpoint_folder, read_lock
-from odradek.spark_it.row_columns import decoded_rows
-from odradek.spark_it.source_interface import SourceError, Stream
-from odradek.spark_it.source_settings import JdbcSource
+from odradek.spark_it.definition.source_keys import JdbcSource
+from odradek.spark_it.definition.spec import Pipeline
+from odradek.spark_it.interfaces.kafka_types import TopicPartition
+from odradek.spark_it.interfaces.source import SourceError, Stream
 from odradek.spark_it.sources.jdbc_poll import Poll
 from odradek.spark_it.sources.jdbc_spool import FencedError, Spool
-from odradek.spark_it.spec import Pipeline
+from odradek.spark_it.spark.columns import decoded_rows
+from odradek.spark_it.spark.events import Event, newest
+from odradek.spark_it.state import checkpoint
+from odradek.spark_it.state.lock import checkpoint_folder, read_lock
 
 AHEAD = 4
 """Polls that are put by while the query is still at an earlier one."""

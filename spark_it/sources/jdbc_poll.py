@@ -34,13 +34,13 @@ from pyspark.sql.types import (
 )
 
 from odradek.properties import nearest
-from odradek.spark_it.dialects import dialect_of, quoted
-from odradek.spark_it.jdbc import Connection, Database, DatabaseError, NoDriverError, database_error
-from odradek.spark_it.source_interface import SourceError
-from odradek.spark_it.source_settings import JdbcSource
+from odradek.spark_it.databases.dialects import dialect_of, quoted
+from odradek.spark_it.databases.jdbc import Connection, Database, DatabaseError, NoDriverError, database_error
+from odradek.spark_it.definition.durations import interval_ms
+from odradek.spark_it.definition.source_keys import JdbcSource
+from odradek.spark_it.interfaces.source import SourceError
 from odradek.spark_it.sources.jdbc_spool import Spool
-from odradek.spark_it.spark_errors import readable
-from odradek.spark_it.times import interval_ms
+from odradek.spark_it.spark.errors import readable
 
 _TIMES = (TimestampType, TimestampNTZType, DateType)
 _FRACTIONS = (DecimalType, DoubleType, FloatType)

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from odradek.spark_it.state_files import sync_folder, write_atomically
+from odradek.spark_it.state.files import sync_folder, write_atomically
 
 _EPOCH_S = 1_000_000_000
 _DIGITS = 12

@@ -6,12 +6,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
-from odradek.spark_it.kafka_types import TopicPartition
-from odradek.spark_it.python_functions import import_function
-from odradek.spark_it.row_columns import decoded_rows
-from odradek.spark_it.source_interface import SourceError, Stream
-from odradek.spark_it.source_settings import PythonSource
-from odradek.spark_it.spec import Pipeline
+from odradek.spark_it.definition.python_functions import import_function
+from odradek.spark_it.definition.source_keys import PythonSource
+from odradek.spark_it.definition.spec import Pipeline
+from odradek.spark_it.interfaces.kafka_types import TopicPartition
+from odradek.spark_it.interfaces.source import SourceError, Stream
+from odradek.spark_it.spark.columns import decoded_rows
 
 
 def make(name: str, source: PythonSource, pipeline: Pipeline) -> "PythonStream":

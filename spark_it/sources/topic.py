@@ -19,15 +19,15 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from odradek.spark_it.deadletter import DATA_EXCEPTION, Stage
+from odradek.spark_it.dead_letters.headers import DATA_EXCEPTION, Stage
+from odradek.spark_it.definition.source_keys import TopicSource
+from odradek.spark_it.definition.spec import Pipeline
 from odradek.spark_it.formats.decisions import Place
 from odradek.spark_it.formats.format import Format, FormatError, Side, format_of
 from odradek.spark_it.formats.json import JsonFormat, rescued
-from odradek.spark_it.kafka_types import TopicPartition
-from odradek.spark_it.row_columns import ERROR_TYPE, HEADERS_TYPE
-from odradek.spark_it.source_interface import SourceError, Stream
-from odradek.spark_it.source_settings import TopicSource
-from odradek.spark_it.spec import Pipeline
+from odradek.spark_it.interfaces.kafka_types import TopicPartition
+from odradek.spark_it.interfaces.source import SourceError, Stream
+from odradek.spark_it.spark.columns import ERROR_TYPE, HEADERS_TYPE
 
 _HEADER = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
 

@@ -4,8 +4,8 @@ import os
 import signal
 from dataclasses import dataclass
 
-from odradek.spark_it.lanes import Lane
-from odradek.spark_it.units import Clients, renew
+from odradek.spark_it.exactly_once.slots import Lane
+from odradek.spark_it.exactly_once.transactions import Clients, renew
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,9 @@ import sys
 import pytest
 
 from compat_tests import processes
-from odradek.spark_it.lanes import MarkerError
-from odradek.spark_it.marker_format import marker_number
-from odradek.spark_it.units import Clients, Records, write
+from odradek.spark_it.exactly_once.slots import MarkerError
+from odradek.spark_it.exactly_once.transactions import Clients, Records, write
+from odradek.spark_it.interfaces.marker import marker_number
 from spark_it.tests.crash import unit_attempt
 from spark_it.tests.records import values
 

@@ -7,9 +7,9 @@ with the next line that it reads.
 import json
 import sys
 
-from odradek.spark_it.lanes import BatchUnit, Lane, OffsetUnit
-from odradek.spark_it.sink_interface import SinkError
-from odradek.spark_it.units import Clients, Records, write
+from odradek.spark_it.exactly_once.slots import BatchUnit, Lane, OffsetUnit
+from odradek.spark_it.exactly_once.transactions import Clients, Records, write
+from odradek.spark_it.interfaces.sink import SinkError
 
 
 class Waiting(Clients):

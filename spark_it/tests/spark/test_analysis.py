@@ -2,7 +2,7 @@
 
 import pytest
 
-from odradek.spark_it.analysis import Analysis
+from odradek.spark_it.validation.spark_analysis import Analysis
 from spark_it.tests import messages
 from spark_it.tests.unit.support import CONSOLE, TOPIC, pipeline, transform
 

@@ -9,11 +9,13 @@ import psycopg
 import pytest
 from confluent_kafka.admin import AdminClient, NewPartitions
 
-from odradek.spark_it import cli, runner, session
-from odradek.spark_it.cluster import Cluster
-from odradek.spark_it.lock import checkpoint_folder, read_lock
-from odradek.spark_it.spec_reader import load
-from odradek.spark_it.start import take
+from odradek.spark_it import cli
+from odradek.spark_it.definition.reader import load
+from odradek.spark_it.execution import runner
+from odradek.spark_it.execution.preflight import take
+from odradek.spark_it.kafka.cluster import Cluster
+from odradek.spark_it.spark import session
+from odradek.spark_it.state.lock import checkpoint_folder, read_lock
 from spark_it.tests.data import Topics
 from spark_it.tests.records import values
 from spark_it.tests.spark.engine import Engine, errors, order, orders, transform

@@ -2,8 +2,8 @@
 
 import pytest
 
-from odradek.spark_it.cases import Result, lines, run
-from odradek.spark_it.guarantees import why_stateful
+from odradek.spark_it.cases.runner import Result, lines, run
+from odradek.spark_it.definition.guarantees import why_stateful
 from spark_it.tests.unit.support import CONSOLE, SOURCE, pipeline, transform
 
 WATERMARKED = SOURCE + 'watermark = "placed 10 minutes"\n'

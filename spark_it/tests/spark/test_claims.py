@@ -3,8 +3,8 @@
 import pytest
 from pyspark.sql import functions as f
 
-from odradek.spark_it.marker_format import marker_number
-from odradek.spark_it.sink_interface import Claim, SinkError
+from odradek.spark_it.interfaces.marker import marker_number
+from odradek.spark_it.interfaces.sink import Claim, SinkError
 from spark_it.tests.spark.batches import GENERATION, batch, pipeline_of, sink_for
 
 SINKS = {

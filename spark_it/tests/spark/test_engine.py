@@ -6,12 +6,12 @@ import threading
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from odradek.spark_it.deadletter import FILE, LINE, origin_of
-from odradek.spark_it.problems import PipelineError
-from odradek.spark_it.runner import RunError
-from odradek.spark_it.running import AlreadyRunningError, exclusively
-from odradek.spark_it.sink_interface import SinkError
-from odradek.spark_it.start import RefusedError
+from odradek.spark_it.dead_letters.headers import FILE, LINE, origin_of
+from odradek.spark_it.definition.problems import PipelineError
+from odradek.spark_it.execution.preflight import RefusedError
+from odradek.spark_it.execution.runner import RunError
+from odradek.spark_it.interfaces.sink import SinkError
+from odradek.spark_it.state.pid_lock import AlreadyRunningError, exclusively
 from spark_it.tests.spark.engine import Engine, all_records, errors, order, orders, transform
 
 

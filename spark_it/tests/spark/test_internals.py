@@ -3,7 +3,7 @@
 from pyspark.sql import Observation
 from pyspark.sql import functions as f
 
-from odradek.spark_it.internals import union_unobserved
+from odradek.spark_it.spark.internals import union_unobserved
 
 
 def parts(frame):

@@ -7,12 +7,18 @@ from contextlib import closing
 import pytest
 from pyspark.sql import functions as f
 
-from odradek.spark_it import dialects
-from odradek.spark_it.deadletter import CLASS_NAME, EXCEPTION_CLASS_NAME, EXCEPTION_MESSAGE, STAGE, BadRecordError
-from odradek.spark_it.dialects import Dialect, PostgreSQL
-from odradek.spark_it.jdbc import Database
-from odradek.spark_it.marker_format import marker_number
-from odradek.spark_it.sink_interface import Claim, SinkError, Written
+from odradek.spark_it.databases import dialects
+from odradek.spark_it.databases.dialects import Dialect, PostgreSQL
+from odradek.spark_it.databases.jdbc import Database
+from odradek.spark_it.dead_letters.headers import (
+    CLASS_NAME,
+    EXCEPTION_CLASS_NAME,
+    EXCEPTION_MESSAGE,
+    STAGE,
+    BadRecordError,
+)
+from odradek.spark_it.interfaces.marker import marker_number
+from odradek.spark_it.interfaces.sink import Claim, SinkError, Written
 from odradek.spark_it.sinks import jdbc as jdbc_sink
 from spark_it.tests.spark.batches import GENERATION, DeadLetters, batch, pipeline_of, sink_for
 

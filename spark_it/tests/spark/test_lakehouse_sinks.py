@@ -6,8 +6,8 @@ import pyarrow.parquet
 import pytest
 from pyspark.sql import functions as f
 
-from odradek.spark_it.marker_format import marker_number
-from odradek.spark_it.sink_interface import SinkError
+from odradek.spark_it.interfaces.marker import marker_number
+from odradek.spark_it.interfaces.sink import SinkError
 from odradek.spark_it.sinks import lakehouse
 from odradek.spark_it.sinks.lakehouse import DeltaTable, IcebergTable
 from spark_it.tests.spark.batches import GENERATION, batch, pipeline_of, sink_for

@@ -7,12 +7,12 @@ import time
 import pytest
 from pyspark.sql import functions as f
 
-from odradek.spark_it.cluster import Cluster
-from odradek.spark_it.guarantees import Units
-from odradek.spark_it.sink_interface import Batch, Claim, Range, SinkError, Written
+from odradek.spark_it.definition.guarantees import Units
+from odradek.spark_it.exactly_once.transactions import Clients
+from odradek.spark_it.interfaces.sink import Batch, Claim, Range, SinkError, Written
+from odradek.spark_it.kafka.cluster import Cluster
 from odradek.spark_it.sinks import topic as topic_sink
 from odradek.spark_it.sinks.topic import numbers_for_parts
-from odradek.spark_it.units import Clients
 from spark_it.tests.clients import Killing, Overtaken
 from spark_it.tests.records import messages, read, values
 from spark_it.tests.unit.support import pipeline

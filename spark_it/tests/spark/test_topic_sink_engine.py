@@ -9,10 +9,10 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from compat_tests.apache_kafka import tools
-from odradek.spark_it import reset
-from odradek.spark_it.cluster import Cluster
-from odradek.spark_it.lock import checkpoint_folder, read_lock
-from odradek.spark_it.runner import RunError
+from odradek.spark_it.execution.runner import RunError
+from odradek.spark_it.kafka.cluster import Cluster
+from odradek.spark_it.state import reset
+from odradek.spark_it.state.lock import checkpoint_folder, read_lock
 from spark_it.tests.records import messages, values
 from spark_it.tests.spark.engine import Engine, errors, order, orders
 

@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from odradek.spark_it.case_inputs import Input
+from odradek.spark_it.cases.inputs import Input
 from spark_it.tests.unit.support import CONSOLE, SOURCE, pipeline
 
 

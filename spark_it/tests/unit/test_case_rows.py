@@ -4,8 +4,8 @@ import tomllib
 import pytest
 from pyspark.sql import types as t
 
-from odradek.spark_it.case_rows import as_json, differences, event_micros
-from odradek.spark_it.cases import merged
+from odradek.spark_it.cases.rows import as_json, differences, event_micros
+from odradek.spark_it.cases.runner import merged
 
 
 def schema(**columns):

@@ -7,13 +7,15 @@ from confluent_kafka import KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 import odradek
-from odradek.spark_it import cli, reference, validation
-from odradek.spark_it.lock import lock_of, write_lock
-from odradek.spark_it.running import exclusively
-from odradek.spark_it.sink_settings import SINKS
-from odradek.spark_it.source_settings import SOURCES
-from odradek.spark_it.spec_reader import load
-from odradek.spark_it.units import Clients
+from odradek.spark_it import cli
+from odradek.spark_it.definition import reference
+from odradek.spark_it.definition.reader import load
+from odradek.spark_it.definition.sink_keys import SINKS
+from odradek.spark_it.definition.source_keys import SOURCES
+from odradek.spark_it.exactly_once.transactions import Clients
+from odradek.spark_it.state.lock import lock_of, write_lock
+from odradek.spark_it.state.pid_lock import exclusively
+from odradek.spark_it.validation import report as validation
 from spark_it.tests.records import values
 from spark_it.tests.unit.support import CONSOLE, SOURCE, TOPIC, transform
 
@@ -91,7 +93,7 @@ def test_a_broker_that_is_not_there(capsys, file, monkeypatch):
     file.write_text(
         f'bootstrap.servers = "127.0.0.1:1"\nadmin.override."socket.timeout.ms" = 500\n{SOURCE}{TOPIC}', "utf-8"
     )
-    monkeypatch.setattr("odradek.spark_it.cluster._TIMEOUT_S", 0.5)
+    monkeypatch.setattr("odradek.spark_it.kafka.cluster._TIMEOUT_S", 0.5)
     assert cli.main(["status", str(file)]) == 1
     out, err = capsys.readouterr()
     assert out == "orders: stopped, has never run\n"
@@ -231,7 +233,7 @@ def test_the_example_of_the_page_is_a_pipeline(tmp_path, monkeypatch):
 
 def test_neither_spark_nor_the_broker_is_imported():
     code = (
-        "import sys; from odradek.spark_it import cli, validation; cli._parser(); "
+        "import sys; from odradek.spark_it import cli; from odradek.spark_it.validation import report; cli._parser(); "
         "print([m for m in sys.modules if m.split('.')[0] in ('pyspark', 'pandas', 'twisted', 'confluent_kafka')])"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"

@@ -2,9 +2,9 @@ import json
 
 import pytest
 
-from odradek.spark_it.connections import found
-from odradek.spark_it.dead_letter_topic import create_if_missing
-from odradek.spark_it.group import ClusterError, MissingTopicsError
+from odradek.spark_it.dead_letters.topic import create_if_missing
+from odradek.spark_it.kafka.group import ClusterError, MissingTopicsError
+from odradek.spark_it.validation.connections import found
 from spark_it.tests.fake_registry import serving
 from spark_it.tests.unit.support import pipeline
 from spark_it.tests.unit.test_formats_avro import record

@@ -3,12 +3,12 @@
 import pytest
 from pyspark.sql.types import LongType, StringType, StructType, TimestampType
 
-from odradek.spark_it.dialects import Dialect, MySQL, PostgreSQL, SQLite, SQLServer, dialect_of
-from odradek.spark_it.jdbc import Column, Connection, DatabaseError, UniqueIndex, parts_of
-from odradek.spark_it.marker_format import marker_number
-from odradek.spark_it.passwords import without_passwords
-from odradek.spark_it.sink_interface import Batch, SinkError
-from odradek.spark_it.sink_settings import JdbcSink
+from odradek.spark_it.databases.dialects import Dialect, MySQL, PostgreSQL, SQLite, SQLServer, dialect_of
+from odradek.spark_it.databases.jdbc import Column, Connection, DatabaseError, UniqueIndex, parts_of
+from odradek.spark_it.definition.passwords import without_passwords
+from odradek.spark_it.definition.sink_keys import JdbcSink
+from odradek.spark_it.interfaces.marker import marker_number
+from odradek.spark_it.interfaces.sink import Batch, SinkError
 from odradek.spark_it.sinks.jdbc import _halves
 from odradek.spark_it.sinks.jdbc_staging import Segment, beside, prefix_of
 from odradek.spark_it.sinks.jdbc_target import Preparation, why_not_unique

@@ -1,9 +1,9 @@
 import pytest
 
-from odradek.spark_it.deterministic import conditions, findings
-from odradek.spark_it.guarantees import Level, Units, guarantee, why_stateful
-from odradek.spark_it.problems import PipelineError, Problem
-from odradek.spark_it.validation import validate
+from odradek.spark_it.definition.guarantees import Level, Units, guarantee, why_stateful
+from odradek.spark_it.definition.problems import PipelineError, Problem
+from odradek.spark_it.sql.deterministic import conditions, findings
+from odradek.spark_it.validation.report import validate
 from spark_it.tests.unit.support import CONSOLE, SOURCE, TOPIC, pipeline, problems, transform
 
 DLQ = '[errors]\ndeadletterqueue.topic.name = "dlq"\n'

@@ -1,8 +1,8 @@
 import pytest
 
-from odradek.spark_it.cluster import Cluster
-from odradek.spark_it.group import ClusterError
-from odradek.spark_it.lag import lags
+from odradek.spark_it.kafka.cluster import Cluster
+from odradek.spark_it.kafka.group import ClusterError
+from odradek.spark_it.state.lag import lags
 from spark_it.tests.unit.support import CONSOLE, SOURCE, pipeline
 
 A, B = ("orders", 0), ("orders", 1)

@@ -2,9 +2,10 @@ from dataclasses import replace
 
 import pytest
 
-from odradek.spark_it import lock as locks
-from odradek.spark_it.guarantees import why_stateful
-from odradek.spark_it.lock import (
+from odradek.spark_it.definition.guarantees import why_stateful
+from odradek.spark_it.interfaces.marker import marker_number
+from odradek.spark_it.state import lock as locks
+from odradek.spark_it.state.lock import (
     FILE,
     Lock,
     LockError,
@@ -15,7 +16,6 @@ from odradek.spark_it.lock import (
     read_lock,
     write_lock,
 )
-from odradek.spark_it.marker_format import marker_number
 from spark_it.tests.unit.support import CONSOLE, SOURCE, TOPIC, pipeline, transform
 
 COUNTS = transform("SELECT customer, count(*) n FROM orders GROUP BY customer")

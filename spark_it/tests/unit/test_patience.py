@@ -1,4 +1,4 @@
-from odradek.spark_it.patience import Patience
+from odradek.spark_it.execution.backoff import Patience
 from spark_it.tests.unit.support import CONSOLE, SOURCE, pipeline
 
 

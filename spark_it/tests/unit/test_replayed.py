@@ -2,7 +2,7 @@
 
 import pytest
 
-from odradek.spark_it.replayed import FILE, ReplayedError, read_replayed, write_replayed
+from odradek.spark_it.dead_letters.replay_position import FILE, ReplayedError, read_replayed, write_replayed
 
 FIRST, SECOND = ("dlq", 0), ("dlq", 1)
 

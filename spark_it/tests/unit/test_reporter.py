@@ -4,9 +4,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from odradek.spark_it.batch import Outcome
-from odradek.spark_it.progress import read_progress
-from odradek.spark_it.reporter import Reporter
+from odradek.spark_it.execution.batch import Outcome
+from odradek.spark_it.execution.reporter import Reporter
+from odradek.spark_it.state.progress import read_progress
 from spark_it.tests.unit.support import CONSOLE, SOURCE, pipeline
 
 

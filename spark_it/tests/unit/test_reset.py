@@ -3,15 +3,15 @@ from dataclasses import replace
 
 import pytest
 
-from odradek.spark_it.group import ClusterError
-from odradek.spark_it.guarantees import why_stateful
-from odradek.spark_it.lanes import Lane, MarkerError, OffsetUnit
-from odradek.spark_it.lock import checkpoint_folder, lock_of, read_lock, write_lock
-from odradek.spark_it.marker_format import Marker
-from odradek.spark_it.progress import Progress, write_progress
-from odradek.spark_it.reset import ResetError, carry_out, finish, plan
-from odradek.spark_it.start import RefusedError, begin
-from odradek.spark_it.status import of_group, of_state
+from odradek.spark_it.definition.guarantees import why_stateful
+from odradek.spark_it.exactly_once.slots import Lane, MarkerError, OffsetUnit
+from odradek.spark_it.execution.preflight import RefusedError, begin
+from odradek.spark_it.interfaces.marker import Marker
+from odradek.spark_it.kafka.group import ClusterError
+from odradek.spark_it.state.lock import checkpoint_folder, lock_of, read_lock, write_lock
+from odradek.spark_it.state.progress import Progress, write_progress
+from odradek.spark_it.state.reset import ResetError, carry_out, finish, plan
+from odradek.spark_it.state.status import of_group, of_state
 from spark_it.tests.unit.support import CONSOLE, SOURCE, TOPIC, pipeline, transform
 from spark_it.tests.unit.test_checkpoint import checkpoint
 

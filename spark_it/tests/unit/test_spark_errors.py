@@ -1,9 +1,9 @@
 import pytest
 from pyspark.errors import PySparkException
 
-from odradek.spark_it.bad_records import bad_record
-from odradek.spark_it.deadletter import Origin, Stage
-from odradek.spark_it.spark_errors import is_broker_away, line_in_sql, readable
+from odradek.spark_it.dead_letters.bad_records import bad_record
+from odradek.spark_it.dead_letters.headers import Origin, Stage
+from odradek.spark_it.spark.errors import is_broker_away, line_in_sql, readable
 
 TASK = """An error occurred while calling o150.parquet.
 : org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 1.0 failed 1 times, most recent \

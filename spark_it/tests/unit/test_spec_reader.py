@@ -2,10 +2,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from odradek.spark_it.problems import PipelineError
-from odradek.spark_it.sink_settings import JdbcSink
-from odradek.spark_it.source_settings import GeneratorSource, TopicSource
-from odradek.spark_it.spec_reader import load
+from odradek.spark_it.definition.problems import PipelineError
+from odradek.spark_it.definition.reader import load
+from odradek.spark_it.definition.sink_keys import JdbcSink
+from odradek.spark_it.definition.source_keys import GeneratorSource, TopicSource
 from spark_it.tests.unit.support import CONSOLE, SOURCE, messages, pipeline, problems, transform
 
 SAMPLE = """\

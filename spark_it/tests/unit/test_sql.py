@@ -1,6 +1,6 @@
 import pytest
 
-from odradek.spark_it.sql import SqlError, calls, keeps_state, no_query, normalised, tables, tokens
+from odradek.spark_it.sql.tokens import SqlError, calls, keeps_state, no_query, normalised, tables, tokens
 
 
 def texts(sql):

@@ -4,14 +4,14 @@ from dataclasses import replace
 
 import pytest
 
-from odradek.spark_it import reset
-from odradek.spark_it.guarantees import why_stateful
-from odradek.spark_it.lock import checkpoint_folder, lock_of, read_lock, write_lock
-from odradek.spark_it.marker_format import marker_number
-from odradek.spark_it.markers import BATCHES_TOPIC
-from odradek.spark_it.sink_interface import Claim, SinkError
-from odradek.spark_it.start import EARLIEST, LATEST, RefusedError, check_topics, settle, take
-from odradek.spark_it.start import begin as looked_at
+from odradek.spark_it.definition.guarantees import why_stateful
+from odradek.spark_it.exactly_once.markers import BATCHES_TOPIC
+from odradek.spark_it.execution.preflight import EARLIEST, LATEST, RefusedError, check_topics, settle, take
+from odradek.spark_it.execution.preflight import begin as looked_at
+from odradek.spark_it.interfaces.marker import marker_number
+from odradek.spark_it.interfaces.sink import Claim, SinkError
+from odradek.spark_it.state import reset
+from odradek.spark_it.state.lock import checkpoint_folder, lock_of, read_lock, write_lock
 from spark_it.tests.unit.support import CONSOLE, SOURCE, TOPIC, pipeline, transform
 from spark_it.tests.unit.test_reset import COUNTS, A, B, FakeGroup, begun
 

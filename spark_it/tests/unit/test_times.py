@@ -1,6 +1,6 @@
 import pytest
 
-from odradek.spark_it.times import instant_ms, interval_ms, is_instant, is_interval
+from odradek.spark_it.definition.durations import instant_ms, interval_ms, is_instant, is_interval
 
 
 @pytest.mark.parametrize(

@@ -5,10 +5,10 @@ from types import SimpleNamespace
 import pytest
 from confluent_kafka import KafkaError
 
-from odradek.spark_it.guarantees import Units
-from odradek.spark_it.sink_interface import Batch, SinkError, Written
+from odradek.spark_it.definition.guarantees import Units
+from odradek.spark_it.exactly_once.transactions import Clients, FencedError, Outcome
+from odradek.spark_it.interfaces.sink import Batch, SinkError, Written
 from odradek.spark_it.sinks.topic import TopicWriter
-from odradek.spark_it.units import Clients, FencedError, Outcome
 from spark_it.tests.unit.support import SOURCE, TOPIC, pipeline
 
 

@@ -10,11 +10,11 @@ import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from odradek.spark_it.cluster import Cluster
-from odradek.spark_it.lanes import BatchUnit, Lane, MarkerError, OffsetUnit
-from odradek.spark_it.marker_format import Marker, marker_number
-from odradek.spark_it.sink_interface import SinkError
-from odradek.spark_it.units import Clients, FencedError, Records, renew, write
+from odradek.spark_it.exactly_once.slots import BatchUnit, Lane, MarkerError, OffsetUnit
+from odradek.spark_it.exactly_once.transactions import Clients, FencedError, Records, renew, write
+from odradek.spark_it.interfaces.marker import Marker, marker_number
+from odradek.spark_it.interfaces.sink import SinkError
+from odradek.spark_it.kafka.cluster import Cluster
 from spark_it.tests.records import messages, values
 from spark_it.tests.unit.support import SOURCE, TOPIC, pipeline
 

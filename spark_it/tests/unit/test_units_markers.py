@@ -10,12 +10,9 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from odradek.spark_it import markers as markers_module
-from odradek.spark_it.cluster import Cluster
-from odradek.spark_it.guarantees import Units
-from odradek.spark_it.lanes import BatchUnit, Lane, MarkerError, OffsetUnit
-from odradek.spark_it.marker_format import Marker, marker_number
-from odradek.spark_it.markers import (
+from odradek.spark_it.definition.guarantees import Units
+from odradek.spark_it.exactly_once import markers as markers_module
+from odradek.spark_it.exactly_once.markers import (
     ASSUMED_RETENTION_MS,
     BATCHES_TOPIC,
     RENEW_AFTER_S,
@@ -24,8 +21,11 @@ from odradek.spark_it.markers import (
     begun,
     why_forgotten,
 )
-from odradek.spark_it.sink_interface import Batch, Claim, Range, SinkError
-from odradek.spark_it.units import Clients, claim, write
+from odradek.spark_it.exactly_once.slots import BatchUnit, Lane, MarkerError, OffsetUnit
+from odradek.spark_it.exactly_once.transactions import Clients, claim, write
+from odradek.spark_it.interfaces.marker import Marker, marker_number
+from odradek.spark_it.interfaces.sink import Batch, Claim, Range, SinkError
+from odradek.spark_it.kafka.cluster import Cluster
 from spark_it.tests.unit.support import pipeline, transform
 
 GENERATION = 29_000_000

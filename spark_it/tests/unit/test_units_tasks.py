@@ -5,9 +5,9 @@ import io
 import pyarrow as pa
 import pytest
 
+from odradek.spark_it.exactly_once.transactions import Clients, FencedError, Outcome, Records
 from odradek.spark_it.sinks import topic_tasks
 from odradek.spark_it.sinks.topic_tasks import Target, pack, unpacked
-from odradek.spark_it.units import Clients, FencedError, Outcome, Records
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 TARGET = Target("shop", "out", "dead", has_headers=True, says_why=True)

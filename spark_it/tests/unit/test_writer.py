@@ -3,12 +3,12 @@ from urllib.request import urlopen
 
 import pytest
 
-from odradek.spark_it import reporter as reporter_module
-from odradek.spark_it.batch import Guarded, Outcome, StoppedError, Writer
-from odradek.spark_it.metrics import Metrics
-from odradek.spark_it.progress import read_progress, write_progress
-from odradek.spark_it.reporter import Reporter
-from odradek.spark_it.sink_interface import SinkError
+from odradek.spark_it.execution import reporter as reporter_module
+from odradek.spark_it.execution.batch import Guarded, Outcome, StoppedError, Writer
+from odradek.spark_it.execution.metrics import Metrics
+from odradek.spark_it.execution.reporter import Reporter
+from odradek.spark_it.interfaces.sink import SinkError
+from odradek.spark_it.state.progress import read_progress, write_progress
 from spark_it.tests.unit.support import CONSOLE, SOURCE, pipeline
 from spark_it.tests.unit.test_reset import FakeGroup
 
