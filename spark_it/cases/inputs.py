@@ -39,7 +39,7 @@ class CaseError(Exception):
     """What keeps a case from being run; `str()` says what."""
 
 
-class Input:
+class CaseInput:
     """The given rows of a source, as files and as frames."""
 
     def __init__(self, pipeline: Pipeline, name: str, spark: SparkSession, folder: Path) -> None:

@@ -20,7 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
-from odradek.spark_it.cases.inputs import CaseError, Input
+from odradek.spark_it.cases.inputs import CaseError, CaseInput
 from odradek.spark_it.cases.rows import differences
 from odradek.spark_it.dead_letters.bad_records import bad_record
 from odradek.spark_it.dead_letters.headers import BadRecordError
@@ -40,14 +40,14 @@ _END_OF_TIME_MS = 253_402_300_799_000
 
 
 @dataclass(frozen=True)
-class Result:
+class CaseResult:
     """What came of a case; `problems` is empty if it passed."""
 
     name: str
     problems: tuple[str, ...]
 
 
-def run(pipeline: Pipeline, spark: SparkSession, stateful: str | None) -> Iterator[Result]:
+def run(pipeline: Pipeline, spark: SparkSession, stateful: str | None) -> Iterator[CaseResult]:
     """Runs the cases one after the other, in a session of their own on Spark's context.
 
     `stateful` is why the pipeline keeps state, as `Analysis` finds it.
@@ -60,7 +60,7 @@ def run(pipeline: Pipeline, spark: SparkSession, stateful: str | None) -> Iterat
             problems = (str(error),)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
-        yield Result(case.name, problems)
+        yield CaseResult(case.name, problems)
 
 
 def _session(spark: SparkSession) -> SparkSession:
@@ -91,7 +91,7 @@ class _Run:
         self._plan = Plan(pipeline)
 
     def problems(self) -> Iterator[str]:
-        inputs = {name: Input(self._pipeline, name, self._spark, self._folder) for name in self._pipeline.sources}
+        inputs = {name: CaseInput(self._pipeline, name, self._spark, self._folder) for name in self._pipeline.sources}
         for name, one in inputs.items():
             one.write(self._given.get(name.casefold(), ()), parts_late=self._is_streaming)
         try:
@@ -112,7 +112,7 @@ class _Run:
         if self._case.dead_letters is not None and outputs.dead != self._case.dead_letters:
             yield f"dead letters: {self._case.dead_letters} expected, {outputs.dead} came"
 
-    def _batch(self, inputs: Mapping[str, "Input"]) -> "_Outputs":
+    def _batch(self, inputs: Mapping[str, CaseInput]) -> "_Outputs":
         """As `RawBatches` does it."""
         [(name, one)] = inputs.items()
         outputs = _Outputs()
@@ -137,7 +137,7 @@ class _Run:
         if dead is not None and self._case.dead_letters is not None:
             outputs.dead += dead.count()
 
-    def _streamed(self, inputs: Mapping[str, "Input"]) -> "_Outputs":
+    def _streamed(self, inputs: Mapping[str, CaseInput]) -> "_Outputs":
         """As `StreamBatches` does it, with a query for each table that is looked at."""
         outputs = _Outputs()
         decoded = {name: one.decoded(one.raw()) for name, one in inputs.items()}
@@ -245,7 +245,7 @@ def _close_windows(checkpoint: Path) -> bool:
     return True
 
 
-def lines(results: Sequence[Result]) -> Iterator[str]:
+def lines(results: Sequence[CaseResult]) -> Iterator[str]:
     """What is said of the cases."""
     for result in results:
         yield f"test {result.name}: {'failed' if result.problems else 'passed'}"

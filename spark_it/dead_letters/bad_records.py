@@ -1,4 +1,4 @@
-"""Bad records that stop a pipeline, and travel in the text of Spark's errors."""
+"""Bad records that stop a pipeline, in the text of Spark's errors."""
 
 import json
 
@@ -11,13 +11,13 @@ _MARK = "odradek bad record "
 
 
 def raise_bad_record(origin: Column, error: Column) -> Column:
-    """A condition that stops the pipeline where it is evaluated, with the record that is to blame."""
+    """Return a condition that fails where it is evaluated, with the bad record in its error."""
     about = f.to_json(f.struct(origin.alias("origin"), error.alias("error")))
     return f.raise_error(f.concat(f.lit(_MARK), about)).cast("boolean")
 
 
 def bad_record(error: BaseException) -> BadRecordError | None:
-    """The bad record that made Spark fail; None if it was something else."""
+    """Return the bad record that made Spark fail; None if it failed for another reason."""
     text = str(error)
     at = text.find(_MARK)
     if at < 0:

@@ -1,4 +1,4 @@
-"""Dead letters as Kafka Connect writes them: the record as it came, and headers that say what was wrong with it.
+"""Dead letters as Kafka Connect writes them: the original record, and headers that describe the failure.
 
 Source: KIP-298; names and stages are those of DeadLetterQueueReporter and Stage in Connect 4.3.
 """
@@ -33,7 +33,7 @@ DATA_EXCEPTION = "org.apache.kafka.connect.errors.DataException"
 
 
 class Stage(Enum):
-    """Where a record failed: when its key or value was decoded, at an expectation, when it was written."""
+    """The stage at which a record failed: decoding of its key or value, an expectation, the write."""
 
     KEY_CONVERTER = "KEY_CONVERTER"
     VALUE_CONVERTER = "VALUE_CONVERTER"
@@ -54,7 +54,7 @@ class Origin(NamedTuple):
 
 
 class Failure(NamedTuple):
-    """What was wrong. `class_name` is what found it: a format, a transform or expectation, a sink."""
+    """A failure. `class_name` is where it was found: a format, a transform or expectation, a sink."""
 
     stage: Stage
     class_name: str
@@ -74,7 +74,7 @@ class BadRecordError(Exception):
 
 
 def error_headers(origin: Origin | None, failure: Failure, *, connector_name: str, task_id: int) -> list[Header]:
-    """Connect's headers, in Connect's order; without origin for a record that does not come from a topic."""
+    """Return Connect's headers, in Connect's order; without origin for a record that does not come from a topic."""
     texts: list[tuple[str, object]] = []
     if origin is not None:
         texts += [(TOPIC, origin.topic), (PARTITION, origin.partition), (OFFSET, origin.offset)]
@@ -91,18 +91,23 @@ def error_headers(origin: Origin | None, failure: Failure, *, connector_name: st
 
 
 def headers(original: Iterable[Header], added: Iterable[Header]) -> list[Header]:
-    """Those of a dead letter: what the record had, but what an earlier failure said, then what this one says."""
+    """Return the headers of a dead letter: those of the record without an earlier failure's, then those of this
+    failure.
+    """
     return [*without_errors(original), *added]
 
 
 def without_errors(headers: Iterable[Header]) -> list[Header]:
-    """The headers that a dead letter had before it was one, as for writing it once more."""
+    """Return the headers of the original record, for writing it again."""
     return [header for header in headers if not header[0].startswith(PREFIX)]
 
 
 def brief(headers: Iterable[Header]) -> list[Header]:
-    """Those of a dead letter that is too large for its topic and goes there without key and value: what Connect's say,
-    which is where the record is; and that it was left out, for else it looks like a record that has neither."""
+    """Return the headers of a dead letter that is too large for its topic and is written without key and value.
+
+    They are Connect's, which locate the record, and one that marks the record as left out: otherwise it would look like
+    a record without key and value.
+    """
     kept = [(name, value and value[:_BRIEF_BYTES]) for name, value in headers if name.startswith(PREFIX)]
     return [*kept, (LEFT_OUT, b"true")]
 
@@ -111,7 +116,7 @@ _BRIEF_BYTES = 1000
 
 
 def origin_of(headers: Iterable[Header]) -> Origin | None:
-    """Where a dead letter comes from: it is the same for two copies of one record. None if it does not say."""
+    """Return the origin of a dead letter, the same for two copies of one record. None if the headers do not have it."""
     said: Mapping[str, bytes | None] = dict(headers)
     topic, partition, offset = said.get(TOPIC), said.get(PARTITION), said.get(OFFSET)
     if topic is None or partition is None or offset is None:

@@ -1,11 +1,10 @@
-"""Sends dead letters of a pipeline back to the topics they come from, once the reason for which they died is gone.
+"""Sends dead letters of a pipeline back to the topics that they come from, after the cause of the failure is removed.
 
-A record goes back with its key, value and headers, without what Connect's error headers said; it gets a new timestamp,
-and the partition that its key has. Each goes once: how far the dead-letter topic is read is an offset of group
-`<name>:replay`, committed in the transaction that writes the records, as in `units`, and kept in `replayed` as well.
-Records that come while a replay runs are left to the next one, so that a record that dies again does not go round for
-ever. Where other rows of a record were written when one died, they are written again by a replay: somebody has to say
-whether such records go back.
+A record is written with its key, value and original headers, with a new timestamp, to the partition of its key. Each is
+written once: the position in the dead-letter topic is an offset of group `<name>:replay`, committed in the transaction
+that writes the records, and kept in `replay_position` as well. Records that arrive during a replay are left to the next
+one, so that a record that fails again is not replayed for ever. If other rows of a record were written when one failed,
+a replay writes them again: the user decides whether such records are replayed.
 """
 
 import re
@@ -26,17 +25,17 @@ from odradek.spark_it.dead_letters.headers import (
     origin_of,
     without_errors,
 )
-from odradek.spark_it.dead_letters.replay_position import ReplayedError, read_replayed, write_replayed
+from odradek.spark_it.dead_letters.replay_position import ReplayPositionError, read_position, write_position
 from odradek.spark_it.definition.source_keys import TopicSource
 from odradek.spark_it.definition.spec import Pipeline
 from odradek.spark_it.exactly_once import transactions
-from odradek.spark_it.exactly_once.slots import Lane, OffsetUnit
+from odradek.spark_it.exactly_once.slots import OffsetTransaction, TransactionalSlot
 from odradek.spark_it.exactly_once.transactions import Clients, Records
 from odradek.spark_it.interfaces.kafka_types import Header, Offsets
 from odradek.spark_it.interfaces.sink import SinkError
 from odradek.spark_it.kafka.group import Group
 
-RECORDS_IN_A_UNIT = 10_000
+RECORDS_PER_TRANSACTION = 10_000
 _TIMEOUT_S = 30.0
 _POLL_S = 0.1
 _EXAMPLES = 3
@@ -47,7 +46,7 @@ PartlyWritten = Literal["send", "leave"]
 
 
 class ReplayError(Exception):
-    """Why dead letters cannot be replayed; `str()` says what to do."""
+    """The reason why dead letters cannot be replayed; `str()` has the remedy."""
 
 
 class DeadLetter(NamedTuple):
@@ -65,13 +64,13 @@ class DeadLetter(NamedTuple):
 
     @property
     def reason(self) -> str:
-        """Why it died."""
+        """The reason of the failure."""
         return (dict(self.headers).get(EXCEPTION_MESSAGE) or b"").decode("utf-8", "replace")
 
 
 @dataclass
 class Found:
-    """What a replay has found: records that go back by their topic, and those that are left by the reason."""
+    """The result of a search: numbers of replayed records by topic, and of skipped ones by reason."""
 
     again: Counter[str] = field(default_factory=Counter)
     partly_written: int = 0
@@ -87,7 +86,7 @@ class Found:
 
 
 class Sorter:
-    """Tells which dead letters go back, and where to. `partly_written` is None if that is not decided."""
+    """Decides which dead letters are replayed, and to which topic. `partly_written` is None if that is undecided."""
 
     def __init__(self, pipeline: Pipeline, dead_letter_topic: str, partly_written: PartlyWritten | None) -> None:
         self._name = pipeline.name
@@ -98,7 +97,7 @@ class Sorter:
         self.found = Found()
 
     def origin(self, letter: DeadLetter, partition: int) -> Origin | None:
-        """Where a record goes back to; None if it is left, which is counted."""
+        """Return the origin to which a record is written; None if it is skipped, which is counted."""
         if letter.connector_name != self._name:
             self.found.of_others += 1
             return None
@@ -142,9 +141,11 @@ def replay(
     *,
     execute: bool,
     partly_written: PartlyWritten | None = None,
-    records_in_a_unit: int = RECORDS_IN_A_UNIT,
+    records_per_transaction: int = RECORDS_PER_TRANSACTION,
 ) -> Iterator[str]:
-    """Lines about what is done, or with `execute` false would be. Raises ReplayError, ClusterError, OSError."""
+    """Replay dead letters, or with `execute` false only report them; yield lines. Raises ReplayError, ClusterError,
+    OSError.
+    """
     topic = pipeline.errors.deadletterqueue_topic_name
     if topic is None:
         raise ReplayError("the pipeline has no errors.deadletterqueue.topic.name")
@@ -154,8 +155,8 @@ def replay(
     group = pipeline.replay_group
     topic_id = cluster.topic_ids([topic]).get(topic, "")
     try:
-        stretches = _stretches(cluster, topic, group, read_replayed(pipeline.state_folder, topic, topic_id))
-    except ReplayedError as error:
+        stretches = _stretches(cluster, topic, group, read_position(pipeline.state_folder, topic, topic_id))
+    except ReplayPositionError as error:
         raise ReplayError(str(error)) from None
     clients = _clients(pipeline)
     try:
@@ -166,7 +167,7 @@ def replay(
     def sorted_out(choice: PartlyWritten | None, *, writes: bool) -> Found:
         sorter = Sorter(pipeline, topic, choice)
         for stretch in stretches:
-            for chunk in _chunks(consumer, stretch, records_in_a_unit):
+            for chunk in _chunks(consumer, stretch, records_per_transaction):
                 records = _records(chunk, sorter)
                 if writes:
                     _write(pipeline, chunk, records, clients, group, topic_id)
@@ -212,7 +213,9 @@ class Chunk(NamedTuple):
 
 
 class Stretch(NamedTuple):
-    """What of a partition is not replayed yet: `start` to `end`. With `is_first` the group has no offset."""
+    """The offsets of a partition that are not replayed yet: `start` to `end`. With `is_first` the group has no
+    offset.
+    """
 
     topic: str
     partition: int
@@ -225,7 +228,7 @@ class Stretch(NamedTuple):
 def _stretches(cluster: Group, topic: str, group: str, replayed: Offsets) -> list[Stretch]:
     wanted = cluster.partitions(TopicSource({"topics": topic}))
     beginnings, ends = cluster.earliest(wanted), cluster.latest(wanted)
-    # Without what a replay has open that was killed: the unit ends that before it looks again.
+    # Without what a replay has open that was killed: the transaction ends that before it looks again.
     committed = cluster.committed(group, wanted)
     # An offset of an earlier topic of the name, on a cluster without topic ids, may be beyond the end of this one.
     known = {at: offset for at, offset in replayed.items() if offset <= ends.get(at, 0)} | committed
@@ -301,8 +304,8 @@ def _records(chunk: Chunk, sorter: Sorter) -> list[Records]:
 def _write(
     pipeline: Pipeline, chunk: Chunk, records: list[Records], clients: Clients, group: str, topic_id: str
 ) -> None:
-    unit = OffsetUnit(
-        lane=Lane(f"{group}:{chunk.topic}-{chunk.partition}", group, chunk.topic, chunk.partition),
+    transaction = OffsetTransaction(
+        slot=TransactionalSlot(f"{group}:{chunk.topic}-{chunk.partition}", group, chunk.topic, chunk.partition),
         start=chunk.start,
         end=chunk.end,
         generation=0,
@@ -311,12 +314,12 @@ def _write(
         resets="another replay may be under way; look what is left by a replay without --execute",
     )
     try:
-        outcome = transactions.write(unit, records, clients)
+        outcome = transactions.write(transaction, records, clients)
     except SinkError as error:
         raise ReplayError(f"stopped at {chunk.topic}-{chunk.partition} offset {chunk.start}: {error}") from None
     if not outcome.is_new:
         raise ReplayError(f"another replay of {pipeline.name} is under way")
-    write_replayed(pipeline.state_folder, (chunk.topic, chunk.partition), topic_id, chunk.end)
+    write_position(pipeline.state_folder, (chunk.topic, chunk.partition), topic_id, chunk.end)
 
 
 def _undecided(count: int) -> str:

@@ -1,10 +1,10 @@
-"""How far the dead-letter topic is replayed, in a file beside the checkpoint.
+"""The position of a replay in the dead-letter topic, in a file beside the checkpoint.
 
-The group's offset goes before it, and says it in the transaction that writes the records. But nobody commits that again
-between two replays, so Kafka may have forgotten it by the next one, and all dead letters would go back once more.
+The group's offset takes precedence; it is committed in the transaction that writes the records. But nothing commits it
+again between two replays, so it may have expired by the next one, and all dead letters would be replayed again.
 
-The file is JSON: `{"version": 2, "topics": {"dlq": {"id": "Zk3...", "offsets": {"0": 5}}}}`. The id tells the topic
-from a later one of its name. Version 1 was `{"dlq": {"0": 5}}`.
+The file is JSON: `{"version": 2, "topics": {"dlq": {"id": "Zk3...", "offsets": {"0": 5}}}}`. The id distinguishes the
+topic from a later one of the same name. Version 1 was `{"dlq": {"0": 5}}`.
 """
 
 import json
@@ -19,7 +19,7 @@ FILE = "replayed.json"
 VERSION = 2
 
 
-class ReplayedError(Exception):
+class ReplayPositionError(Exception):
     """A file that cannot be read; `str()` names it."""
 
 
@@ -33,15 +33,17 @@ class _Replayed(NamedTuple):
         return not self.id or not topic_id or self.id == topic_id
 
 
-def read_replayed(state_folder: Path, topic: str, topic_id: str) -> dict[TopicPartition, int]:
-    """The offset up to which each partition is replayed; nothing of another topic of the name. `topic_id` is empty if
-    the cluster has no ids. Raises ReplayedError, OSError."""
+def read_position(state_folder: Path, topic: str, topic_id: str) -> dict[TopicPartition, int]:
+    """Return the offset up to which each partition is replayed; nothing of another topic of the name.
+
+    `topic_id` is empty if the cluster has no ids. Raises ReplayPositionError, OSError.
+    """
     found = _read(state_folder).get(topic)
     return {} if found is None or not found.is_of(topic_id) else found.offsets
 
 
-def write_replayed(state_folder: Path, at: TopicPartition, topic_id: str, offset: int) -> None:
-    """Add the offset of a partition to what is there. Raises ReplayedError, OSError."""
+def write_position(state_folder: Path, at: TopicPartition, topic_id: str, offset: int) -> None:
+    """Add the offset of a partition to what is there. Raises ReplayPositionError, OSError."""
     topic, topics = at[0], _read(state_folder)
     before = topics.get(topic)
     if before is None or not before.is_of(topic_id):
@@ -64,11 +66,13 @@ def _read(state_folder: Path) -> dict[str, _Replayed]:
         read = json.loads(text)
         if "version" in read and not isinstance(read["version"], dict):
             if read["version"] != VERSION:
-                raise ReplayedError(f"{path} is of version {read['version']}; this is version {VERSION}")
+                raise ReplayPositionError(f"{path} is of version {read['version']}; this is version {VERSION}")
             return {
                 topic: _Replayed(one["id"], topic_offsets(json.dumps({topic: one["offsets"]})))
                 for topic, one in read["topics"].items()
             }
         return {topic: _Replayed("", topic_offsets(json.dumps({topic: offsets}))) for topic, offsets in read.items()}
     except (ValueError, TypeError, KeyError, AttributeError):
-        raise ReplayedError(f"{path} is damaged; put it back from a copy, or delete it to begin at the start") from None
+        raise ReplayPositionError(
+            f"{path} is damaged; put it back from a copy, or delete it to begin at the start"
+        ) from None

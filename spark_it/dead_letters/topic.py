@@ -1,4 +1,4 @@
-"""The dead-letter topic, which a run creates when it is missing, as Kafka Connect does: with one partition.
+"""The dead-letter topic. A run creates it if it is missing, with one partition as Kafka Connect does.
 
 Source: DeadLetterQueueReporter.createAndSetup and SinkConnectorConfig of Connect 4.3.
 """
@@ -11,7 +11,7 @@ _KEY = "errors.deadletterqueue.topic.replication.factor"
 
 
 def create_if_missing(pipeline: Pipeline, group: Group) -> bool:
-    """Makes sure that the topic is there, and returns whether it was made. Raises ClusterError."""
+    """Create the topic if it is missing, and return whether it was created. Raises ClusterError."""
     topic = pipeline.errors.deadletterqueue_topic_name
     assert topic is not None
     try:
@@ -32,7 +32,10 @@ def create_if_missing(pipeline: Pipeline, group: Group) -> bool:
 
 
 def too_many_replicas(pipeline: Pipeline, group: Group) -> str | None:
-    """Why the brokers cannot hold the topic's replicas, and what to do; None if they can. Raises ClusterError."""
+    """Return the reason why the brokers cannot hold the topic's replicas, and the remedy; None if they can.
+
+    Raises ClusterError.
+    """
     factor, brokers = pipeline.errors.deadletterqueue_topic_replication_factor, group.broker_count()
     if factor <= brokers:
         return None

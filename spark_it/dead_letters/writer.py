@@ -1,7 +1,7 @@
-"""Writes dead letters to their topic, at least once: a batch that is repeated writes them again.
+"""Writes dead letters to their topic, at least once: a repeated batch writes them again.
 
-They carry topic, partition and offset of the record, by which copies are known. One that is too large for the topic
-goes there without its key and value.
+Their headers have topic, partition and offset of the record, which identify copies. A dead letter that is too large for
+the topic is written without key and value.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -23,7 +23,7 @@ _FLUSH_S = 1.0
 
 
 class DeadLetterWriter:
-    """Frames with the columns `key`, `value` and `headers` go to the dead-letter topic."""
+    """Writes frames with the columns `key`, `value` and `headers` to the dead-letter topic."""
 
     def __init__(self, pipeline: Pipeline) -> None:
         topic = pipeline.errors.deadletterqueue_topic_name
@@ -42,7 +42,7 @@ class DeadLetterWriter:
         self._largest: int | None = None
 
     def write(self, dead: DataFrame) -> int:
-        """Writes them all and returns how many they are. Raises sinks.SinkError."""
+        """Write all dead letters and return their number. Raises SinkError."""
         topic, configuration, largest = self.topic, self._configuration, self._measured()
 
         def produce(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

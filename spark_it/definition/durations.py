@@ -1,4 +1,4 @@
-"""Durations and instants as a pipeline's file writes them."""
+"""Durations and instants in a pipeline's file."""
 
 import re
 from collections.abc import Callable
@@ -18,7 +18,7 @@ WRITTEN = {
 
 
 def interval_ms(text: str) -> int:
-    """Milliseconds of `10 seconds`, `1 hour 30 minutes`, `500 ms`. Raises ValueError for anything else."""
+    """Return the milliseconds of `10 seconds`, `1 hour 30 minutes`, `500 ms`. Raises ValueError for anything else."""
     total_ms, at = 0, 0
     while at < len(text.rstrip()):
         match = _PART.match(text, at)
@@ -34,7 +34,7 @@ def interval_ms(text: str) -> int:
 
 
 def instant_ms(text: str) -> int:
-    """Milliseconds since 1970 of `2026-01-01T00:00:00Z` (UTC if it says nothing else) or of such milliseconds.
+    """Return the milliseconds since 1970 of `2026-01-01T00:00:00Z` (UTC by default) or of such a number.
 
     Raises ValueError for anything else.
     """
@@ -45,12 +45,12 @@ def instant_ms(text: str) -> int:
 
 
 def is_interval(text: str) -> bool:
-    """Whether `interval_ms` takes it."""
+    """Return whether `interval_ms` accepts the text."""
     return _succeeds(interval_ms, text)
 
 
 def is_instant(text: str) -> bool:
-    """Whether `instant_ms` takes it."""
+    """Return whether `instant_ms` accepts the text."""
     return _succeeds(instant_ms, text)
 
 

@@ -7,11 +7,11 @@ _VARIABLE = re.compile(r"\$\$\{|\$\{(?:([A-Za-z_][A-Za-z0-9_]*)(?::-((?:[^}\\]|\
 
 
 class ExpansionError(ValueError):
-    """A variable that is not set and has no default, or a `${` that begins none."""
+    """A variable that is not set and has no default, or a `${` that begins no variable."""
 
 
 def expanded(text: str, environment: Mapping[str, str]) -> str:
-    """The text with its variables replaced. As in a shell, the default also holds for an empty variable.
+    """Return the text with its variables replaced. As in a shell, the default also replaces an empty variable.
 
     Raises ExpansionError.
     """

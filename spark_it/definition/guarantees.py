@@ -1,4 +1,4 @@
-"""What a pipeline guarantees: how often a row shows in its sink when processes die at the worst moment."""
+"""Guarantees of a pipeline: how often a row is written to its sink if processes are killed at any moment."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -23,40 +23,46 @@ from odradek.spark_it.sql.tokens import keeps_state, tokens
 
 
 class Level(Enum):
-    """How often a row shows. NOT_IF_REPEATED: it may fall to another part of a batch that is repeated, where what is
-    written already is left out."""
+    """Number of times that a row is written.
+
+    NOT_IF_REPEATED: in a repeated batch a row may belong to another part than before, whose rows are already written.
+    """
 
     EXACTLY_ONCE = "exactly once"
     NOT_IF_REPEATED = "once, but twice or never where a batch is repeated after a crash"
     AT_LEAST_ONCE = "at least once"
 
 
-class Units(Enum):
-    """What a topic sink writes in one transaction.
+class TransactionKind(Enum):
+    """Content of one transaction of a topic sink.
 
     OFFSETS: the rows of one source partition; the marker is the group's committed offset of that partition.
+
     BATCHES: the rows of one of `tasks.max` parts of the batch; the marker is an offset that stands for the batch.
     """
 
-    OFFSETS = "offset units"
-    BATCHES = "batch units"
+    OFFSETS = "offset transactions"
+    BATCHES = "batch transactions"
 
 
 @dataclass(frozen=True)
 class Guarantee:
-    """Of one pipeline. `units` is None for a sink that has no transactions of Kafka; `conditions` must hold as well."""
+    """The guarantee of one pipeline, provided that `conditions` hold.
+
+    `transaction_kind` is None for a sink without Kafka transactions.
+    """
 
     sink: str
     level: Level
     how: str
-    units: Units | None
+    transaction_kind: TransactionKind | None
     dead_letters: Level | None
     conditions: tuple[str, ...]
 
     def __str__(self) -> str:
         lines = [f"{self.sink}: {self.level.value}, {self.how}"]
         if self.dead_letters is not None:
-            how = "before the batch is done" if self.units is None else "in the same transaction"
+            how = "before the batch is done" if self.transaction_kind is None else "in the same transaction"
             lines.append(f"  dead letters: {self.dead_letters.value}, {how}")
         return "\n".join([*lines, *(f"  provided that {condition}" for condition in self.conditions)])
 
@@ -69,16 +75,16 @@ HOW: dict[type[Sink], str] = {
     ConsoleSink: "a repeated batch is shown again",
     PythonSink: "a repeated batch is given to the function again, with its number",
 }
-HOW_UNITS = {
-    Units.OFFSETS: "rows and progress in one transaction for each source partition",
-    Units.BATCHES: "rows and the batch's number in one transaction for each part of the batch",
+HOW_BY_KIND = {
+    TransactionKind.OFFSETS: "rows and progress in one transaction for each source partition",
+    TransactionKind.BATCHES: "rows and the batch's number in one transaction for each part of the batch",
 }
 
 
 def why_stateful(pipeline: Pipeline) -> str | None:
-    """What makes the pipeline bring rows together or remember them; None if each row goes its own way.
+    """Return the reason why the pipeline brings rows together or remembers them; None if rows are independent.
 
-    Read off the statements; errs to the stateful side.
+    Derived from the statements; errs on the stateful side.
     """
     for step in pipeline.steps_to(pipeline.sink_input):
         if step.stateful is False:
@@ -104,30 +110,34 @@ def _by_the_clock(pipeline: Pipeline) -> str | None:
     return None
 
 
-def units(pipeline: Pipeline, stateful: str | None) -> Units | None:
-    """What the sink's transactions hold; None for a sink without."""
+def transaction_kind(pipeline: Pipeline, stateful: str | None) -> TransactionKind | None:
+    """Return the content of the sink's transactions; None for a sink without transactions."""
     if not isinstance(pipeline.sink, TopicSink):
         return None
     sources = list(pipeline.sources.values())
     by_offset = stateful is None and len(sources) == 1 and isinstance(sources[0], TopicSource)
-    return Units.OFFSETS if by_offset else Units.BATCHES
+    return TransactionKind.OFFSETS if by_offset else TransactionKind.BATCHES
 
 
-def decides_by_registry(pipeline: Pipeline, of: Units | None) -> bool:
-    """Return whether answers of a schema registry decide which records are dead letters, and must be kept for a batch
-    that is repeated. Offset units need no such answers: a record's part of a batch is written once as a whole."""
+def decides_by_registry(pipeline: Pipeline, of: TransactionKind | None) -> bool:
+    """Return whether answers of a schema registry must be kept for a batch that is repeated.
+
+    They decide which records are dead letters. Offset transactions need none: each is written once as a whole.
+    """
     sources = (source for source in pipeline.sources.values() if isinstance(source, TopicSource))
     return (
-        of is not Units.OFFSETS
+        of is not TransactionKind.OFFSETS
         and pipeline.errors.tolerance == "all"
         and any(source.part(side).registry_url is not None for source in sources for side in ("key", "value"))
     )
 
 
 def guarantee(pipeline: Pipeline, stateful: str | None) -> Guarantee:
-    """What a pipeline without problems guarantees. `stateful` is what `why_stateful` or a deeper look says."""
+    """Return the guarantee of a pipeline without problems. `stateful` is the result of `why_stateful` or of Spark's
+    analysis.
+    """
     sink = pipeline.sink
-    of = units(pipeline, stateful)
+    of = transaction_kind(pipeline, stateful)
     doubts = [message for _, _, message in _doubts(pipeline, of, stateful)]
     can = not isinstance(sink, ConsoleSink | PythonSink)
     level = Level.AT_LEAST_ONCE if not can else Level.NOT_IF_REPEATED if doubts else Level.EXACTLY_ONCE
@@ -137,15 +147,15 @@ def guarantee(pipeline: Pipeline, stateful: str | None) -> Guarantee:
     return Guarantee(
         sink=_title(sink),
         level=level,
-        how=f"{HOW_UNITS[of]} ({of.value})" if of is not None else HOW[type(sink)],
-        units=of,
+        how=f"{HOW_BY_KIND[of]} ({of.value})" if of is not None else HOW[type(sink)],
+        transaction_kind=of,
         dead_letters=dead_letters,
         conditions=tuple(_conditions(pipeline, of, level)),
     )
 
 
 def refusals(pipeline: Pipeline, stateful: str | None) -> Iterator[Problem]:
-    """What `exactly.once.support` does not allow."""
+    """Return the problems that `exactly.once.support` requires to be refused."""
     sink = pipeline.sink
     at = ("sink", "exactly", "once", "support")
     if isinstance(sink, ConsoleSink | PythonSink):
@@ -155,7 +165,7 @@ def refusals(pipeline: Pipeline, stateful: str | None) -> Iterator[Problem]:
     if sink.exactly_once_support == "requested":
         return
     why = f"batches are written in parts ({stateful})" if stateful else "batches are written in parts"
-    for path, line, message in _doubts(pipeline, units(pipeline, stateful), stateful):
+    for path, line, message in _doubts(pipeline, transaction_kind(pipeline, stateful), stateful):
         hint = f'since {why}; exactly.once.support = "requested" runs it {Level.NOT_IF_REPEATED.value}'
         yield Problem(pipeline.lines.within(path, line), f"{message}, {hint}")
 
@@ -172,9 +182,9 @@ def _title(sink: Sink) -> str:
     return sink.connector
 
 
-def _doubts(pipeline: Pipeline, of: Units | None, stateful: str | None) -> Iterator[tuple[Path, int, str]]:
+def _doubts(pipeline: Pipeline, of: TransactionKind | None, stateful: str | None) -> Iterator[tuple[Path, int, str]]:
     """What does not come out the same when a batch is repeated, where that matters: path, line in it, message."""
-    if of is not Units.BATCHES:
+    if of is not TransactionKind.BATCHES:
         return
     # What keeps no state is computed within the batch, where Spark does not know the batch's time.
     has_batch_time = stateful is not None or len(pipeline.sources) > 1
@@ -192,7 +202,7 @@ def _doubts(pipeline: Pipeline, of: Units | None, stateful: str | None) -> Itera
             yield path, found.line, f"{expectation.name}: {found.what} may differ: {found.why}"
 
 
-def _conditions(pipeline: Pipeline, of: Units | None, level: Level) -> Iterator[str]:
+def _conditions(pipeline: Pipeline, of: TransactionKind | None, level: Level) -> Iterator[str]:
     if of is not None:
         yield "readers use isolation.level=read_committed"
     if decides_by_registry(pipeline, of) and not pipeline.settings.master.startswith("local"):
@@ -217,9 +227,9 @@ def _conditions(pipeline: Pipeline, of: Units | None, level: Level) -> Iterator[
             yield f"no row of source {name} comes with {column} null, infinite, or {late} what was read before"
         if isinstance(source, PythonSource):
             yield f"source {name} gives the same rows for the same offsets"
-        if isinstance(source, FilesSource) and of is Units.BATCHES:
+        if isinstance(source, FilesSource) and of is TransactionKind.BATCHES:
             yield f"files that source {name} has read do not change"
-    if of is Units.BATCHES:
+    if of is TransactionKind.BATCHES:
         for step in pipeline.steps_to(pipeline.sink_input):
             if step.python is not None:
                 yield f"{step.python} makes the same of the same rows"

@@ -1,4 +1,4 @@
-"""Passwords within addresses, which neither people nor files of the state get to see."""
+"""Removal of passwords from addresses, for messages and files of the state."""
 
 import re
 from typing import Final
@@ -8,5 +8,5 @@ _USER_INFO: Final = re.compile(r"(//[^/@:\s]*:|jdbc:oracle:\w+:[^/@\s]*/)[^/@\s]
 
 
 def without_passwords(text: str) -> str:
-    """An address, or a message that may hold one, as people may see it."""
+    """Return an address, or a message that may contain one, without its passwords."""
     return _USER_INFO.sub(r"\1[hidden]@", _PASSWORD.sub(r"\1[hidden]", text))

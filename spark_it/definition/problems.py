@@ -1,4 +1,4 @@
-"""What is wrong with a pipeline's file: all of it at once, a line each."""
+"""Problems of a pipeline's file, all reported at once, one line each."""
 
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -12,7 +12,7 @@ class Problem(NamedTuple):
 
 
 class PipelineError(ValueError):
-    """A file that is no pipeline; `str()` has a line `file:line: message` for each problem."""
+    """A file with mistakes; `str()` has a line `file:line: message` for each."""
 
     def __init__(self, file: str, problems: Iterable[Problem]) -> None:
         self.file = file

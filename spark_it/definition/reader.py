@@ -1,4 +1,4 @@
-"""Reads a pipeline's file. What is wrong with it is said with its line, all at once."""
+"""Reader of a pipeline's file. All mistakes are reported at once, with their lines."""
 
 import os
 import re
@@ -35,7 +35,7 @@ _AT_LINE = re.compile(r" \(at line (\d+), column \d+\)$")
 
 
 def load(path: FilePath, environment: Mapping[str, str]) -> Pipeline:
-    """The pipeline in a file. Raises PipelineError, and OSError when the file cannot be read."""
+    """Read the pipeline in a file. Raises PipelineError, and OSError when the file cannot be read."""
     try:
         text = path.read_bytes().decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -44,7 +44,7 @@ def load(path: FilePath, environment: Mapping[str, str]) -> Pipeline:
 
 
 def parse(text: str, environment: Mapping[str, str], *, file: str, folder: FilePath) -> Pipeline:
-    """The pipeline in a text; `file` is its name in messages. Raises PipelineError."""
+    """Read the pipeline in a text; `file` is its name in messages. Raises PipelineError."""
     try:
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -71,7 +71,7 @@ def _syntax_problem(message: str, text: str) -> Problem:
 
 
 class _Reader:
-    """Makes objects of tables and gathers problems by the way; what is wrong is left out of the objects."""
+    """Builds objects from tables and collects problems; the objects lack whatever is wrong."""
 
     def __init__(self, text: str, environment: Mapping[str, str], file: str, folder: FilePath) -> None:
         self.problems: list[Problem] = []

@@ -1,9 +1,9 @@
-"""The declarations as text: the reference in docs/pipelines.md."""
+"""The reference in docs/pipelines.md, from the declarations."""
 
 from collections.abc import Iterable, Iterator
 
 from odradek.properties import Property
-from odradek.spark_it.definition.guarantees import HOW, HOW_UNITS, Units
+from odradek.spark_it.definition.guarantees import HOW, HOW_BY_KIND, TransactionKind
 from odradek.spark_it.definition.settings import (
     ErrorSettings,
     ExpectationSettings,
@@ -21,7 +21,7 @@ END = "<!-- The end of what is written by it. -->"
 
 
 def markdown() -> str:
-    """The reference, with the comments that it stands between."""
+    """Return the reference between its comments."""
     lines = [BEGIN, ""]
     lines += _section(PipelineSettings, "###")
     lines += _section(Source, "###", title="Every source: `[source.NAME]`")
@@ -40,7 +40,7 @@ def markdown() -> str:
 
 
 def into(page: str) -> str:
-    """A page with what stands between the comments written anew. Raises ValueError if it has not both of them."""
+    """Return a page with the text between the comments replaced. Raises ValueError if a comment is missing."""
     before, begin, rest = page.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not begin or not end:
@@ -88,12 +88,13 @@ def _guarantees() -> Iterator[str]:
     yield "| Sink | A row shows | How | Dead letters |"
     yield "|---|---|---|---|"
     yield (
-        f"| topic, each row by itself, from one topic | exactly once | {HOW_UNITS[Units.OFFSETS]} "
-        f"({Units.OFFSETS.value}) | exactly once, in the same transaction |"
+        f"| topic, each row by itself, from one topic | exactly once | {HOW_BY_KIND[TransactionKind.OFFSETS]} "
+        f"({TransactionKind.OFFSETS.value}) | exactly once, in the same transaction |"
     )
     yield (
-        f"| topic otherwise | exactly once, if SQL gives the same for the same rows | {HOW_UNITS[Units.BATCHES]} "
-        f"({Units.BATCHES.value}) | exactly once, in the same transaction |"
+        "| topic otherwise | exactly once, if SQL gives the same for the same rows "
+        f"| {HOW_BY_KIND[TransactionKind.BATCHES]} ({TransactionKind.BATCHES.value}) "
+        "| exactly once, in the same transaction |"
     )
     for name, sink in SINKS.items():
         if sink in HOW:

@@ -1,9 +1,10 @@
-"""The keys of a pipeline's file, each declared once; parsing, messages and docs/pipelines.md derive from it.
+"""Keys of a pipeline's file, each declared once; parsing, messages and docs/pipelines.md derive from it.
 
-Here are those of the file and of what sources and sinks share; `source_settings` and `sink_settings` have theirs.
+This module has the keys of the file and those that sources and sinks share; `source_keys` and `sink_keys` have the
+others.
 
-A class holds the keys of one kind of table, with Kafka Connect's names where it has them; its docstring is what the
-reference says of the table. Key `value.format` is attribute `value_format`. A required key has an empty default.
+A class has the keys of one kind of table, with Kafka Connect's names where they exist; its docstring is the text of the
+reference. Key `value.format` is attribute `value_format`. A required key has an empty default.
 """
 
 import re
@@ -23,7 +24,7 @@ _PYTHON_NAME = re.compile(r"(python:)?[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
 
 
 def is_python_name(text: str) -> bool:
-    """Whether it is module.name, of a package or not, with or without python: before it."""
+    """Return whether the text is `module.name`, with or without `python:` before it."""
     return _PYTHON_NAME.fullmatch(text) is not None
 
 

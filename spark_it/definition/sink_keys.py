@@ -1,4 +1,4 @@
-"""The keys of each kind of sink, declared once as in `settings`."""
+"""Keys of each kind of sink, declared once as in `settings`."""
 
 from typing import ClassVar
 

@@ -1,4 +1,4 @@
-"""The keys of each kind of source, declared once as in `settings`."""
+"""Keys of each kind of source, declared once as in `settings`."""
 
 import re
 from typing import ClassVar
@@ -140,7 +140,7 @@ class FilesSource(Source):
 
 
 def is_overlap(text: str) -> bool:
-    """Whether it is a number or a duration."""
+    """Return whether the text is a number or a duration."""
     return (text.isascii() and text.isdigit()) or is_interval(text)
 
 

@@ -1,4 +1,4 @@
-"""A pipeline as its file declares it: plain objects, made by `spec_reader`, held against one another by `checks`."""
+"""The pipeline that a file declares: plain objects, built by `reader` and checked by `static_checks`."""
 
 import os
 from collections.abc import Iterator, Mapping
@@ -24,7 +24,7 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Expectation:
-    """What rows of `table`, a source or a transform, are expected to be."""
+    """A condition on the rows of `table`, a source or a transform."""
 
     table: str
     name: str
@@ -33,7 +33,7 @@ class Expectation:
 
 @dataclass(frozen=True)
 class Case:
-    """One `[[test]]`: rows by source, and rows expected by transform. Key None is what the sink gets."""
+    """One `[[test]]`: given rows by source, and expected rows by transform. Key None is the input of the sink."""
 
     name: str
     given: Mapping[str, tuple[Row, ...]]
@@ -43,7 +43,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Pipeline:
-    """A whole pipeline. `folder` is the file's; relative paths begin there. `lines` tell where a key stands."""
+    """A whole pipeline. `folder` is the file's; relative paths begin there. `lines` has the line of each key."""
 
     file: str
     folder: Path
@@ -62,22 +62,22 @@ class Pipeline:
 
     @property
     def state_folder(self) -> Path:
-        """Where the pipeline keeps checkpoint, lock and progress."""
+        """The folder of checkpoint, lock and progress."""
         return Path(os.path.normpath(self.folder / self.settings.home / self.name))
 
     @property
     def batches_group(self) -> str:
-        """The group whose offsets mark the batches that units have written. No pipeline's name has a colon."""
+        """The group whose offsets mark the batches that transactions have written. No pipeline's name has a colon."""
         return f"{self.name}:batches"
 
     @property
     def replay_group(self) -> str:
-        """The group whose offsets say how far the dead letters are replayed."""
+        """The group whose offsets record the replayed dead letters."""
         return f"{self.name}:replay"
 
     @property
     def sink_input(self) -> str | None:
-        """What the sink writes; None when it is not said and cannot be meant."""
+        """The table that the sink writes; None if the file does not name it and it is ambiguous."""
         if self.sink.input is not None:
             return self.sink.input
         if self.transforms:
@@ -90,14 +90,14 @@ class Pipeline:
         return text if "://" in text else os.path.normpath((self.folder / text).absolute())
 
     def taking_what_is_there(self) -> "Pipeline":
-        """The pipeline with the trigger available-now, whatever its file says: some sources go by it."""
+        """Return the pipeline with the trigger available-now, on which some sources depend."""
         return replace(self, settings=self.settings.replace({"trigger": AVAILABLE_NOW}))
 
     def transform(self, name: str) -> TransformSettings | None:
         return next((step for step in self.transforms if step.name.casefold() == name.casefold()), None)
 
     def inputs(self, step: TransformSettings) -> list[str]:
-        """Names that a step reads, as it writes them; whether they are there is not asked."""
+        """Return the names that a step reads, as it writes them; they may not exist."""
         if step.sql is not None:
             return list(dict.fromkeys(table.text for table in tokens.tables(tokens.tokens(step.sql))))
         if step.input:
@@ -108,7 +108,7 @@ class Pipeline:
         return list(self.sources) if len(self.sources) == 1 else []
 
     def steps_to(self, name: str | None) -> Iterator[TransformSettings]:
-        """The transforms that `name` is made by, itself included, in the order of the file."""
+        """Return the transforms that `name` depends on, itself included, in the order of the file."""
         wanted = {name.casefold()} if name else set()
         for step in reversed(self.transforms):
             if step.name.casefold() in wanted:

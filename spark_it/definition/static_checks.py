@@ -1,4 +1,4 @@
-"""Whether what a pipeline's file says goes together: names, what they refer to, what a key asks of another."""
+"""Static checks of a pipeline: its names and references, and keys that depend on one another."""
 
 import json
 import re
@@ -17,7 +17,7 @@ from odradek.spark_it.sql import tokens
 
 
 def problems_of(pipeline: Pipeline) -> list[Problem]:
-    """All that does not go together in a pipeline whose tables are right each by itself."""
+    """Return all problems of a pipeline whose tables are each correct."""
     problems = problems_of_names(pipeline)
     if any(True for _ in _texts(pipeline)):
         return problems  # the rest reads the statements
@@ -27,7 +27,7 @@ def problems_of(pipeline: Pipeline) -> list[Problem]:
 
 
 def problems_of_names(pipeline: Pipeline) -> list[Problem]:
-    """What is wrong with names and with what they refer to, whatever else may be wrong."""
+    """Return the problems of names and references, also in a pipeline with other problems."""
     return [*_texts(pipeline)] or [*_names(pipeline), *_references(pipeline)]
 
 

@@ -1,7 +1,7 @@
-"""In which line of a TOML document each key stands; `tomllib` does not say.
+"""Line numbers of the keys of a TOML document, which `tomllib` does not report.
 
-The document must be valid TOML 1.0 (let tomllib read it first): no mistake is looked for here. A path is the way to a
-value in what tomllib returns, with the index for an element of an array: `("transform", 0, "sql")`.
+The document must be valid TOML 1.0 (let tomllib read it first): nothing is checked here. A path leads to a value in the
+result of tomllib, with the index for an element of an array: `("transform", 0, "sql")`.
 """
 
 import re
@@ -43,7 +43,7 @@ class Lines(NamedTuple):
 
 
 def scan(text: str) -> Lines:
-    """The lines of a valid document."""
+    """Return the lines of a valid document."""
     scanner = _Scanner(text)
     scanner.document()
     return Lines(scanner.lines, scanner.texts)

@@ -1,13 +1,13 @@
-"""Ends what attempts of earlier runs have open in the topic sink, before a reset looks where the pipeline is.
+"""Fencing of the topic sink's open transactions, before a reset looks up the pipeline's position.
 
-A task may outlive its driver. If it committed after the reset, its records would be there, but the offset that says so
-would be older than the one that the reset commits, and not count: they would be written a second time.
+A task may outlive its driver. If it committed after the reset, its records would be visible, but its marker would be
+older than the offset that the reset commits, and would not count: the records would be written a second time.
 """
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
-from odradek.spark_it.definition.guarantees import Units, units
+from odradek.spark_it.definition.guarantees import TransactionKind, transaction_kind
 from odradek.spark_it.definition.spec import Pipeline
 from odradek.spark_it.exactly_once.markers import Markers
 from odradek.spark_it.exactly_once.transactions import Clients, fence
@@ -17,14 +17,14 @@ _THREADS = 8
 
 
 def fence_all(pipeline: Pipeline, stateful: str | None, old: Lock | None) -> None:
-    """Fences every lane that runs of the pipeline may have; `old` is the lock of the last one. Raises SinkError."""
-    kind = units(pipeline, stateful)
+    """Fence every slot that runs of the pipeline may have; `old` is the lock of the last run. Raises SinkError."""
+    kind = transaction_kind(pipeline, stateful)
     if old is not None:
-        kind = None if old.units is None else Units[old.units.upper()]
+        kind = None if old.transaction_kind is None else TransactionKind[old.transaction_kind.upper()]
         pipeline = replace(pipeline, settings=pipeline.settings.replace({"tasks.max": str(old.tasks_max)}))
     if kind is None:
         return
     clients = Clients.of(pipeline.settings)
-    lanes = Markers(pipeline, kind, clients).lanes()
+    slots = Markers(pipeline, kind, clients).slots()
     with ThreadPoolExecutor(_THREADS) as pool:
-        list(pool.map(lambda lane: fence(lane, clients), lanes))
+        list(pool.map(lambda slot: fence(slot, clients), slots))

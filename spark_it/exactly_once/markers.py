@@ -1,10 +1,9 @@
-"""The markers of a topic sink, on the driver: where each unit has its own, which must be there, and that none expires.
+"""The markers of a topic sink, on the driver: their slots, the markers that a batch requires, and their renewal.
 
 Kafka deletes an offset that is not committed again within `offsets.retention.minutes`: seven days by default, one
-before Kafka 2.0. After that a marker that is missing no longer proves that its unit is not written. The first run of a
-state therefore commits a marker in each lane that there is (`Markers.claim`). Only the first records of a partition
-that was added later have none, and those are written while no marker of their batch can have expired
-(`why_forgotten`).
+before Kafka 2.0. After that a missing marker no longer proves that its transaction is not written. The first run of a
+state therefore commits a marker in each existing slot (`Markers.claim`). Only the first records of a partition that was
+added later have none, and those are written while no marker of their batch can have expired (`why_forgotten`).
 """
 
 import contextlib
@@ -20,10 +19,10 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin import NewPartitions as _NewPartitions  # type: ignore[attr-defined]
 from confluent_kafka.admin import NewTopic as _NewTopic  # type: ignore[attr-defined]
 
-from odradek.spark_it.definition.guarantees import Units, why_stateful
+from odradek.spark_it.definition.guarantees import TransactionKind, why_stateful
 from odradek.spark_it.definition.source_keys import TopicSource
 from odradek.spark_it.definition.spec import Pipeline
-from odradek.spark_it.exactly_once.slots import BatchUnit, Lane, OffsetUnit, Unit
+from odradek.spark_it.exactly_once.slots import BatchTransaction, OffsetTransaction, SinkTransaction, TransactionalSlot
 from odradek.spark_it.exactly_once.transactions import Clients, check_claim, claim, is_passing, renew
 from odradek.spark_it.interfaces.kafka_types import TopicPartition as At
 from odradek.spark_it.interfaces.marker import Marker, marker_number
@@ -51,9 +50,9 @@ _THREADS = 8
 
 
 def why_forgotten(planned_ms: int, now_ms: int, retention_ms: int | None) -> str | None:
-    """Why the markers of a batch may have expired since it was planned; None if they cannot have.
+    """Return the reason why markers of a batch may have expired since it was planned; None if they cannot have.
 
-    The other half of the retention is for clocks that differ: of the machine that planned the batch, and of this one.
+    Half of the retention is left for differing clocks, of the machine that planned the batch and of this one.
     """
     kept_ms = ASSUMED_RETENTION_MS if retention_ms is None else retention_ms
     if abs(now_ms - planned_ms) < kept_ms // 2:
@@ -68,9 +67,9 @@ def why_forgotten(planned_ms: int, now_ms: int, retention_ms: int | None) -> str
 
 
 class Markers:
-    """The markers of one pipeline's units. Methods raise SinkError."""
+    """The markers of one pipeline's transactions. Methods raise SinkError."""
 
-    def __init__(self, pipeline: Pipeline, kind: Units, clients: Clients) -> None:
+    def __init__(self, pipeline: Pipeline, kind: TransactionKind, clients: Clients) -> None:
         self._pipeline = pipeline
         self._kind = kind
         self._clients = clients
@@ -80,8 +79,8 @@ class Markers:
         self._retention_ms: int | None = None
 
     def prepare(self) -> None:
-        """Makes the topic of the markers, or makes it larger, if need be."""
-        if self._kind is not Units.BATCHES:
+        """Create the topic of the markers, or add partitions to it, if necessary."""
+        if self._kind is not TransactionKind.BATCHES:
             return
         parts = self._pipeline.settings.tasks_max
         servers = self._clients.bootstrap_servers
@@ -96,12 +95,12 @@ class Markers:
         except TimeoutError:
             raise SinkError(f"{what}: no answer", is_retriable=True) from None
 
-    def units(self, batch: Batch) -> list[Unit]:
-        """The units of a batch; index i is that of `batch.ranges`, or part i.
+    def transactions(self, batch: Batch) -> list[SinkTransaction]:
+        """Return the transactions of a batch; index i is that of `batch.ranges`, or part i.
 
         Partitions that are new in the batch and have no records in it get their first markers before.
         """
-        if self._kind is Units.OFFSETS:
+        if self._kind is TransactionKind.OFFSETS:
             if batch.ranges is None:
                 raise SinkError(f"batch {batch.id} does not say which records it is made of")
             if len({(one.topic, one.partition) for one in batch.ranges}) < len(batch.ranges):
@@ -109,10 +108,13 @@ class Markers:
             known = self._known(batch)
             self._claim_empty(batch, known)
             first = self._unmarked(batch, known)
-            return [self._offset_unit(batch, one, is_first=(one.topic, one.partition) in first) for one in batch.ranges]
+            return [
+                self._offset_transaction(batch, one, is_first=(one.topic, one.partition) in first)
+                for one in batch.ranges
+            ]
         return [
-            BatchUnit(
-                lane=self._part(part),
+            BatchTransaction(
+                slot=self._part(part),
                 end=batch.marker,
                 generation=batch.generation,
                 batch=batch.id,
@@ -123,9 +125,9 @@ class Markers:
             for part in range(self._pipeline.settings.tasks_max)
         ]
 
-    def _offset_unit(self, batch: Batch, of: Range, *, is_first: bool) -> OffsetUnit:
-        return OffsetUnit(
-            lane=self._partition(of.topic, of.partition),
+    def _offset_transaction(self, batch: Batch, of: Range, *, is_first: bool) -> OffsetTransaction:
+        return OffsetTransaction(
+            slot=self._partition(of.topic, of.partition),
             end=of.end,
             generation=batch.generation,
             batch=batch.id,
@@ -137,18 +139,18 @@ class Markers:
 
     # Names of pipelines and topics have '-', and none has ':', so no two pipelines have an id in common.
 
-    def _partition(self, topic: str, partition: int) -> Lane:
+    def _partition(self, topic: str, partition: int) -> TransactionalSlot:
         name = self._pipeline.name
-        return Lane(f"{name}:{topic}-{partition}", name, topic, partition)
+        return TransactionalSlot(f"{name}:{topic}-{partition}", name, topic, partition)
 
-    def _part(self, part: int) -> Lane:
-        return Lane(f"{self._pipeline.name}:p{part}", self._pipeline.batches_group, BATCHES_TOPIC, part)
+    def _part(self, part: int) -> TransactionalSlot:
+        return TransactionalSlot(f"{self._pipeline.name}:p{part}", self._pipeline.batches_group, BATCHES_TOPIC, part)
 
     def _unmarked(self, batch: Batch, known: Mapping[At, int] | None) -> set[At]:
-        """The partitions of which no unit is written if they have no marker.
+        """The partitions of which no transaction is written if they have no marker.
 
-        Those of which the batch has the first records, as long as the marker of a unit of it cannot have expired. A
-        batch that goes on in a partition follows one that is marked.
+        Those of which the batch has the first records, as long as no marker of the batch can have expired. A batch that
+        continues in a partition follows one that is marked.
         """
         assert batch.ranges is not None
         begins = self._begins(batch)
@@ -164,14 +166,14 @@ class Markers:
         planned = _planned(self._folder(batch), batch.id)
         return set() if planned is None or self._is_forgotten(planned) else found
 
-    def _is_forgotten(self, planned: checkpoint.Batch) -> bool:
+    def _is_forgotten(self, planned: checkpoint.PlannedBatch) -> bool:
         return why_forgotten(planned.started_ms, int(time.time() * 1000), self.retention_ms()) is not None
 
     def _claim_empty(self, batch: Batch, known: Mapping[At, int] | None) -> None:
         """Commit the first marker of each partition that is new in the batch, begins above 0 and has no records in it.
 
-        Its first records come in a later batch, in which nothing shows that the partition has no unit yet. Repeating
-        the batch commits none again, nor any where such a marker may have expired.
+        Its first records come in a later batch, in which nothing shows that the partition has no transaction yet. A
+        repeated batch commits none again, nor any where such a marker may have expired.
         """
         assert batch.ranges is not None
         planned = None if known is None else _planned(self._folder(batch), batch.id)
@@ -206,57 +208,58 @@ class Markers:
         return None if before is None else before.topic_offsets()
 
     def retention_ms(self) -> int | None:
-        """For how long the brokers keep offsets; None if they do not report it."""
+        """Return the time for which brokers keep offsets; None if they do not report it."""
         if self._retention_ms is None:
             with contextlib.suppress(ClusterError):
                 self._retention_ms = Cluster(self._pipeline.settings).offsets_retention_ms()
         return self._retention_ms
 
     def owners(self) -> set[str]:
-        """The identities of the states that have markers."""
+        """Return the identities of the states that have markers."""
         return {marker.state for marker in self._now().values() if marker.state}
 
     def newest(self) -> int:
-        """The marker of the newest batch of which a unit is written; 0 with offset units, whose markers have none."""
-        if self._kind is Units.OFFSETS:
+        """Return the marker of the newest batch of which a transaction is written; 0 with offset transactions, whose
+        markers have no batch."""
+        if self._kind is TransactionKind.OFFSETS:
             return 0
         return max((marker.offset for marker in self._now().values()), default=0)
 
     def claim(self, claimed: Claim) -> None:
-        """Commits the first marker of each lane, for a state that has not begun a batch.
+        """Commit the first marker of each slot, for a state that has not begun a batch.
 
-        Every copy begins with the same lane: the one that claims it first goes on.
+        Every copy begins with the same slot: the first one to claim it continues.
         """
         if not claimed.is_new:
             return
-        lanes = self.lanes()
+        slots = self.slots()
         generation, state = claimed.generation, claimed.state
-        if self._kind is Units.BATCHES:
+        if self._kind is TransactionKind.BATCHES:
             first = Marker(marker_number(generation, -1), generation, state=state)
-            claim(lanes[0], first, claimed.replaced, self._clients)
+            claim(slots[0], first, claimed.replaced, self._clients)
             with ThreadPoolExecutor(_THREADS) as pool:
-                list(pool.map(lambda lane: claim(lane, first, claimed.replaced, self._clients), lanes[1:]))
+                list(pool.map(lambda slot: claim(slot, first, claimed.replaced, self._clients), slots[1:]))
             return
-        begins = {lane: claimed.begins[at] for lane in lanes if (at := (lane.topic, lane.partition)) in claimed.begins}
+        begins = {slot: claimed.begins[at] for slot in slots if (at := (slot.topic, slot.partition)) in claimed.begins}
         if not begins:
             return
-        lowest = min(begins, key=lambda lane: (lane.topic, lane.partition))
+        lowest = min(begins, key=lambda slot: (slot.topic, slot.partition))
         claim(lowest, Marker(begins[lowest], generation, state=state), claimed.replaced, self._clients)
-        # Another state comes so far only if it begins with another lowest lane.
+        # Another state comes so far only if it begins with another lowest slot.
         found = self._read(begins, is_strict=True)
-        rest = {lane: begin for lane, begin in begins.items() if lane not in found or found[lane].state != state}
-        for lane in rest:
-            check_claim(lane, found.get(lane), claimed.replaced)
+        rest = {slot: begin for slot, begin in begins.items() if slot not in found or found[slot].state != state}
+        for slot in rest:
+            check_claim(slot, found.get(slot), claimed.replaced)
         metadata = Marker(0, generation, at_ms=int(time.time() * 1000), state=state).metadata
         try:
-            places = {(lane.topic, lane.partition): begin for lane, begin in rest.items()}
+            places = {(slot.topic, slot.partition): begin for slot, begin in rest.items()}
             Cluster(self._pipeline.settings).commit(self._pipeline.name, places, metadata)
         except ClusterError as error:
             raise SinkError(str(error), is_retriable=True) from None
 
-    def lanes(self) -> list[Lane]:
-        """All lanes that there may be, with and without a marker."""
-        if self._kind is Units.BATCHES:
+    def slots(self) -> list[TransactionalSlot]:
+        """Return all possible slots, with and without a marker."""
+        if self._kind is TransactionKind.BATCHES:
             return [self._part(part) for part in range(self._pipeline.settings.tasks_max)]
         cluster = Cluster(self._pipeline.settings)
         try:
@@ -269,25 +272,25 @@ class Markers:
         except ClusterError as error:
             raise SinkError(str(error), is_retriable=True) from None
 
-    def old(self, now_ms: int) -> list[Lane]:
-        """The lanes whose marker is to be renewed: it is old, or does not say how old it is."""
-        lanes = self.lanes()
-        found = self._read(lanes)
+    def old(self, now_ms: int) -> list[TransactionalSlot]:
+        """Return the slots whose marker is due for renewal: it is old, or has no time."""
+        slots = self.slots()
+        found = self._read(slots)
         retention_ms = self.retention_ms() or ASSUMED_RETENTION_MS
         before_ms = now_ms - min(int(RENEW_AFTER_S * 1000), retention_ms // 4)
         return [
-            lane
-            for lane in lanes
-            if (marker := found.get(lane)) is not None and (marker.at_ms is None or marker.at_ms <= before_ms)
+            slot
+            for slot in slots
+            if (marker := found.get(slot)) is not None and (marker.at_ms is None or marker.at_ms <= before_ms)
         ]
 
-    def _now(self) -> dict[Lane, Marker]:
+    def _now(self) -> dict[TransactionalSlot, Marker]:
         """All markers, whatever transactions are open: after a kill those are only ended by the next attempts."""
-        return self._read(self.lanes(), is_strict=True)
+        return self._read(self.slots(), is_strict=True)
 
-    def _read(self, lanes: Iterable[Lane], *, is_strict: bool = False) -> dict[Lane, Marker]:
+    def _read(self, slots: Iterable[TransactionalSlot], *, is_strict: bool = False) -> dict[TransactionalSlot, Marker]:
         """The markers that there are; with `is_strict` as they are now, and one that cannot be read is an error."""
-        by_place = {(lane.topic, lane.partition): lane for lane in lanes}
+        by_place = {(slot.topic, slot.partition): slot for slot in slots}
         if not by_place:
             return {}
         group = next(iter(by_place.values())).group
@@ -311,7 +314,7 @@ class Markers:
         }
 
 
-def _planned(folder: Path, batch_id: int) -> checkpoint.Batch | None:
+def _planned(folder: Path, batch_id: int) -> checkpoint.PlannedBatch | None:
     """A batch of the checkpoint; None if it is not there."""
     try:
         return checkpoint.read_batch(folder, batch_id)
@@ -320,7 +323,7 @@ def _planned(folder: Path, batch_id: int) -> checkpoint.Batch | None:
 
 
 def begun(checkpoint_folder: Path) -> dict[tuple[str, int], int]:
-    """Where the only source of a query began, by its checkpoint; nothing if that does not say.
+    """Return where the only source of a query began, by its checkpoint; nothing if the checkpoint does not record it.
 
     Source: Spark 4.0, KafkaSourceInitialOffsetWriter: a zero byte, a line with the version, a line of JSON.
     """
@@ -331,10 +334,10 @@ def begun(checkpoint_folder: Path) -> dict[tuple[str, int], int]:
         return {}
 
 
-class Keeper:
-    """Renews old markers from a thread of its own, also while no batch comes; `lock` keeps it from a batch's units.
+class MarkerRenewal:
+    """Renews old markers on a thread of its own, also while there is no batch; `lock` excludes a batch's transactions.
 
-    What goes wrong is tried again at the next check: a marker lives four times as long as it takes to be old.
+    A failed renewal is retried at the next check: a marker is old at a quarter of its lifetime.
     """
 
     def __init__(self, markers: Markers, clients: Clients, lock: threading.Lock) -> None:
@@ -345,11 +348,11 @@ class Keeper:
         self._thread = threading.Thread(target=self._run, name="odradek-markers", daemon=True)
 
     def start(self) -> None:
-        """Checks now, and every hour or eighth of the time that brokers keep offsets."""
+        """Check now, and then every hour or every eighth of the retention."""
         self._thread.start()
 
     def close(self) -> None:
-        """Ends when the marker in hand is renewed."""
+        """Stop after the renewal in progress."""
         self._ended.set()
         if self._thread.is_alive():
             self._thread.join()
@@ -362,13 +365,13 @@ class Keeper:
             self._ended.wait(min(CHECK_EVERY_S, retention_ms / 8000))
 
     def renew_old(self, now_ms: int) -> int:
-        """Renews what is old at a time and returns how many that are. Raises SinkError."""
+        """Renew the markers that are old at a time and return their number. Raises SinkError."""
         renewed = 0
-        for lane in self._markers.old(now_ms):
+        for slot in self._markers.old(now_ms):
             with self._lock:
                 if self._ended.is_set():
                     break
-                renew(lane, self._clients)
+                renew(slot, self._clients)
             renewed += 1
         return renewed
 

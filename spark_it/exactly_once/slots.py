@@ -1,6 +1,6 @@
-"""What is written in one transaction, and what says whether it is: a unit, its lane, and the lane's marker.
+"""Transactional slots, their sink transactions, and the decision from a slot's marker if one is written.
 
-The marker is an offset of a group, committed in the same transaction as the records. No Kafka here: `units` writes.
+The marker is an offset of a group, committed in the same transaction as the records. `transactions` does the writing.
 """
 
 from dataclasses import dataclass, field
@@ -11,12 +11,14 @@ from odradek.spark_it.interfaces.sink import SinkError
 
 
 class MarkerError(SinkError):
-    """A marker that says neither that the unit is written nor that it is not."""
+    """A marker that shows neither that the transaction is written nor that it is not."""
 
 
-class Lane(NamedTuple):
-    """What has units one after the other, a source partition or a part of each batch. `topic` and `partition` are
-    where `group` has the marker."""
+class TransactionalSlot(NamedTuple):
+    """A sequence of sink transactions under one transactional id: of a source partition, or of one part of each batch.
+
+    The marker is the offset of `group` for `topic` and `partition`.
+    """
 
     transactional_id: str
     group: str
@@ -25,14 +27,14 @@ class Lane(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Unit:
-    """One unit of a batch. `end` is what the marker is afterwards.
+class SinkTransaction:
+    """One transaction of a batch. `end` is the marker after it.
 
-    With `is_first` there may be no marker yet. `resets` says what helps if the marker is none of those expected.
-    `state` is the identity of the pipeline's state; a marker of another one is never taken for its own.
+    With `is_first` the marker may be missing. `resets` is the remedy if the marker is none of those expected. `state`
+    is the identity of the pipeline's state; the marker of another state is refused.
     """
 
-    lane: Lane
+    slot: TransactionalSlot
     end: int
     generation: int
     batch: int
@@ -41,7 +43,7 @@ class Unit:
     state: str = field(default="", kw_only=True)
 
     def is_written(self, marker: Marker | None) -> bool:
-        """Whether an earlier attempt has written the unit. Raises MarkerError."""
+        """Return whether an earlier attempt has written the transaction. Raises MarkerError."""
         raise NotImplementedError
 
     def _refuse_another(self, marker: Marker) -> None:
@@ -49,15 +51,15 @@ class Unit:
             raise self._wrong("belongs to another copy of the pipeline, which runs elsewhere or was reset later")
 
     def _wrong(self, what: str) -> MarkerError:
-        lane = self.lane
-        return MarkerError(f"the offset of group {lane.group} for {lane.topic}-{lane.partition} {what}; {self.resets}")
+        slot = self.slot
+        return MarkerError(f"the offset of group {slot.group} for {slot.topic}-{slot.partition} {what}; {self.resets}")
 
 
 @dataclass(frozen=True)
-class OffsetUnit(Unit):
-    """Rows that come of the records `start` to `end` of a source partition; the marker is how far the group has read.
+class OffsetTransaction(SinkTransaction):
+    """Rows made of the records `start` to `end` of a source partition; the marker is the group's offset.
 
-    It is ahead of the checkpoint by more than this batch when an older copy of the checkpoint was put in place.
+    It is ahead of the checkpoint by more than this batch if an older copy of the checkpoint was restored.
     """
 
     start: int
@@ -86,8 +88,8 @@ class OffsetUnit(Unit):
 
 
 @dataclass(frozen=True)
-class BatchUnit(Unit):
-    """A part of a batch; the marker is the batch's number (`lock.marker`), as the offset of an empty topic."""
+class BatchTransaction(SinkTransaction):
+    """A part of a batch; the marker is the batch's number (`marker_number`), as the offset of an empty topic."""
 
     def is_written(self, marker: Marker | None) -> bool:
         if marker is not None:

@@ -1,19 +1,19 @@
-"""What the topic sink writes in one transaction: its records, and a marker that says they are written. No Spark here.
+"""Writes one transaction of the topic sink: its records, and the marker that they are written. Does not use Spark.
 
-A unit has the same records on every attempt, and a transactional id of its own. An attempt
+A transaction has the same records on every attempt, and its slot's transactional id. An attempt has three steps.
 
-1. fences: `init_transactions` ends what an earlier attempt has open, and from then on refuses whatever that one does;
-2. reads the marker, an offset of a group, and leaves everything as it is when the records are there;
-3. otherwise writes records, dead letters and marker in one transaction.
+1. Fence: `init_transactions` aborts the open transaction of an earlier attempt and fences its producer.
+2. Read the marker, an offset of a group. If the records are written, stop.
+3. Otherwise write records, dead letters and marker in one transaction.
 
-The order is what makes it safe. After 1, of all that hold the transactional id only this attempt can commit, until a
-later one fences it, and then it cannot. So nobody commits between 2 and the commit of 3: an attempt that sleeps and
-wakes late is refused. For the same reason what 2 has read still holds when 3 begins, and need not be read again. That
-1 and 2 run while Spark makes the first records changes nothing: those are kept, and produced when 3 has begun; it
-begins only with a marker that says "not written", and otherwise the records are counted and dropped.
+The order makes it safe. After step 1 only this attempt can commit under the transactional id, until a later attempt
+fences it. So nothing is committed between step 2 and the commit of step 3: an attempt that was suspended and resumes
+late is refused. For the same reason the marker of step 2 is still valid in step 3. Spark makes the first records during
+steps 1 and 2: they are kept, and produced once step 3 begins. If the marker shows that the transaction is written, the
+records are counted and dropped.
 
-A producer is used for one attempt only: a kept one would often be fenced by then, which shows only when the records of
-the attempt are spent; making one costs a tenth of a second.
+A producer is used for one attempt only. A kept producer would often be fenced by then, which shows only after the
+records of the attempt are consumed; a new producer takes a tenth of a second.
 """
 
 import contextlib
@@ -28,7 +28,7 @@ from typing import Any, NamedTuple, Self, TypeVar
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
 from odradek.spark_it.definition.settings import PipelineSettings
-from odradek.spark_it.exactly_once.slots import Lane, MarkerError, Unit
+from odradek.spark_it.exactly_once.slots import MarkerError, SinkTransaction, TransactionalSlot
 from odradek.spark_it.interfaces.marker import Marker
 from odradek.spark_it.interfaces.sink import SinkError
 
@@ -60,7 +60,7 @@ half a second before it looks for the coordinator again; a question that was ans
 
 
 class FencedError(SinkError):
-    """The attempt was overtaken. What it wrote is aborted; whether its unit is written, the marker says."""
+    """A later attempt has fenced this one, which is aborted. The marker shows whether the transaction is written."""
 
 
 class Records(NamedTuple):
@@ -73,8 +73,8 @@ class Records(NamedTuple):
     is_dead: bool = False
 
 
-class Outcome(NamedTuple):
-    """What the unit holds, and whether it was this attempt that wrote it."""
+class TransactionOutcome(NamedTuple):
+    """Numbers of rows and dead letters in a transaction. `is_new` if this attempt wrote it."""
 
     rows: int
     dead_letters: int
@@ -83,9 +83,9 @@ class Outcome(NamedTuple):
 
 @dataclass(frozen=True)
 class Clients:
-    """Makes the clients of an attempt; it travels to where the attempt runs. Configurations are librdkafka's.
+    """Factory of an attempt's clients, which is sent to where the attempt runs. Configurations are librdkafka's.
 
-    `timeout_s` is how long to wait for an answer, `commit_timeout_s` until all is delivered and committed.
+    `timeout_s` limits a request, `commit_timeout_s` the delivery and commit of a transaction.
     """
 
     bootstrap_servers: str
@@ -96,12 +96,12 @@ class Clients:
 
     @classmethod
     def of(cls, settings: PipelineSettings) -> Self:
-        """Those that a pipeline's file says."""
+        """Return the factory for a pipeline's settings."""
         passed = settings.passed
         return cls(",".join(settings.bootstrap_servers), passed["producer.override."], passed["admin.override."])
 
     def producer(self, transactional_id: str) -> Producer:
-        """A producer of transactions. Raises KafkaException for a configuration that cannot be."""
+        """Return a transactional producer. Raises KafkaException for an invalid configuration."""
         transaction_ms = self.producer_configuration.get("transaction.timeout.ms", "")
         return Producer(
             {
@@ -121,8 +121,8 @@ class Clients:
                 "partitioner": "murmur2_random",
                 # librdkafka wants it no longer than a transaction may take.
                 "message.timeout.ms": min(60_000, int(transaction_ms)) if transaction_ms.isdecimal() else 60_000,
-                # What a unit may take, from the first record that Spark makes to the last. So long do readers of
-                # committed records wait behind a unit whose processes were killed, if no other run follows.
+                # What a transaction may take, from the first record that Spark makes to the last. So long do readers of
+                # committed records wait behind a transaction whose processes were killed, if no other run follows.
                 "transaction.timeout.ms": TRANSACTION_MS,
                 **self.producer_configuration,
                 "transactional.id": transactional_id,
@@ -130,9 +130,9 @@ class Clients:
         )
 
     def consumer(self, group: str, *, is_stable: bool = True) -> Consumer:
-        """A consumer that joins no group and only reads its offsets.
+        """Return a consumer that joins no group and only reads its offsets.
 
-        With `is_stable` it waits for the end of transactions that have committed some.
+        With `is_stable` it waits for the end of transactions that have committed offsets.
         """
         return Consumer(
             {
@@ -146,13 +146,13 @@ class Clients:
         )
 
 
-def write(unit: Unit, records: Iterable[Records], clients: Clients) -> Outcome:
-    """Writes a unit unless it is written. Takes all records either way, to count them.
+def write(transaction: SinkTransaction, records: Iterable[Records], clients: Clients) -> TransactionOutcome:
+    """Write a transaction unless it is written. Consumes all records either way, to count them.
 
-    Raises SinkError: FencedError, MarkerError, or one that says what Kafka refused.
+    Raises SinkError: FencedError, MarkerError, or one with the error of Kafka.
     """
-    with _attempt(unit.lane, clients) as attempt:
-        is_written, records = _meanwhile(lambda: attempt.begins(unit), records)
+    with _attempt(transaction.slot, clients) as attempt:
+        is_written, records = _meanwhile(lambda: attempt.begins(transaction), records)
         return _counted(records, is_new=False) if is_written else attempt.commit(records)
 
 
@@ -171,43 +171,43 @@ def _meanwhile(do: Callable[[], T], records: Iterable[Records]) -> tuple[T, Iter
         return doing.result(), chain(taken, source)
 
 
-def fence(lane: Lane, clients: Clients) -> None:
-    """Ends what attempts have open in a lane: readers do not wait for it, and none of them commits any more.
-
-    Raises SinkError.
+def fence(slot: TransactionalSlot, clients: Clients) -> None:
+    """Abort the open transaction of a slot: readers do not wait for it, and earlier attempts cannot commit. Raises
+    SinkError.
     """
-    with _attempt(lane, clients) as attempt:
+    with _attempt(slot, clients) as attempt:
         attempt.fence()
 
 
-def claim(lane: Lane, marker: Marker, replaced: Set[str], clients: Clients) -> None:
-    """Commits the first marker of a state in a lane, unless the state has one there. Of two states that claim a lane at
-    once one wins. Raises SinkError: MarkerError if the lane has a marker of a state that is not to be replaced.
+def claim(slot: TransactionalSlot, marker: Marker, replaced: Set[str], clients: Clients) -> None:
+    """Commit the first marker of a state in a slot, unless the state has one there. Of two concurrent claims one wins.
+
+    Raises SinkError: MarkerError if the marker belongs to a state that is not to be replaced.
     """
-    with _attempt(lane, clients) as attempt:
+    with _attempt(slot, clients) as attempt:
         attempt.fence()
         found = attempt.marker()
         if found is not None and found.state == marker.state:
             return
-        check_claim(lane, found, replaced)
+        check_claim(slot, found, replaced)
         attempt.begin(marker._replace(at_ms=_now_ms()))
         attempt.commit(())
 
 
-def check_claim(lane: Lane, found: Marker | None, replaced: Set[str]) -> None:
-    """Raises MarkerError if a lane's marker belongs to a state that is not to be replaced."""
+def check_claim(slot: TransactionalSlot, found: Marker | None, replaced: Set[str]) -> None:
+    """Raise MarkerError if a slot's marker belongs to a state that is not to be replaced."""
     if found is not None and found.state and found.state not in replaced:
-        what = f"the offset of group {lane.group} for {lane.topic}-{lane.partition}"
+        what = f"the offset of group {slot.group} for {slot.topic}-{slot.partition}"
         raise MarkerError(f"{what} was claimed at the same time by another copy of this pipeline; run only one")
 
 
-def renew(lane: Lane, clients: Clients) -> None:
-    """Commits a marker once more as it is, so that it does not expire. Nothing happens if there is none.
+def renew(slot: TransactionalSlot, clients: Clients) -> None:
+    """Commit a marker again, so that it does not expire. Does nothing if there is none.
 
-    It is an attempt like any other: merely committing what was read a moment ago could take back what another attempt
-    has committed meanwhile. Raises SinkError.
+    It is an attempt like any other: a plain commit of the marker just read could revert the commit of a concurrent
+    attempt. Raises SinkError.
     """
-    with _attempt(lane, clients) as attempt:
+    with _attempt(slot, clients) as attempt:
         attempt.fence()
         marker = attempt.marker()
         if marker is not None:
@@ -220,44 +220,44 @@ def _now_ms() -> int:
 
 
 class _Attempt:
-    """An attempt at a unit of a lane; nobody else can commit there once `fence` is done."""
+    """An attempt at a transaction of a slot; nobody else can commit there once `fence` is done."""
 
-    def __init__(self, lane: Lane, clients: Clients, producer: Producer, consumer: Consumer) -> None:
-        self._lane = lane
+    def __init__(self, slot: TransactionalSlot, clients: Clients, producer: Producer, consumer: Consumer) -> None:
+        self._slot = slot
         self._clients = clients
         self._producer = producer
         self._consumer = consumer
 
     def fence(self) -> None:
         for _ in range(_CONNECTIONS):
-            self._producer.list_topics(self._lane.topic, self._clients.timeout_s)
+            self._producer.list_topics(self._slot.topic, self._clients.timeout_s)
         self._asked(lambda: self._producer.init_transactions(self._clients.timeout_s))
 
     def marker(self) -> Marker | None:
-        wanted = [TopicPartition(self._lane.topic, self._lane.partition)]
+        wanted = [TopicPartition(self._slot.topic, self._slot.partition)]
         timeout_s = self._clients.timeout_s
         [found] = self._asked(lambda: self._consumer.committed(wanted, timeout_s))
         if found.error is not None:
             raise KafkaException(found.error)
         return None if found.offset < 0 else Marker.read(found.offset, found.metadata)
 
-    def begins(self, unit: Unit) -> bool:
-        """Whether the unit is written; if it is not, the transaction is begun."""
+    def begins(self, transaction: SinkTransaction) -> bool:
+        """Whether the transaction is written; if it is not, the transaction is begun."""
         self.fence()
-        if unit.is_written(self.marker()):
+        if transaction.is_written(self.marker()):
             return True
-        self.begin(Marker(unit.end, unit.generation, unit.batch, _now_ms(), unit.state))
+        self.begin(Marker(transaction.end, transaction.generation, transaction.batch, _now_ms(), transaction.state))
         return False
 
     def begin(self, marker: Marker) -> None:
         """Begins the transaction with the marker, which counts with the commit: so nothing but that is left to wait
         for behind the last record."""
         self._producer.begin_transaction()
-        offset = TopicPartition(self._lane.topic, self._lane.partition, marker.offset, marker.metadata)
+        offset = TopicPartition(self._slot.topic, self._slot.partition, marker.offset, marker.metadata)
         group = self._consumer.consumer_group_metadata()
         self._producer.send_offsets_to_transaction([offset], group, self._clients.timeout_s)
 
-    def commit(self, records: Iterable[Records]) -> Outcome:
+    def commit(self, records: Iterable[Records]) -> TransactionOutcome:
         outcome = _counted(map(self._produced, records), is_new=True)
         self._producer.commit_transaction(self._clients.commit_timeout_s)
         return outcome
@@ -320,7 +320,7 @@ class _Attempt:
         del self._producer
 
     def _said(self, error: KafkaError) -> SinkError:
-        what = f"cannot write {self._lane.transactional_id} at {self._clients.bootstrap_servers}"
+        what = f"cannot write {self._slot.transactional_id} at {self._clients.bootstrap_servers}"
         if error.code() in _FENCED:
             return FencedError(
                 f"{what}: another attempt has taken over, or it took longer than transaction.timeout.ms "
@@ -331,11 +331,11 @@ class _Attempt:
 
 
 @contextlib.contextmanager
-def _attempt(lane: Lane, clients: Clients) -> Iterator[_Attempt]:
+def _attempt(slot: TransactionalSlot, clients: Clients) -> Iterator[_Attempt]:
     """An attempt. Errors of Kafka leave as SinkError, and no transaction is left open."""
     try:
         # The consumer connects while the producer fences.
-        attempt = _Attempt(lane, clients, clients.producer(lane.transactional_id), clients.consumer(lane.group))
+        attempt = _Attempt(slot, clients, clients.producer(slot.transactional_id), clients.consumer(slot.group))
     except KafkaException as error:
         what = _kafka_error(error).str()
         raise SinkError(f"producer.override or admin.override cannot be: {what}") from None
@@ -350,14 +350,14 @@ def _attempt(lane: Lane, clients: Clients) -> Iterator[_Attempt]:
         attempt.close()
 
 
-def _counted(records: Iterable[Records], *, is_new: bool) -> Outcome:
+def _counted(records: Iterable[Records], *, is_new: bool) -> TransactionOutcome:
     rows = dead_letters = 0
     for some in records:
         if some.is_dead:
             dead_letters += len(some.values)
         else:
             rows += len(some.values)
-    return Outcome(rows, dead_letters, is_new)
+    return TransactionOutcome(rows, dead_letters, is_new)
 
 
 def _kafka_error(error: KafkaException) -> KafkaError:
@@ -379,6 +379,8 @@ _LASTING = (
 
 
 def is_passing(error: KafkaError) -> bool:
-    """Whether it may go by itself: a broker that is away, a leader that moves. A new attempt has a new producer, so an
-    error that is fatal to one says nothing of the next."""
+    """Return whether an error may disappear by itself: a broker that is down, a leader that moves.
+
+    A new attempt has a new producer, so an error that is fatal to one does not affect the next.
+    """
     return error.code() not in _LASTING

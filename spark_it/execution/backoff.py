@@ -8,7 +8,7 @@ from odradek.spark_it.definition.settings import ErrorSettings
 FIRST_DELAY_S = 0.5
 
 
-class Patience:
+class Backoff:
     """Waits of one pipeline, which begin anew when something has gone well."""
 
     def __init__(self, errors: ErrorSettings, now: Callable[[], float] = time.monotonic) -> None:

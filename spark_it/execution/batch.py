@@ -33,7 +33,7 @@ class StoppedError(Exception):
 
 
 @dataclass(frozen=True)
-class Outcome:
+class BatchOutcome:
     """What a batch did. `read` is None where it was not counted; `broken` says how many rows were not as expected, by
     table and expectation."""
 
@@ -74,7 +74,7 @@ class Content:
     counts: Counts
 
 
-class Writer:
+class BatchWriter:
     """Gives batches to the sink, again and again while it is down.
 
     `said` is called with what keeps a batch from being written, each time. Waiting ends when `stop` is set.
@@ -101,11 +101,11 @@ class Writer:
         self.stop = stop
         self._located = located
 
-    def write(self, make: Callable[[], Content], batch_id: int, ranges: tuple[Range, ...] | None) -> Outcome:
+    def write(self, make: Callable[[], Content], batch_id: int, ranges: tuple[Range, ...] | None) -> BatchOutcome:
         """Writes dead letters, then rows. Raises SinkError, StoppedError, deadletter.BadRecordError."""
         dead_lettered: list[int] = []
 
-        def once() -> Outcome:
+        def once() -> BatchOutcome:
             # Made anew for each try, since Spark counts only once.
             content = make()
             dead = content.dead
@@ -141,9 +141,11 @@ class Writer:
             delay_s = min(delay_s * 2, longest_s)
 
 
-def _outcome(batch_id: int, written: Written, dead_lettered: int, counted: Mapping[tuple[str, str], int]) -> Outcome:
+def _outcome(
+    batch_id: int, written: Written, dead_lettered: int, counted: Mapping[tuple[str, str], int]
+) -> BatchOutcome:
     read = [count for (_, name), count in counted.items() if name == READ]
-    return Outcome(
+    return BatchOutcome(
         id=batch_id,
         written=written.rows,
         dead_lettered=dead_lettered + written.dead_letters,
@@ -155,14 +157,14 @@ def _outcome(batch_id: int, written: Written, dead_lettered: int, counted: Mappi
 class RawBatches:
     """Batches of a stream of raw records of one source: all happens in here."""
 
-    def __init__(self, name: str, stream: Stream, plan: Plan, writer: Writer, *, has_ranges: bool) -> None:
+    def __init__(self, name: str, stream: Stream, plan: Plan, writer: BatchWriter, *, has_ranges: bool) -> None:
         self._name = name
         self._stream = stream
         self._plan = plan
         self._writer = writer
         self._has_ranges = has_ranges
 
-    def __call__(self, raw: DataFrame, batch_id: int) -> Outcome:
+    def __call__(self, raw: DataFrame, batch_id: int) -> BatchOutcome:
         ranges = offset_ranges(raw) if self._has_ranges else None
         decoded = self._stream.decoded(raw)
         # Rows and dead letters are of one read: what is decoded stays until both are written.
@@ -183,7 +185,7 @@ class RawBatches:
 class StreamBatches:
     """Batches of a stream that does all but write: rows and dead letters come in one frame, and are parted here."""
 
-    def __init__(self, plan: Plan, writer: Writer) -> None:
+    def __init__(self, plan: Plan, writer: BatchWriter) -> None:
         self._plan = plan
         self._writer = writer
         self._is_both = False
@@ -200,7 +202,7 @@ class StreamBatches:
         rows = parts.rows.select(row.alias("row"), f.lit(None).cast(letter_type).alias("dead"))
         return rows.unionAll(dead.select(f.lit(None).cast(row_type).alias("row"), letter.alias("dead")))
 
-    def __call__(self, frame: DataFrame, batch_id: int) -> Outcome:
+    def __call__(self, frame: DataFrame, batch_id: int) -> BatchOutcome:
         # State is computed once, whatever the sink does with the rows.
         kept = frame.persist(StorageLevel.MEMORY_AND_DISK)
         rows, dead = kept, None
@@ -217,20 +219,20 @@ def _columns(frame: DataFrame) -> list[Column]:
     return [column(name) for name in frame.columns]
 
 
-class Guarded:
+class BatchFunction:
     """A function for foreachBatch. What batches did, and what went wrong in one, is kept for the runner. `begin` is
     called with the number of each batch before it."""
 
     def __init__(
         self,
-        batches: Callable[[DataFrame, int], Outcome],
+        batches: Callable[[DataFrame, int], BatchOutcome],
         stop: threading.Event,
         begin: Callable[[int], None] = lambda _: None,
     ) -> None:
         self._batches = batches
         self._begin = begin
         self._stop = stop
-        self._outcomes: dict[int, Outcome] = {}
+        self._outcomes: dict[int, BatchOutcome] = {}
         self._lock = threading.Lock()
         self.failure: BaseException | None = None
 
@@ -246,7 +248,7 @@ class Guarded:
                 # Java sees only that it failed, not why with the whole stack.
                 raise RuntimeError(f"batch {batch_id} is not done") from None
 
-    def outcome(self, batch_id: int) -> Outcome | None:
+    def outcome(self, batch_id: int) -> BatchOutcome | None:
         """What a batch did, once."""
         return self._outcomes.pop(batch_id, None)
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Set
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from odradek.spark_it.definition.guarantees import Units
+from odradek.spark_it.definition.guarantees import TransactionKind
 from odradek.spark_it.definition.source_keys import TopicSource
 from odradek.spark_it.definition.spec import Pipeline
 from odradek.spark_it.exactly_once.markers import begun, why_forgotten
@@ -37,7 +37,7 @@ class RefusedError(Exception):
 
 
 @dataclass(frozen=True)
-class Begin:
+class Start:
     """How a run begins. `old` is the lock that was there, `known` the marker of the newest batch in the checkpoint.
 
     `starts` has the topic sources that begin at certain offsets; a checkpoint goes before it. With `is_new` there is no
@@ -59,7 +59,7 @@ def check_topics(pipeline: Pipeline, group: Group) -> None:
             raise RefusedError(f"source {name}: no topic is there that matches {source.topics_regex}")
 
 
-def begin(pipeline: Pipeline, stateful: str | None, group: Group, now_ms: int) -> Begin:
+def begin(pipeline: Pipeline, stateful: str | None, group: Group, now_ms: int) -> Start:
     """Looks at the state, and ends a reset that is pending. The pipeline must be held (`running.exclusively`).
 
     Raises RefusedError, ClusterError, LockError, OSError.
@@ -82,7 +82,7 @@ def begin(pipeline: Pipeline, stateful: str | None, group: Group, now_ms: int) -
     if old is not None:
         _refuse_other_topics(pipeline, old, lock, found)
     newest = -1 if found is None or found.planned is None else found.planned.id
-    by_offsets = lock.units == Units.OFFSETS.name.lower()
+    by_offsets = lock.transaction_kind == TransactionKind.OFFSETS.name.lower()
     if by_offsets and found is not None:
         _refuse_forgotten_batch(pipeline, lock, found, group, now_ms)
     starts = {}
@@ -95,19 +95,19 @@ def begin(pipeline: Pipeline, stateful: str | None, group: Group, now_ms: int) -
             if start is not None:
                 starts[name] = start
     newest_marker = marker_number(lock.generation, newest)
-    return Begin(old, lock, checkpoint_folder(state, lock), newest_marker, starts, is_new=found is None)
+    return Start(old, lock, checkpoint_folder(state, lock), newest_marker, starts, is_new=found is None)
 
 
-def take(pipeline: Pipeline, began: Begin, written: int, owners: Set[str]) -> Claim:
+def take(pipeline: Pipeline, began: Start, written: int, owners: Set[str]) -> Claim:
     """Writes the lock of the run, unless the sink has `written`, the marker of a batch that the state does not know of,
     or markers of other states (`owners`). Returns what the sink is to be claimed with before anything is read.
 
     Raises RefusedError, OSError.
     """
     lock = began.lock
-    by_offsets = lock.units == Units.OFFSETS.name.lower()
+    by_offsets = lock.transaction_kind == TransactionKind.OFFSETS.name.lower()
     others = owners - {lock.state}
-    # What a reset has committed are the markers of offset units; those of others have come after it.
+    # What a reset has committed are the markers of offset transactions; those of others have come after it.
     is_of_another = bool(others) and (by_offsets or not lock.takes_over)
     if lock.takes_over and began.is_new and batch_of(written) >= 0 and generation_of(written) > lock.generation:
         # The refusal that follows names a reset, which must begin a generation after the sink's.
@@ -119,7 +119,7 @@ def take(pipeline: Pipeline, began: Begin, written: int, owners: Set[str]) -> Cl
     return Claim(lock.state, lock.generation, frozenset(others), began.is_new, begins)
 
 
-def settle(pipeline: Pipeline, began: Begin) -> None:
+def settle(pipeline: Pipeline, began: Start) -> None:
     """Notes that the sink is claimed: a copy that takes it over later is not replaced again. Raises OSError."""
     if began.lock.takes_over:
         write_lock(pipeline.state_folder, replace(began.lock, takes_over=False))
@@ -149,7 +149,7 @@ def _start(
     """Where a source begins; None for where Spark or the checkpoint would begin."""
     partitions = group.partitions(source)
     committed = group.committed(pipeline.name, partitions)
-    by_offsets = lock.units == Units.OFFSETS.name.lower()
+    by_offsets = lock.transaction_kind == TransactionKind.OFFSETS.name.lower()
     if found is not None:
         _refuse_old_checkpoint(pipeline, lock, found, {} if by_offsets else committed)
         for reached in found.done.by_source() if found.done else ():
@@ -235,7 +235,7 @@ def _refuse_other_topics(pipeline: Pipeline, old: Lock, lock: Lock, found: Check
                 )
 
 
-def _refuse_unknown_batches(pipeline: Pipeline, began: Begin, written: int, *, is_of_another: bool) -> None:
+def _refuse_unknown_batches(pipeline: Pipeline, began: Start, written: int, *, is_of_another: bool) -> None:
     """Batches that the sink has, and the checkpoint does not know: one of the same number would be taken for written
     although it may hold something else, and one of another number may hold the same rows. With `is_of_another` another
     copy of the pipeline has claimed the sink, and may write them yet."""

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any, Self
 
 from odradek.spark_it.definition.spec import Pipeline
-from odradek.spark_it.execution.batch import Guarded, Outcome
+from odradek.spark_it.execution.batch import BatchFunction, BatchOutcome
 from odradek.spark_it.execution.metrics import Metrics
 from odradek.spark_it.interfaces.kafka_types import TopicPartition
 from odradek.spark_it.kafka.group import ClusterError, Group
@@ -73,13 +73,13 @@ class Reporter:
         self._said(message)
         self._keep_error(message)
 
-    def take(self, events: Iterable[Event], guarded: Guarded) -> None:
+    def take(self, events: Iterable[Event], guarded: BatchFunction) -> None:
         """Takes in what Spark says of batches since the last time."""
         for event in events:
             if event["batchId"] > self._progress.batch and "addBatch" in event["durationMs"]:
                 self._done(event, guarded.outcome(event["batchId"]))
 
-    def _done(self, event: Event, outcome: Outcome | None) -> None:
+    def _done(self, event: Event, outcome: BatchOutcome | None) -> None:
         batch = event["batchId"]
         if outcome is None:
             return

@@ -15,13 +15,20 @@ from pyspark.sql.streaming.query import StreamingQuery
 from odradek.spark_it.dead_letters import topic as dead_letter_topic
 from odradek.spark_it.dead_letters.headers import BadRecordError
 from odradek.spark_it.dead_letters.writer import DeadLetterWriter
-from odradek.spark_it.definition.guarantees import Units, decides_by_registry
+from odradek.spark_it.definition.guarantees import TransactionKind, decides_by_registry
 from odradek.spark_it.definition.settings import AVAILABLE_NOW
 from odradek.spark_it.definition.spec import Pipeline
 from odradek.spark_it.execution import shared_folders
-from odradek.spark_it.execution.backoff import Patience
-from odradek.spark_it.execution.batch import Guarded, Outcome, RawBatches, StoppedError, StreamBatches, Writer
-from odradek.spark_it.execution.preflight import Begin, RefusedError, begin, check_topics, settle, take
+from odradek.spark_it.execution.backoff import Backoff
+from odradek.spark_it.execution.batch import (
+    BatchFunction,
+    BatchOutcome,
+    BatchWriter,
+    RawBatches,
+    StoppedError,
+    StreamBatches,
+)
+from odradek.spark_it.execution.preflight import RefusedError, Start, begin, check_topics, settle, take
 from odradek.spark_it.execution.reporter import Reporter
 from odradek.spark_it.formats.decisions import begin as begin_decisions
 from odradek.spark_it.interfaces.sink import SinkError
@@ -155,7 +162,7 @@ class _Run:
         look = Analysis(self._spark)
         found = look(pipeline)
         guaranteed = report.validate(pipeline, lambda _: found)
-        stateful, of = found[0], guaranteed.units
+        stateful, of = found[0], guaranteed.transaction_kind
         if not session.is_local(self._spark.sparkContext.master or ""):
             shared_folders.check(pipeline, stateful, self._spark)
         began = begin(pipeline, stateful, self._cluster, int(time.time() * 1000))
@@ -167,10 +174,10 @@ class _Run:
         with contextlib.ExitStack() as stack:
             sink = sink_of(pipeline, of, self._spark, dead_letters)
             stack.callback(sink.close)
-            group = None if of is Units.OFFSETS else self._cluster
+            group = None if of is TransactionKind.OFFSETS else self._cluster
             reporter = stack.enter_context(Reporter(pipeline, group, self._said, is_stateful=stateful is not None))
             lock, errors, located = began.lock, pipeline.errors, locator(pipeline)
-            writer = Writer(
+            writer = BatchWriter(
                 sink, dead_letters, errors, lock.generation, reporter.problem, self._stop, lock.state, located
             )
             try:
@@ -185,8 +192,13 @@ class _Run:
             self._until_ended(lambda streams: self._started(writer, began, stateful, of, streams), reporter, began)
 
     def _started(
-        self, writer: Writer, began: Begin, stateful: str | None, of: Units | None, closing: contextlib.ExitStack
-    ) -> tuple[StreamingQuery, Guarded]:
+        self,
+        writer: BatchWriter,
+        began: Start,
+        stateful: str | None,
+        of: TransactionKind | None,
+        closing: contextlib.ExitStack,
+    ) -> tuple[StreamingQuery, BatchFunction]:
         """Starts the query; `closing` ends what its sources do beside it."""
         pipeline, plan = self._pipeline, Plan(self._pipeline)
         decisions = began.folder / "decisions" if decides_by_registry(pipeline, of) else None
@@ -196,13 +208,13 @@ class _Run:
         raw = {name: stream.raw(self._spark, began.starts.get(name)) for name, stream in streams.items()}
         if stateful is None and len(streams) == 1:
             [(name, stream)] = streams.items()
-            batches: Batches = RawBatches(name, stream, plan, writer, has_ranges=of is Units.OFFSETS)
+            batches: Batches = RawBatches(name, stream, plan, writer, has_ranges=of is TransactionKind.OFFSETS)
             frame, mode = raw[name], "append"
         else:
             batches = streamed = StreamBatches(plan, writer)
             frame = streamed.frame(self._spark, {name: stream.decoded(raw[name]) for name, stream in streams.items()})
             mode = output_mode(pipeline, frame)
-        guarded = Guarded(batches, self._stop, lambda batch_id: begin_decisions(decisions, batch_id))
+        guarded = BatchFunction(batches, self._stop, lambda batch_id: begin_decisions(decisions, batch_id))
         query = frame.writeStream.queryName(pipeline.name).outputMode(mode).foreachBatch(guarded)
         # Where this process looks as well, whatever Hadoop's default file system is.
         query = query.option("checkpointLocation", f"file:{began.folder.absolute()}")
@@ -217,13 +229,13 @@ class _Run:
 
     def _until_ended(
         self,
-        start: Callable[[contextlib.ExitStack], tuple[StreamingQuery, Guarded]],
+        start: Callable[[contextlib.ExitStack], tuple[StreamingQuery, BatchFunction]],
         reporter: Reporter,
-        began: Begin,
+        began: Start,
     ) -> None:
         """Follow a query, and restart it from its checkpoint after a topic's broker was away or Spark refused a new
         partition. Raises RunError."""
-        patience = Patience(self._pipeline.errors)
+        patience = Backoff(self._pipeline.errors)
         while True:
             before = reporter.batch
             with contextlib.ExitStack() as streams:
@@ -244,14 +256,16 @@ class _Run:
             if self._stop.wait(delay_s):
                 return
 
-    def _admits_new_partitions(self, began: Begin) -> bool:
-        committing = self._pipeline.name if began.lock.units == Units.OFFSETS.name.lower() else None
+    def _admits_new_partitions(self, began: Start) -> bool:
+        committing = (
+            self._pipeline.name if began.lock.transaction_kind == TransactionKind.OFFSETS.name.lower() else None
+        )
         admitted = new_partitions.admit(began.folder, self._cluster, committing)
         for (topic, partition), offset in sorted(admitted.items()):
             self._said(f"{topic}-{partition} is new and begins at offset {offset}")
         return bool(admitted)
 
-    def _followed(self, query: StreamingQuery, guarded: Guarded, reporter: Reporter) -> BaseException | None:
+    def _followed(self, query: StreamingQuery, guarded: BatchFunction, reporter: Reporter) -> BaseException | None:
         """Takes in batches until the query ends; what it failed with, if it did."""
         failure: BaseException | None = None
         events = Events(query)
@@ -274,7 +288,7 @@ class _Run:
         failure = failure and (guarded.failure or failure)
         return None if isinstance(failure, StoppedError) else failure
 
-    def _stopped(self, query: StreamingQuery, guarded: Guarded) -> BaseException | None:
+    def _stopped(self, query: StreamingQuery, guarded: BatchFunction) -> BaseException | None:
         """Ends the query where no batch is half done, and says what went wrong if something did."""
         guarded.wait_until_idle()
         give_up_at = time.monotonic() + _BOUNDARY_S
@@ -285,7 +299,7 @@ class _Run:
         return guarded.failure
 
 
-Batches = Callable[[DataFrame, int], Outcome]
+Batches = Callable[[DataFrame, int], BatchOutcome]
 _OWN = (SinkError, BadRecordError)
 
 

@@ -4,25 +4,25 @@ from typing import NamedTuple
 
 
 def marker_number(generation: int, batch_id: int) -> int:
-    """A number that says all batches up to `batch_id` of a generation are written; it grows with both."""
+    """Return a number that marks all batches up to `batch_id` of a generation as written; it increases with both."""
     return (generation << 32) + batch_id + 1
 
 
 def generation_of(marker: int) -> int:
-    """The generation that a marker is of."""
+    """Return the generation of a marker."""
     return marker >> 32
 
 
 def batch_of(marker: int) -> int:
-    """The last batch that is written by a marker; -1 if none of its generation is."""
+    """Return the last batch that a marker marks as written; -1 if it marks none of its generation."""
     return (marker & 0xFFFFFFFF) - 1
 
 
 class Marker(NamedTuple):
-    """What a group's offset says: `offset`, and in its metadata the generation, batch and state of who wrote it, and
-    when. A reset, and the claim of a lane, have no batch.
+    """A marker as an offset of a group: `offset`, and in its metadata the generation, batch and state of its writer,
+    and the time.
 
-    An offset that somebody else committed has only itself.
+    A reset and the claim of a slot have no batch. An offset that another program committed has no metadata.
     """
 
     offset: int
@@ -37,7 +37,7 @@ class Marker(NamedTuple):
 
     @classmethod
     def read(cls, offset: int, metadata: str | None) -> "Marker":
-        """The opposite of `metadata`; what is not ours is as if it were not there."""
+        """Return the marker with this offset and metadata. Metadata of another program is ignored."""
         parts = (metadata or "").split(":")
         if len(parts) != 4 or not all(part == "" or part.isdecimal() for part in parts[:3]):
             return cls(offset)

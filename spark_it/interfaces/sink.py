@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
 
 class SinkError(Exception):
-    """What keeps a sink from writing; `str()` says what, and what to do.
+    """A failure of a sink; `str()` has the reason and the remedy.
 
-    A batch that failed with `is_retriable` is written again after a while; anything else stops the pipeline.
+    A batch that failed with `is_retriable` is retried after a pause; any other failure stops the pipeline.
     """
 
     def __init__(self, message: str, *, is_retriable: bool = False) -> None:
@@ -35,12 +35,13 @@ class Range:
 
 @dataclass(frozen=True)
 class Batch:
-    """What is written at once. It has the same number and the same content when it is repeated.
+    """One batch to write. A repeated batch has the same number and the same content.
 
-    With offset units `ranges[i]` is what partition i of the rows (`spark_partition_id()`) is made of. Dead letters may
+    With offset transactions partition i of the rows (`spark_partition_id()`) is made of `ranges[i]`. Dead letters may
     have several times as many partitions: partition p is made of `ranges[p % len(ranges)]`.
-    `spark` is the session that the frames belong to; a statement of another one does not see them. `state` is the
-    identity of the pipeline's state (`lock`): a target that was claimed by another one refuses the batch.
+
+    `spark` is the session of the frames; a statement of another session does not see them. `state` is the identity of
+    the pipeline's state (`state.lock`): a target that another state has claimed refuses the batch.
     """
 
     id: int
@@ -51,7 +52,7 @@ class Batch:
 
     @property
     def marker(self) -> int:
-        """The number that says this batch and all before it are written; 0 says that none is."""
+        """The number that marks this batch and all before it as written; 0 marks none."""
         return marker_number(self.generation, self.id)
 
 
@@ -59,7 +60,7 @@ class Batch:
 class Claim:
     """The claim of a pipeline's state to write the target: markers of `replaced` states become its own.
 
-    `begins` says where each source partition begins, if the state has not begun a batch and offset units are written.
+    `begins` has the start of each source partition, if the state has no batch yet and the transactions are by offset.
     """
 
     state: str
@@ -69,19 +70,22 @@ class Claim:
     begins: Mapping[TopicPartition, int] = field(default_factory=dict)
 
     def check(self, owners: Set[str], what: str) -> None:
-        """Raises SinkError if `what` is owned by a state that is not to be replaced."""
+        """Raise SinkError if `what` is owned by a state that is not to be replaced."""
         self.confirm((owners - self.replaced) | {self.state}, what)
 
     def confirm(self, owners: Set[str], what: str) -> None:
-        """Raises SinkError if `what` is owned by any state but this one."""
+        """Raise SinkError if `what` is owned by any state but this one."""
         if owners != {self.state}:
             raise SinkError(f"{what} was claimed at the same time by another copy of this pipeline; run only one")
 
 
 @dataclass(frozen=True)
 class Written:
-    """Rows that the batch has put into the sink, and dead letters that the sink has written: those it was given, and
-    those that it made of rows which the target refused. What was there before, since the batch is repeated, counts."""
+    """Numbers of rows and dead letters that a sink has written for a batch.
+
+    Dead letters are those passed to the sink and those of rows that the target refused. Rows that an earlier attempt
+    wrote count.
+    """
 
     rows: int
     dead_letters: int = 0
@@ -90,39 +94,41 @@ class Written:
 class BatchSink(Protocol):
     """A sink of one run of a pipeline. Methods are called one at a time, on the driver.
 
-    With `takes_dead_letters` it writes dead letters itself, in the transaction of the rows. Otherwise they are in the
-    topic before `write` is called, which gets None for them.
+    A sink with `takes_dead_letters` writes dead letters itself, in the transaction of the rows. For others the engine
+    writes them before it calls `write`, with None in their place.
     """
 
     takes_dead_letters: bool
 
     def prepare(self, schema: "StructType") -> None:
-        """Makes sure, before the first batch of a run, that the target is there and takes such rows.
-
-        Raises SinkError.
-        """
+        """Verify or create the target before the first batch of a run, for rows of this schema. Raises SinkError."""
 
     def recorded(self) -> int:
-        """The marker of the newest batch of the pipeline that the target says it has; 0 if there is none, or if it does
-        not keep one. Called after `prepare`. Raises SinkError.
+        """Return the marker of the pipeline's newest batch in the target; 0 if there is none, or if the target keeps
+        none.
+
+        Called after `prepare`. Raises SinkError.
         """
 
     def owners(self) -> Set[str]:
-        """The identities of the states that the target's markers of the pipeline belong to. Called after `prepare`.
-        Raises SinkError.
+        """Return the identities of the states that own the pipeline's markers in the target.
+
+        Called after `prepare`. Raises SinkError.
         """
 
     def claim(self, claim: Claim) -> None:
-        """Makes the target's markers those of a state, before its first batch of a run; nothing if they are.
+        """Replace the target's markers by those of a state, before its first batch of a run; do nothing if they are its
+        own.
 
         Raises SinkError, also if another state has claimed them since `owners` was called.
         """
 
     def write(self, rows: "DataFrame", dead: "DataFrame | None", batch: Batch) -> Written:
-        """Writes a batch; called with one that is written already, it writes nothing twice.
+        """Write a batch. Rows of a batch that is already written are not written twice.
 
-        Raises SinkError, and deadletter.BadRecordError for a row that the target refuses where none may be bad.
+        Raises SinkError, and `dead_letters.headers.BadRecordError` for a row that the target refuses where none may be
+        bad.
         """
 
     def close(self) -> None:
-        """Lets go of what the sink holds; nothing is written after it."""
+        """Release all resources; nothing is written afterwards."""

@@ -12,31 +12,31 @@ if TYPE_CHECKING:
 
 
 class SourceError(Exception):
-    """What keeps a source from being read; `str()` says what, and what to do."""
+    """A failure to read a source; `str()` has the reason and the remedy."""
 
 
 class Stream(Protocol):
     """A source of one run of a pipeline."""
 
     def schema(self, spark: "SparkSession") -> "StructType":
-        """What SQL sees; only a source whose columns the file does not say asks the outside for them.
+        """Return the columns that SQL sees. Only a source whose columns the file does not declare requests them from
+        outside.
 
-        Raises SourceError, and formats.FormatError for a schema that cannot be read.
+        Raises SourceError, and `formats.format.FormatError` for a schema that cannot be read.
         """
 
     def raw(self, spark: "SparkSession", start: Mapping[TopicPartition, int] | None) -> "DataFrame":
-        """A streaming frame as the source gives it. A topic begins at `start`, unless there is a checkpoint.
-
-        Raises SourceError.
+        """Return the source's streaming frame. A topic begins at `start`, unless there is a checkpoint. Raises
+        SourceError.
         """
 
     def decoded(self, raw: "DataFrame") -> "DataFrame":
-        """The frame with the columns of DECODED, row by row, of a streaming frame as of one of a batch."""
+        """Return the frame with the columns of `spark.columns.DECODED`. The frame is that of a stream or of a batch."""
 
     def started(self, query: "StreamingQuery") -> None:
-        """Starts what the source does beside the query, for one run of it that has begun with `raw`."""
+        """Start background work of the source, for one run of the query that has begun with `raw`."""
         return
 
     def close(self) -> None:
-        """Ends what `started` has started. Called after each run of the query, whether it began or not."""
+        """End what `started` has started. Called after each run of the query, even one that failed to start."""
         return

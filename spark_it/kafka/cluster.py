@@ -1,4 +1,4 @@
-"""What a pipeline asks of Kafka beside reading and writing records: topics, their offsets, its group's offsets."""
+"""Requests to a Kafka cluster with confluent-kafka: topics, their offsets, the offsets of groups."""
 
 import re
 import time
@@ -52,7 +52,7 @@ class _UnknownTopicError(ClusterError):
 
 
 class Cluster:
-    """A Kafka cluster over librdkafka, which is a `Group`. Every method raises ClusterError."""
+    """A Kafka cluster, as a `Group`. Every method raises ClusterError."""
 
     def __init__(self, settings: PipelineSettings) -> None:
         self._servers = ",".join(settings.bootstrap_servers)

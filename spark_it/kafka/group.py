@@ -1,4 +1,4 @@
-"""What status and reset ask of Kafka, as an interface; `cluster` is the real one."""
+"""The interface of requests to Kafka by `status`, `reset` and a run; `cluster` implements it."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
@@ -8,11 +8,11 @@ from odradek.spark_it.interfaces.kafka_types import Offsets, Partitions, TopicPa
 
 
 class ClusterError(Exception):
-    """What could not be asked or done; `str()` says what and why."""
+    """A request that failed; `str()` has the request and the reason."""
 
 
 class MissingTopicsError(ClusterError):
-    """Topics that a pipeline names and that are not there."""
+    """Topics that a pipeline names and that do not exist."""
 
     def __init__(self, topics: Sequence[str]) -> None:
         is_one = len(topics) == 1

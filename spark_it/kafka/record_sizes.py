@@ -1,7 +1,7 @@
-"""How large a record may be for a topic to take it.
+"""The size of records, and the largest that a topic accepts.
 
-A broker refuses the whole request that has a record which is too large, and says nothing of which it was. So records
-are measured before they are produced.
+A broker refuses the whole request if one record is too large, and does not report which one. So records are measured
+before they are produced.
 """
 
 import time
@@ -29,17 +29,17 @@ _LEAST_BYTES, _MOST_BYTES = 1000, 1_000_000_000
 
 
 class Sizes(NamedTuple):
-    """How large records may be by topic, as `size` measures them, and what a producer is to be configured with."""
+    """The largest size of records by topic, as `size` measures them, and the configuration of a producer for them."""
 
     largest: Mapping[str, int]
     configuration: Mapping[str, str]
 
 
 def sizes(topics: Iterable[str], admin_configuration: Mapping[str, Any], producer_override: Mapping[str, str]) -> Sizes:
-    """What topics take, and `message.max.bytes` if it is set; measured before records are compressed.
+    """Return the limits of topics, and `message.max.bytes` if it is set; both apply before compression.
 
-    A topic's limit is for what comes of compression, which nobody knows beforehand: a producer that compresses has
-    only its own. Raises SinkError.
+    A topic's limit applies to compressed records, whose size is unknown beforehand: for a producer that compresses only
+    its own limit counts. Raises SinkError.
     """
     by_topic = {topic: _max_message_bytes(topic, admin_configuration) for topic in topics}
     own = producer_override.get("message.max.bytes", "")
@@ -84,6 +84,6 @@ _UNSAID = (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATI
 
 
 def size(key: bytes | None, value: bytes | None, headers: Iterable[Header]) -> int:
-    """The bytes of a record, without what is around it."""
+    """Return the bytes of a record without its framing."""
     of_headers = sum(len(name) + len(said or b"") + HEADER_FRAME_BYTES for name, said in headers)
     return len(key or b"") + len(value or b"") + of_headers

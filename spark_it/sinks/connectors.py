@@ -1,12 +1,12 @@
 """The sink of a pipeline by its connector. A sink's module is imported when a pipeline has it.
 
-Each has `make(pipeline, units, spark, dead_letters) -> BatchSink`.
+Each has `make(pipeline, kind, spark, dead_letters) -> BatchSink`.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from odradek.spark_it.definition.guarantees import Units
+from odradek.spark_it.definition.guarantees import TransactionKind
 from odradek.spark_it.definition.settings import PYTHON
 from odradek.spark_it.definition.spec import Pipeline
 from odradek.spark_it.interfaces.sink import BatchSink
@@ -28,9 +28,9 @@ MODULES = {
 
 
 def sink_of(
-    pipeline: Pipeline, units: Units | None, spark: "SparkSession", dead_letters: "DeadLetterWriter | None"
+    pipeline: Pipeline, kind: TransactionKind | None, spark: "SparkSession", dead_letters: "DeadLetterWriter | None"
 ) -> BatchSink:
     """The sink of a pipeline. `dead_letters` is None where it has no dead-letter topic. Raises SinkError."""
     connector = pipeline.sink.connector.partition(":")[0]
-    made: BatchSink = import_module(MODULES[connector]).make(pipeline, units, spark, dead_letters)
+    made: BatchSink = import_module(MODULES[connector]).make(pipeline, kind, spark, dead_letters)
     return made

@@ -6,14 +6,14 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from odradek.spark_it.dead_letters.writer import DeadLetterWriter
-from odradek.spark_it.definition.guarantees import Units
+from odradek.spark_it.definition.guarantees import TransactionKind
 from odradek.spark_it.definition.sink_keys import ConsoleSink as Settings
 from odradek.spark_it.definition.spec import Pipeline
 from odradek.spark_it.interfaces.sink import Batch, Claim, Written
 
 
 def make(
-    pipeline: Pipeline, units: Units | None, spark: SparkSession, dead_letters: DeadLetterWriter | None
+    pipeline: Pipeline, kind: TransactionKind | None, spark: SparkSession, dead_letters: DeadLetterWriter | None
 ) -> "ConsoleSink":
     assert isinstance(pipeline.sink, Settings)
     return ConsoleSink(pipeline.sink)

@@ -21,13 +21,13 @@ from pyspark.sql.types import StringType, StructType
 
 from odradek.spark_it.dead_letters.writer import DeadLetterWriter
 from odradek.spark_it.definition.durations import WRITTEN
-from odradek.spark_it.definition.guarantees import Units
+from odradek.spark_it.definition.guarantees import TransactionKind
 from odradek.spark_it.definition.sink_keys import FilesSink
 from odradek.spark_it.definition.spec import Pipeline
 from odradek.spark_it.interfaces.marker import marker_number
 from odradek.spark_it.interfaces.sink import Batch, Claim, SinkError, Written
 from odradek.spark_it.sinks.recorded import check_owners
-from odradek.spark_it.spark.counting import Counted
+from odradek.spark_it.spark.counting import CountedFrame
 from odradek.spark_it.spark.errors import readable
 from odradek.spark_it.spark.java import what_is_down
 
@@ -46,7 +46,7 @@ _ATTEMPT = re.compile(rf"\.{COLUMN}=(\d+)-(\d+)\.[0-9a-f]+")
 
 
 def make(
-    pipeline: Pipeline, units: Units | None, spark: SparkSession, dead_letters: DeadLetterWriter | None
+    pipeline: Pipeline, kind: TransactionKind | None, spark: SparkSession, dead_letters: DeadLetterWriter | None
 ) -> "Folders":
     """The sink of a pipeline."""
     sink = pipeline.sink
@@ -129,7 +129,7 @@ class Folders:
             if written is not None:
                 return Written(written)
             beside = self._beside(number)
-            counted = Counted(rows)
+            counted = CountedFrame(rows)
             try:
                 self._write(counted.frame, beside)
                 count = counted.rows()

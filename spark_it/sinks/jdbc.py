@@ -17,13 +17,13 @@ from odradek.spark_it.databases.dialects import Dialect, dialect_of
 from odradek.spark_it.databases.jdbc import Connection, Database, DatabaseError, NoDriverError
 from odradek.spark_it.dead_letters.headers import BadRecordError, Failure, Stage, error_headers
 from odradek.spark_it.dead_letters.writer import DeadLetterWriter
-from odradek.spark_it.definition.guarantees import Units
+from odradek.spark_it.definition.guarantees import TransactionKind
 from odradek.spark_it.definition.sink_keys import JdbcSink
 from odradek.spark_it.definition.spec import Pipeline
 from odradek.spark_it.interfaces.sink import Batch, Claim, SinkError, Written
-from odradek.spark_it.sinks.jdbc_marker import Markers
+from odradek.spark_it.sinks.jdbc_marker import MarkerTable
 from odradek.spark_it.sinks.jdbc_staging import ROW, Segment, Staging, drop_left_over, unstorable
-from odradek.spark_it.sinks.jdbc_target import Preparation, Target
+from odradek.spark_it.sinks.jdbc_target import Preparation, TableTarget
 
 _FEW = 2000
 """Rows that are taken over one by one when one of them is bad, where the database can do that by itself."""
@@ -42,7 +42,7 @@ class _BadRow(NamedTuple):
 
 
 def make(
-    pipeline: Pipeline, units: Units | None, spark: SparkSession, dead_letters: DeadLetterWriter | None
+    pipeline: Pipeline, kind: TransactionKind | None, spark: SparkSession, dead_letters: DeadLetterWriter | None
 ) -> "JdbcTable":
     """The sink of a pipeline. Raises SinkError."""
     sink = pipeline.sink
@@ -77,8 +77,8 @@ class JdbcTable:
             self._database = Database(spark, sink.connection_url, sink.connection_user, sink.connection_password)
         except NoDriverError as error:
             raise SinkError(str(error)) from None
-        self._markers = Markers(self._name, sink.table_name_format, self._dialect)
-        self._target: Target | None = None
+        self._markers = MarkerTable(self._name, sink.table_name_format, self._dialect)
+        self._target: TableTarget | None = None
 
     def prepare(self, schema: StructType) -> None:
         with self._explained(), self._database.connect() as connection:

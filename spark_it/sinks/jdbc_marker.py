@@ -46,7 +46,7 @@ class _Row(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Markers:
+class MarkerTable:
     """The row of one pipeline and its table. Methods raise DatabaseError."""
 
     pipeline: str

@@ -5,7 +5,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from odradek.spark_it.dead_letters.writer import DeadLetterWriter
-from odradek.spark_it.definition.guarantees import Units
+from odradek.spark_it.definition.guarantees import TransactionKind
 from odradek.spark_it.definition.python_functions import import_function
 from odradek.spark_it.definition.sink_keys import PythonSink as Settings
 from odradek.spark_it.definition.spec import Pipeline
@@ -13,7 +13,7 @@ from odradek.spark_it.interfaces.sink import Batch, Claim, SinkError, Written
 
 
 def make(
-    pipeline: Pipeline, units: Units | None, spark: SparkSession, dead_letters: DeadLetterWriter | None
+    pipeline: Pipeline, kind: TransactionKind | None, spark: SparkSession, dead_letters: DeadLetterWriter | None
 ) -> "PythonSink":
     assert isinstance(pipeline.sink, Settings)
     return PythonSink(pipeline.sink)

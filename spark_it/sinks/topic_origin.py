@@ -10,7 +10,7 @@ from odradek.spark_it.sinks.topic_records import HEADERS
 from odradek.spark_it.spark.internals import with_source_columns
 
 _ORIGIN = "__odradek_origin"
-"""Where `plan` has it, of rows that are each made of one record of a topic."""
+"""The column of `transforms.plan` with the origin, of rows that are each made of one record of a topic."""
 
 
 def too_large(records: DataFrame, most_bytes: int) -> tuple[Origin, int] | None:

@@ -10,7 +10,7 @@ from odradek.spark_it.spark.internals import metrics_of
 _WAIT_S = 30.0
 
 
-class Counted:
+class CountedFrame:
     """A frame to be written in place of another, which counts its rows on the way."""
 
     def __init__(self, frame: DataFrame) -> None:

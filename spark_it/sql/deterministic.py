@@ -1,8 +1,8 @@
-"""Whether a statement gives the same rows each time it is run over the same rows.
+"""Determinism of statements: the same rows as input give the same rows as output.
 
-Where a batch is written by several transactions and repeated after a crash, a row must fall to the same unit again, so
-that nothing is written by two units or by none. `current_timestamp` and its kin are safe where the statement is part of
-the stream: Spark keeps a batch's time in the checkpoint. What a function of Python does is not seen.
+Where several transactions write a batch that is repeated after a crash, each row must belong to the same transaction
+again, so that no row is written twice or lost. `current_timestamp` and similar functions are safe where the statement
+is part of the stream: Spark keeps a batch's time in the checkpoint. Python functions are not examined.
 """
 
 from collections.abc import Iterator, Sequence
@@ -29,7 +29,7 @@ _MOMENTS_OF_TIME = words("now today tomorrow yesterday")
 
 
 class Finding(NamedTuple):
-    """What in a statement may come out otherwise the next time, and why; `line` counts from 0."""
+    """An expression of a statement that may have another result the next time, and the reason; `line` counts from 0."""
 
     what: str
     why: str
@@ -37,10 +37,11 @@ class Finding(NamedTuple):
 
 
 def findings(sql: str, *, has_batch_time: bool = True, has_key: bool = False) -> list[Finding]:
-    """All that may come out otherwise, in order. Raises SqlError for a statement that has no tokens.
+    """Return all expressions that may have another result, in order. Raises SqlError for a statement that has no
+    tokens.
 
-    Without `has_batch_time` the clock is the one of the moment at which the batch is computed. With `has_key` it does
-    not matter if a result differs in its last digit.
+    Without `has_batch_time` the clock is read when the batch is computed. With `has_key` a result may differ in its
+    last digit.
     """
     found = tokens(sql)
     clocks = [] if has_batch_time else _clocks(found)
@@ -49,12 +50,12 @@ def findings(sql: str, *, has_batch_time: bool = True, has_key: bool = False) ->
 
 
 def clocks(sql: str) -> list[Finding]:
-    """Where a statement reads the clock. Raises SqlError."""
+    """Return the expressions of a statement that read the clock. Raises SqlError."""
     return list(_clocks(tokens(sql)))
 
 
 def conditions(sql: str) -> Iterator[str]:
-    """What must hold of the rows for a statement to give the same again, to the last digit."""
+    """Return conditions on the rows under which a statement has the same result, to the last digit."""
     names = {call.name: None for call in calls(tokens(sql))}
     ties = [f"{name}()" for name in names if name in _BY_TIES]
     if ties:

@@ -1,8 +1,9 @@
-"""The functions of Spark 4.0 that give the same result for the same arguments, and keywords before a parenthesis.
+"""Functions of Spark 4.0 that return the same result for the same arguments, and keywords before a parenthesis.
 
-What is not listed is taken for one that may not: a function that reads the clock, the session, the place of a row or a
-random number, one of a later version, of a catalog or of a user. Aggregates are listed if their result is the same for
-any order of the rows, or is under the conditions that `deterministic` names.
+Every other function counts as one that may not: it may read the clock, the session, the position of a row or a random
+number, or belong to a later version, a catalog or a user. Aggregates are listed if their result is the same for any
+order of the rows, or is so under the conditions of `deterministic.conditions`.
+
 Source: Spark 4.0's FunctionRegistry; the lists are in the order of its groups.
 """
 

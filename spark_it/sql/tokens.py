@@ -1,8 +1,8 @@
-"""Spark SQL as tokens, for what has to be known of a statement before there is a Spark.
+"""Tokens of Spark SQL, and facts about a statement that do not need Spark.
 
-Only the lexical rules of Spark 4 are followed (its SqlBaseLexer): comments, which nest, strings with backslashes, raw
-strings, quoted identifiers. What is said about a statement beyond that is read off its tokens and errs to the
-careful side; the analysis on empty frames knows the rest.
+Only the lexical rules of Spark 4 are applied (its SqlBaseLexer): nested comments, strings with backslashes, raw
+strings, quoted identifiers. All other facts are derived from the tokens and err on the careful side; the analysis on
+empty frames is exact.
 """
 
 import itertools
@@ -22,7 +22,7 @@ class SqlError(ValueError):
 
 
 def words(text: str) -> frozenset[str]:
-    """The words of a text, as a set."""
+    """Return the words of a text as a set."""
     return frozenset(text.split())
 
 
@@ -59,7 +59,9 @@ _NESTED = re.compile(r"/\*|\*/")
 
 
 def tokens(sql: str) -> list[Token]:
-    """The tokens of a statement without space and comments. Raises SqlError where something is not closed."""
+    """Return the tokens of a statement without spaces and comments. Raises SqlError for an unclosed comment, string or
+    identifier.
+    """
     return list(_tokens(sql))
 
 
@@ -97,12 +99,14 @@ def _end_of_comment(sql: str, start: int, line: int) -> int:
 
 
 def normalised(sql: str) -> str:
-    """The statement without comments and with single spaces: equal for statements that differ in nothing else."""
+    """Return the statement without comments and with single spaces, equal for statements that differ in nothing
+    else.
+    """
     return " ".join(f"`{token.text}`" if token.kind == "quoted" else token.text for token in tokens(sql))
 
 
 class Call(NamedTuple):
-    """A function's name with an opening parenthesis after it; the name is the token `at`."""
+    """A function name followed by an opening parenthesis; the name is token `at`."""
 
     name: str
     at: int
@@ -110,14 +114,14 @@ class Call(NamedTuple):
 
 
 def calls(found: Sequence[Token]) -> Iterator[Call]:
-    """What is called as a function; among it keywords before a parenthesis, such as IN and OVER."""
+    """Return all calls of functions, and also keywords before a parenthesis, such as IN and OVER."""
     for index, token in enumerate(found[:-1]):
         if token.kind in ("word", "quoted") and found[index + 1].text == "(" and found[index + 1].kind == "symbol":
             yield Call(token.name, index, token.line)
 
 
 def closing(found: Sequence[Token], opening: int) -> int:
-    """The index of the parenthesis that closes the one at `opening`, or of the last token if none does."""
+    """Return the index of the parenthesis that closes the one at `opening`, or of the last token if none does."""
     depth = 0
     for index in range(opening, len(found)):
         if found[index].kind == "symbol":
@@ -128,7 +132,7 @@ def closing(found: Sequence[Token], opening: int) -> int:
 
 
 class TableName(NamedTuple):
-    """A table that a statement reads, by a name of one part, as it is written."""
+    """A table that a statement reads, by a name of one part, as the statement writes it."""
 
     text: str
     line: int
@@ -142,9 +146,9 @@ _ENDS_FROM = words(
 
 
 def tables(found: Sequence[Token]) -> list[TableName]:
-    """Tables after FROM and JOIN, those that the statement itself defines by WITH left out.
+    """Return the tables after FROM and JOIN, except those that WITH defines in the statement itself.
 
-    Names of several parts (`far_tables`) and functions in the place of a table are left out too.
+    Names of several parts (`far_tables`) and functions in the place of a table are excluded too.
     """
     own = {name.casefold(): begins for name, begins in _with_names(found)}
     return [
@@ -155,7 +159,7 @@ def tables(found: Sequence[Token]) -> list[TableName]:
 
 
 def far_tables(found: Sequence[Token]) -> Iterator[TableName]:
-    """Tables with a name of several parts: of a catalog, or files by their path."""
+    """Return tables with a name of several parts: of a catalog, or files by their path."""
     for index in _table_places(found):
         end = index
         while _follows(found, end) == "." and end + 2 < len(found):
@@ -223,9 +227,9 @@ def _with_names(found: Sequence[Token]) -> Iterator[tuple[str, int]]:
 
 
 def no_query(found: Sequence[Token]) -> str | None:
-    """The word that makes a statement another one than a query, which Spark would carry out at once; None for a query.
+    """Return the word that makes a statement something other than a query, which Spark would execute at once.
 
-    Empty for one that does not begin with a word.
+    None for a query; empty for a statement that does not begin with a word.
     """
     first = next((token for token in found if token.text != "("), None)
     if first is None or first.word not in _BEGINS_QUERY:
@@ -246,9 +250,10 @@ _AGGREGATES = words(
 
 
 def keeps_state(found: Sequence[Token]) -> str | None:
-    """What in a statement makes Spark bring rows together or remember them, such as `GROUP BY`; None if nothing does.
+    """Return the clause that makes Spark bring rows together or remember them, such as `GROUP BY`; None if there is
+    none.
 
-    A statement of which it is None makes of each row of one table some rows, whatever rows stand beside it.
+    A statement without such a clause turns each row of one table into some rows, independently of other rows.
     """
     for index, token in enumerate(found):
         word, follows = token.word, found[index + 1] if index + 1 < len(found) else None

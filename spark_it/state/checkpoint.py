@@ -1,8 +1,8 @@
 """Spark's checkpoint of a streaming query, read without Spark.
 
-A batch is planned by `offsets/N`, which says up to where each source is read, and done with `commits/N`. Both are
-written whole and only once: a line with the version, a line of JSON about the batch, and in `offsets/N` a line for
-each source. Source: Spark 4.0, OffsetSeqLog, CommitLog, HDFSMetadataLog, KafkaSourceOffset.
+`offsets/N` plans a batch: it records the end of each source. `commits/N` records that the batch is done. Both are
+written whole and only once: a line with the version, a line of JSON about the batch, and in `offsets/N` a line for each
+source. Source: Spark 4.0, OffsetSeqLog, CommitLog, HDFSMetadataLog, KafkaSourceOffset.
 """
 
 import contextlib
@@ -21,20 +21,25 @@ _NO_OFFSET = "-"
 
 
 class CheckpointError(Exception):
-    """A checkpoint that is not as Spark writes it; `str()` names the file."""
+    """A checkpoint in another form than Spark's; `str()` names the file."""
 
 
 @dataclass(frozen=True)
-class Batch:
-    """A planned batch. `offsets` has what each source said, as its JSON, in the order in which the query has them;
-    None for a source that had nothing yet. `started_ms` is what current_timestamp is in it."""
+class PlannedBatch:
+    """A planned batch.
+
+    `offsets` has the JSON of each source, in the order of the query; None for a source that had nothing yet.
+    `started_ms` is the batch's current_timestamp.
+    """
 
     id: int
     offsets: tuple[str | None, ...]
     started_ms: int
 
     def by_source(self) -> list[dict[TopicPartition, int]]:
-        """The end offsets of the batch in each source that reads topics. A checkpoint does not name its sources."""
+        """Return the end offsets of the batch in each source that reads topics. A checkpoint does not name its
+        sources.
+        """
         found = []
         for text in self.offsets:
             if text is not None:
@@ -43,12 +48,12 @@ class Batch:
         return found
 
     def topic_offsets(self) -> dict[TopicPartition, int]:
-        """The end offsets of the batch; the lowest where several sources read a partition."""
+        """Return the end offsets of the batch; the lowest where several sources read a partition."""
         return lowest(self.by_source())
 
 
 def lowest(each: Iterable[Mapping[TopicPartition, int]]) -> dict[TopicPartition, int]:
-    """The lowest offset of each partition."""
+    """Return the lowest offset of each partition."""
     found: dict[TopicPartition, int] = {}
     for offsets in each:
         for at, offset in offsets.items():
@@ -57,7 +62,9 @@ def lowest(each: Iterable[Mapping[TopicPartition, int]]) -> dict[TopicPartition,
 
 
 def topic_offsets(text: str) -> dict[TopicPartition, int]:
-    """Offsets in the JSON of Spark's Kafka source: `{"topic": {"0": 5}}`. Raises ValueError for anything else."""
+    """Return the offsets in the JSON of Spark's Kafka source: `{"topic": {"0": 5}}`. Raises ValueError for anything
+    else.
+    """
     read = json.loads(text)
     if not isinstance(read, dict) or not all(isinstance(partitions, dict) for partitions in read.values()):
         raise ValueError(text)
@@ -70,21 +77,21 @@ def topic_offsets(text: str) -> dict[TopicPartition, int]:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What a checkpoint says of its query. `planned` is the newest batch with offsets, `done` the newest committed."""
+    """The checkpoint of a query. `planned` is the newest batch with offsets, `done` the newest committed."""
 
     folder: Path
     query_id: str
-    planned: Batch | None
-    done: Batch | None
+    planned: PlannedBatch | None
+    done: PlannedBatch | None
 
     @property
     def is_in_batch(self) -> bool:
-        """Whether a batch was begun and is not done: it is repeated when the query starts."""
+        """True if a batch has begun and is not done: it is repeated when the query starts."""
         return self.planned is not None and (self.done is None or self.planned.id > self.done.id)
 
 
 def read(folder: Path) -> Checkpoint | None:
-    """The checkpoint in a folder; None if no query has begun there. Raises CheckpointError, OSError."""
+    """Read the checkpoint in a folder; None if no query has begun there. Raises CheckpointError, OSError."""
     metadata = folder / "metadata"
     try:
         text = metadata.read_text("utf-8")
@@ -109,15 +116,15 @@ def read(folder: Path) -> Checkpoint | None:
     )
 
 
-def read_batch(folder: Path, batch_id: int) -> Batch:
-    """A planned batch by its number. Raises CheckpointError if it is not there or not whole, OSError."""
+def read_batch(folder: Path, batch_id: int) -> PlannedBatch:
+    """Read a planned batch by its number. Raises CheckpointError if it is missing or incomplete, OSError."""
     path = folder / "offsets" / str(batch_id)
     lines = _lines(path, _OFFSETS_VERSIONS)
     if not lines:
         raise CheckpointError(f"{path} is cut off")
     about = _json(path, lines[0]) if lines[0] else {}
     try:
-        return Batch(
+        return PlannedBatch(
             id=batch_id,
             offsets=tuple(None if line == _NO_OFFSET else line for line in lines[1:]),
             started_ms=int(about.get("batchTimestampMs", 0)),
@@ -127,7 +134,7 @@ def read_batch(folder: Path, batch_id: int) -> Batch:
 
 
 def newest(log: Path) -> int | None:
-    """The largest number among the files of `offsets` or `commits`; None if there is none."""
+    """Return the largest number among the files of `offsets` or `commits`; None if there is none."""
     try:
         return max((int(entry.name) for entry in log.iterdir() if entry.name.isdigit()), default=None)
     except FileNotFoundError:
@@ -135,10 +142,10 @@ def newest(log: Path) -> int | None:
 
 
 def rewind(folder: Path) -> int:
-    """Takes back that the newest batch is done, as after a crash between sink and checkpoint; returns its number.
+    """Make the newest batch one that is not done, as after a crash between sink and checkpoint; return its number.
 
-    The query must not run. Raises CheckpointError when no batch is done or one is begun: that is repeated anyway, and
-    Spark would repeat it alone.
+    The query must not run. Raises CheckpointError if no batch is done, or if one has begun: that one is repeated
+    anyway, and Spark would repeat it alone.
     """
     found = read(folder)
     if found is None or found.done is None:

@@ -1,11 +1,11 @@
-"""Files of a pipeline's state: written so that after any crash there is the old one or the new one, whole."""
+"""Atomic writes of the state's files: after any crash the old file or the new one is complete."""
 
 import os
 from pathlib import Path
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Puts a file in the place of the one that is there; makes its folder if need be. Raises OSError."""
+    """Replace a file; create its folder if it is missing. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_name(f".{path.name}.{os.getpid()}.new")
     try:
@@ -21,7 +21,7 @@ def write_atomically(path: Path, text: str) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Makes sure that names added to a folder or removed from it stay so."""
+    """Sync the names of a folder: added ones and removed ones survive a crash."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -1,4 +1,4 @@
-"""How far a pipeline is behind. No I/O."""
+"""Lag of a pipeline by partition. No I/O."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -7,7 +7,9 @@ from odradek.spark_it.interfaces.kafka_types import TopicPartition
 
 
 class PartitionLag(NamedTuple):
-    """One partition. `committed` is the group's offset, None if it has none; `checkpoint` what Spark's says."""
+    """One partition. `committed` is the group's offset, None if it has none; `checkpoint` is the offset in Spark's
+    checkpoint.
+    """
 
     topic: str
     partition: int
@@ -18,18 +20,18 @@ class PartitionLag(NamedTuple):
 
     @property
     def position(self) -> int:
-        """Where the pipeline is: by its group, else by its checkpoint, else at the beginning."""
+        """The pipeline's offset: that of its group, else of its checkpoint, else the beginning."""
         known = self.committed if self.committed is not None else self.checkpoint
         return self.beginning if known is None else known
 
     @property
     def lag(self) -> int:
-        """Records that are there and not yet taken, as Kafka's tools count them."""
+        """The number of records after the position, as Kafka's tools count it."""
         return max(0, self.end - self.position)
 
     @property
     def is_lost(self) -> bool:
-        """Whether records were deleted before the pipeline took them."""
+        """True if records were deleted before the pipeline read them."""
         return self.position < self.beginning
 
 
@@ -39,7 +41,7 @@ def lags(
     committed: Mapping[TopicPartition, int],
     checkpoint: Mapping[TopicPartition, int],
 ) -> list[PartitionLag]:
-    """The lag of each partition that has an end, in order."""
+    """Return the lag of each partition that has an end, in order."""
     return [
         PartitionLag(*at, committed.get(at), checkpoint.get(at), beginnings.get(at, 0), end)
         for at, end in sorted(ends.items())

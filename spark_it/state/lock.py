@@ -1,12 +1,12 @@
-"""`pipeline.lock.toml`: what a pipeline's checkpoint was begun with, so that a change which it does not outlive is
-noticed before Spark reads it.
+"""`pipeline.lock.toml` records what a checkpoint was started with. A change that the checkpoint does not allow is found
+before Spark reads it.
 
-A reset begins a new `generation`. It is part of the checkpoint's folder, of a batch's folder in a files sink and of
-every marker that says a batch is written (`marker`): what an earlier generation has written is never taken for this
-one's. Generations are minutes since 1970, so that they grow even if the state is lost and begun anew.
+A reset begins a new `generation`. The generation is part of the checkpoint's folder, of a batch's folder in a files
+sink and of every marker: output of an earlier generation never counts for this one. Generations are minutes since 1970,
+so they increase even if the state is lost.
 
 Two copies of a pipeline may begin in the same minute, so a state has a random identity too (`state`). The first run
-claims the sink's markers for it before anything is read, and a batch is written only where the markers are its own. A
+claims the sink's markers for it before it reads anything, and a batch is written only where the markers are its own. A
 reset gives a state a new identity with its new generation. Without a reset an identity never replaces another.
 """
 
@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from odradek.spark_it.definition import guarantees
-from odradek.spark_it.definition.guarantees import Units, units
+from odradek.spark_it.definition.guarantees import TransactionKind, transaction_kind
 from odradek.spark_it.definition.source_keys import TopicSource
 from odradek.spark_it.definition.spec import Pipeline
 from odradek.spark_it.interfaces.kafka_types import TopicPartition
@@ -38,22 +38,23 @@ class LockError(Exception):
 
 
 class DamagedLockError(LockError):
-    """A lock that is none any more. A reset begins without it."""
+    """A lock that is damaged or of an earlier version. A reset begins without it."""
 
 
 @dataclass(frozen=True)
 class Lock:
-    """What a checkpoint was begun with; `hashes` by what they are of, `start` by source, `topics` ids of topics.
+    """The conditions under which a checkpoint was started: hashes of parts of the file, start offsets by source, ids of
+    topics.
 
-    `start` says where sources begin as long as there is no checkpoint, whatever the file says. With `is_pending` the
-    group's offsets may not yet be those of `start`: they have to be committed before anything is read. With
-    `takes_over` the state was begun by a reset and has yet to replace the sink's markers of another one.
+    `start` holds as long as there is no checkpoint, even if the file has changed. With `is_pending` the group's offsets
+    may differ from `start`: they must be committed before anything is read. With `takes_over` a reset began the state,
+    which has yet to replace the markers of another state in the sink.
     """
 
     name: str
     generation: int
     is_stateful: bool
-    units: str | None
+    transaction_kind: str | None
     tasks_max: int
     hashes: Mapping[str, str]
     start: Mapping[str, Mapping[TopicPartition, int]] = field(default_factory=dict)
@@ -64,18 +65,18 @@ class Lock:
 
 
 def new_generation(now_ms: int, last: int | None) -> int:
-    """The generation of a state that begins at `now_ms`, after `last`."""
+    """Return the generation of a state that begins at `now_ms`, after `last`."""
     return max(now_ms // 60_000, 0 if last is None else last + 1)
 
 
 def new_state() -> str:
-    """The identity of a state that begins."""
+    """Return an identity for a state that begins."""
     return secrets.token_hex(8)
 
 
 def lock_of(pipeline: Pipeline, stateful: str | None, generation: int, state: str = "") -> Lock:
-    """The lock of a pipeline as it is now. `stateful` is as `guarantees.guarantee` takes it."""
-    of = units(pipeline, stateful)
+    """Return the lock of a pipeline as its file is now. `stateful` is as for `guarantees.guarantee`."""
+    of = transaction_kind(pipeline, stateful)
     hashes = {}
     for name, source in pipeline.sources.items():
         hashes[f"source.{name}"] = _hash(source.texts("place"))
@@ -87,7 +88,7 @@ def lock_of(pipeline: Pipeline, stateful: str | None, generation: int, state: st
         name=pipeline.name,
         generation=generation,
         is_stateful=stateful is not None,
-        units=None if of is None else of.name.lower(),
+        transaction_kind=None if of is None else of.name.lower(),
         tasks_max=pipeline.settings.tasks_max,
         hashes=hashes,
         state=state,
@@ -95,8 +96,9 @@ def lock_of(pipeline: Pipeline, stateful: str | None, generation: int, state: st
 
 
 def why_stateful(pipeline: Pipeline, lock: Lock | None) -> str | None:
-    """What makes the pipeline stateful as far as is known without Spark: its statements, and what Spark has found when
-    it ran the same ones.
+    """Return the reason why the pipeline is stateful, as far as it is known without Spark.
+
+    It follows from the statements, or from Spark's plan in an earlier run of the same statements.
     """
     said = guarantees.why_stateful(pipeline)
     if said is not None or lock is None or not lock.is_stateful:
@@ -111,7 +113,7 @@ def _hash(what: object) -> str:
 
 
 class Change(NamedTuple):
-    """A change that the checkpoint does not outlive: what it is, and the resets that help, the best first."""
+    """A change that the checkpoint does not allow, and the resets that solve it, the best first."""
 
     what: str
     why: str
@@ -123,15 +125,17 @@ class Change(NamedTuple):
 
 
 def changes(pipeline: Pipeline, old: Lock, new: Lock) -> list[Change]:
-    """What of the way from `old` to `new` the checkpoint does not outlive; empty when `run` may go on with it."""
+    """Return the changes from `old` to `new` that the checkpoint does not allow; empty if `run` may continue
+    with it.
+    """
     resets = resets_of(pipeline, is_stateful=old.is_stateful or new.is_stateful)
     return [Change(what, why, resets) for what, why in _changes(old, new)]
 
 
 def resets_of(pipeline: Pipeline, *, is_stateful: bool) -> tuple[ResetTo, ...]:
-    """How the pipeline may be reset, the best first.
+    """Return the possible resets of the pipeline, the best first.
 
-    `committed` goes on where it was: only topics have committed offsets, and state begins empty.
+    `committed` continues at the group's offsets: only topics have them, and state begins empty.
     """
     if not all(isinstance(source, TopicSource) for source in pipeline.sources.values()):
         return ("earliest",)
@@ -156,19 +160,20 @@ def _changes(old: Lock, new: Lock) -> Iterator[tuple[str, str]]:
             yield "the transforms are others", "Spark keeps state of them"
         elif kind == "sink":
             yield "the sink writes somewhere else", "what the checkpoint has as written is not there"
-    if old.units != new.units:
-        yield f"the sink is written in {_units(new)}, not {_units(old)}", "their markers do not know of each other"
-    if old.tasks_max != new.tasks_max and (keeps_state or Units.BATCHES.name.lower() in (old.units, new.units)):
+    if old.transaction_kind != new.transaction_kind:
+        yield f"the sink is written in {_kind(new)}, not {_kind(old)}", "their markers do not know of each other"
+    batches = TransactionKind.BATCHES.name.lower()
+    if old.tasks_max != new.tasks_max and (keeps_state or batches in (old.transaction_kind, new.transaction_kind)):
         why = "a batch, and the state, is parted by it"
         yield f"tasks.max is {new.tasks_max}, and the checkpoint was begun with {old.tasks_max}", why
 
 
-def _units(lock: Lock) -> str:
-    return "no units" if lock.units is None else Units[lock.units.upper()].value
+def _kind(lock: Lock) -> str:
+    return "no transactions" if lock.transaction_kind is None else TransactionKind[lock.transaction_kind.upper()].value
 
 
 def checkpoint_folder(state_folder: Path, lock: Lock) -> Path:
-    """Where Spark keeps the checkpoint of the lock's generation."""
+    """Return the folder of the checkpoint of the lock's generation."""
     return state_folder / "checkpoint" / str(lock.generation)
 
 
@@ -176,7 +181,7 @@ def checkpoint_folder(state_folder: Path, lock: Lock) -> Path:
 
 
 def write_lock(state_folder: Path, lock: Lock) -> None:
-    """Puts a lock in the place of the one that is there. Raises OSError."""
+    """Replace the lock. Raises OSError."""
     lines = [
         "# What the checkpoint beside this file was begun with. Written by the pipeline; do not edit.",
         f"version = {VERSION}",
@@ -185,7 +190,7 @@ def write_lock(state_folder: Path, lock: Lock) -> None:
         f"state = {_string(lock.state)}",
         f"takes_over = {_boolean(lock.takes_over)}",
         f"stateful = {_boolean(lock.is_stateful)}",
-        *([f"units = {_string(lock.units)}"] if lock.units is not None else []),
+        *([f"units = {_string(lock.transaction_kind)}"] if lock.transaction_kind is not None else []),
         f"tasks.max = {lock.tasks_max}",
         f"pending = {_boolean(lock.is_pending)}",
         "",
@@ -212,7 +217,7 @@ def _string(text: str) -> str:
 
 
 def read_lock(state_folder: Path) -> Lock | None:
-    """The lock that is there; None if there is none. Raises LockError, OSError."""
+    """Read the lock; None if there is none. Raises LockError, OSError."""
     path = state_folder / FILE
     try:
         read = tomllib.loads(path.read_bytes().decode())
@@ -239,7 +244,7 @@ def _lock(read: Mapping[str, Any]) -> Lock:
         name=str(read["name"]),
         generation=int(read["generation"]),
         is_stateful=bool(read["stateful"]),
-        units=None if units is None else Units[units.upper()].name.lower(),
+        transaction_kind=None if units is None else TransactionKind[units.upper()].name.lower(),
         tasks_max=int(read["tasks"]["max"]),
         hashes=dict(read["hash"]),
         start={source: dict(map(_offset, entries)) for source, entries in read["start"].items()},

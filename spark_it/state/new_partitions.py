@@ -32,7 +32,7 @@ def is_refused(error: BaseException) -> bool:
 def admit(folder: Path, group: Group, committing: str | None) -> Offsets:
     """Start the planned batch at the first record of each partition that is new in it.
 
-    Return where those partitions start, nothing if there are none. The query must not run. With offset units
+    Return where those partitions start, nothing if there are none. The query must not run. With offset transactions
     `committing` is the group that has the markers of partitions. Raises CheckpointError, ClusterError, OSError.
     """
     found = checkpoint.read(folder)
@@ -63,7 +63,7 @@ def admit(folder: Path, group: Group, committing: str | None) -> Offsets:
     return begins
 
 
-def _initial(folder: Path, first: checkpoint.Batch) -> list[str | None]:
+def _initial(folder: Path, first: checkpoint.PlannedBatch) -> list[str | None]:
     """Return the initial offsets of each source, None for a source without: a line with the version, a line of JSON."""
     logs = list((folder / "sources").glob("*"))
     if len(logs) < len(first.offsets) and len(set(first.offsets)) < len(first.offsets):

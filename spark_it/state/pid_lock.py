@@ -1,4 +1,6 @@
-"""One process at a time runs a pipeline or resets it: a lock on a file of its state, gone with the process."""
+"""The pid lock: one process at a time runs a pipeline or resets it. The operating system releases it with the
+process.
+"""
 
 import fcntl
 import os
@@ -13,7 +15,7 @@ _BETWEEN_TRIES_S = 0.05
 
 
 class AlreadyRunningError(Exception):
-    """Another process has the pipeline; `process` is its id, None if it did not say."""
+    """Another process holds the lock; `process` is its id, None if it is unknown."""
 
     def __init__(self, state_folder: Path, process: int | None) -> None:
         by = f" as process {process}" if process is not None else ""
@@ -23,7 +25,7 @@ class AlreadyRunningError(Exception):
 
 @contextmanager
 def exclusively(state_folder: Path) -> Iterator[None]:
-    """Has the pipeline while the block runs. Raises AlreadyRunningError, OSError."""
+    """Hold the lock while the block runs. Raises AlreadyRunningError, OSError."""
     state_folder.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(state_folder / FILE, os.O_RDWR | os.O_CREAT, 0o644)
     try:
@@ -44,7 +46,7 @@ def exclusively(state_folder: Path) -> Iterator[None]:
 
 
 def holder(state_folder: Path) -> int | None:
-    """The process that has the pipeline, 0 if it did not say which it is; None if no process has it."""
+    """Return the process that holds the lock, 0 if its id is unknown; None if no process holds it."""
     try:
         descriptor = os.open(state_folder / FILE, os.O_RDONLY)
     except (FileNotFoundError, NotADirectoryError):

@@ -1,7 +1,7 @@
-"""What a pipeline last did, in a file beside its checkpoint, so that `status` can say it of one that has stopped.
+"""Progress of the last run, in a file beside the checkpoint, for `status`.
 
-The runner writes it after each batch and when it ends. `read` of a run is `written + dead_lettered + dropped` when
-the pipeline keeps no state. Numbers are of the run; a new one begins at 0.
+The runner writes it after each batch and when it ends. `read` of a run is `written + dead_lettered + dropped` when the
+pipeline keeps no state. Numbers are of the run; a new run begins at 0.
 """
 
 import json
@@ -15,7 +15,7 @@ FILE = "progress.json"
 
 @dataclass(frozen=True)
 class Progress:
-    """After batch `batch`, at `at_ms`: rows of this run, rows a second of the last batch, and what went wrong last."""
+    """Figures after batch `batch`, at `at_ms`: rows of this run, rows per second of the last batch, the last error."""
 
     batch: int
     at_ms: int
@@ -29,12 +29,12 @@ class Progress:
 
 
 def write_progress(state_folder: Path, progress: Progress) -> None:
-    """Puts it in the place of the last. Raises OSError."""
+    """Replace the file. Raises OSError."""
     write_atomically(state_folder / FILE, json.dumps(asdict(progress)) + "\n")
 
 
 def read_progress(state_folder: Path) -> Progress | None:
-    """What was last written; None if nothing was, or it cannot be read: it is only for people to look at."""
+    """Read the file; None if there is none, or if it cannot be read."""
     try:
         read = json.loads((state_folder / FILE).read_text("utf-8"))
         known = {field.name for field in fields(Progress)}

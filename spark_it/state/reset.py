@@ -1,8 +1,9 @@
-"""Begins a pipeline's state anew at another place: planned first, so that it can be said what will happen twice.
+"""The `reset` command: starts the state anew at other offsets. A plan comes first, so that repeated records are
+reported.
 
-A reset is one write of the lock, with a new generation and identity, where its sources begin, and `is_pending`. After
-it the old checkpoint is never looked at again. What is left, the group's offsets and the old folder, is done by
-`finish`; whoever finds a lock that is pending calls it before anything else.
+A reset is one write of the lock, with a new generation and identity, the start of its sources, and `is_pending`. After
+it the old checkpoint is never read again. `finish` commits the group's offsets and removes the old folder; a process
+that finds a pending lock calls it before anything else.
 """
 
 import shutil
@@ -11,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from odradek.spark_it.definition.guarantees import Units
+from odradek.spark_it.definition.guarantees import TransactionKind
 from odradek.spark_it.definition.sink_keys import JdbcSink
 from odradek.spark_it.definition.source_keys import TopicSource
 from odradek.spark_it.definition.spec import Pipeline
@@ -35,21 +36,22 @@ To = Literal["earliest", "committed"] | int
 
 
 class ResetError(Exception):
-    """A reset that is not possible; `str()` says why and what is."""
+    """A reset that is not possible; `str()` has the reason and the alternatives."""
 
 
 @dataclass(frozen=True)
-class Plan:
-    """What a reset will do. `again` is how many records each topic source gives once more; it passes over as many as
-    it is below 0."""
+class ResetPlan:
+    """The effects of a reset. `again` is the number of records that each topic source reads again; a negative number
+    are skipped records.
+    """
 
     lock: Lock
     again: Mapping[str, int]
     sentences: tuple[str, ...]
 
 
-def plan(pipeline: Pipeline, stateful: str | None, old: Lock | None, to: To, group: Group, now_ms: int) -> Plan:
-    """Looks up where the sources would begin; changes nothing. Raises ResetError, ClusterError, OSError."""
+def plan(pipeline: Pipeline, stateful: str | None, old: Lock | None, to: To, group: Group, now_ms: int) -> ResetPlan:
+    """Look up the start of the sources; change nothing. Raises ResetError, ClusterError, OSError."""
     is_stateful = stateful is not None or (old is not None and old.is_stateful)
     if to != "earliest" and "committed" not in resets_of(pipeline, is_stateful=is_stateful):
         others = [name for name, source in pipeline.sources.items() if not isinstance(source, TopicSource)]
@@ -72,8 +74,8 @@ def plan(pipeline: Pipeline, stateful: str | None, old: Lock | None, to: To, gro
     lock = lock_of(pipeline, stateful, generation, new_state())
     lock = replace(lock, start=start, is_pending=True, topics=topics, takes_over=True)
     sentences = [*_sentences(pipeline, is_stateful, to, again)]
-    by_offsets = lock.units == Units.OFFSETS.name.lower()
-    # With offset units the group knows of each partition whether its part of a batch is written.
+    by_offsets = lock.transaction_kind == TransactionKind.OFFSETS.name.lower()
+    # With offset transactions the group knows of each partition whether its part of a batch is written.
     if found is not None and found.is_in_batch and not (by_offsets and _begun(found, reached) <= marked):
         sentences.append(
             "a batch is begun and not done: whether it is in the sink is not known, and its rows may be written a "
@@ -84,11 +86,11 @@ def plan(pipeline: Pipeline, stateful: str | None, old: Lock | None, to: To, gro
             f"{damage}: that group {pipeline.name} is where the pipeline is, is taken to be so; rows of the last batch "
             "may be written a second time"
         )
-    return Plan(lock, again, tuple(sentences))
+    return ResetPlan(lock, again, tuple(sentences))
 
 
 def topics_of(pipeline: Pipeline, group: Group) -> dict[str, str]:
-    """The ids of all topics that the pipeline reads. Raises ClusterError."""
+    """Return the ids of all topics that the pipeline reads. Raises ClusterError."""
     sources = (source for source in pipeline.sources.values() if isinstance(source, TopicSource))
     return group.topic_ids(topic for source in sources for topic, _ in group.partitions(source))
 
@@ -163,7 +165,7 @@ def _shown(to: To) -> str:
 
 
 def reached_offsets(found: Checkpoint) -> dict[TopicPartition, int]:
-    """The end offsets of the newest batch that is done; the lowest where several sources read a partition."""
+    """Return the end offsets of the newest batch that is done; the lowest where several sources read a partition."""
     return {} if found.done is None else found.done.topic_offsets()
 
 
@@ -192,19 +194,19 @@ def _sentences(pipeline: Pipeline, is_stateful: bool, to: To, again: Mapping[str
         yield "state (of windows, aggregates, joins) begins empty"
 
 
-def carry_out(pipeline: Pipeline, planned: Plan, group: Group) -> Lock:
-    """Does what was planned and returns the lock in force. The pipeline must be held (`running.exclusively`).
+def carry_out(pipeline: Pipeline, planned: ResetPlan, group: Group) -> Lock:
+    """Execute a plan and return the lock in force. The caller holds the pid lock (`pid_lock.exclusively`).
 
-    Raises ClusterError and OSError; after either, the same reset or `finish` goes on with it.
+    Raises ClusterError and OSError; after either, the same reset or `finish` continues.
     """
     write_lock(pipeline.state_folder, planned.lock)
     return finish(pipeline, planned.lock, group)
 
 
 def finish(pipeline: Pipeline, lock: Lock, group: Group) -> Lock:
-    """Commits the offsets of a lock that is pending and removes older checkpoints; returns the lock in force.
+    """Commit the offsets of a pending lock and remove older checkpoints; return the lock in force.
 
-    With their metadata the offsets are markers of offset units: another copy of the pipeline writes no more.
+    With their metadata the offsets are markers of offset transactions: they exclude another copy of the pipeline.
     """
     if not lock.is_pending:
         return lock

@@ -1,4 +1,4 @@
-"""What is known of a pipeline that runs or has stopped, from its state and its group; for people to read."""
+"""The `status` command: lines about a running or stopped pipeline, from its state and its group."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -17,7 +17,7 @@ from odradek.spark_it.state.reset import reached_offsets
 
 
 def of_state(pipeline: Pipeline, stateful: str | None, lock: Lock | None) -> Iterator[str]:
-    """Lines about what is on this machine. Raises CheckpointError, OSError."""
+    """Return lines about the state on this machine. Raises CheckpointError, OSError."""
     process = holder(pipeline.state_folder)
     running = "stopped" if process is None else f"running, process {process}" if process else "running"
     if lock is None:
@@ -60,7 +60,7 @@ def _progress(progress: Progress) -> Iterator[str]:
 
 
 def of_group(pipeline: Pipeline, lock: Lock | None, group: Group) -> Iterator[str]:
-    """Lines about topic sources and how far they are read. Raises ClusterError, CheckpointError."""
+    """Return lines about topic sources and their lag. Raises ClusterError, CheckpointError."""
     found = None if lock is None else checkpoint.read(checkpoint_folder(pipeline.state_folder, lock))
     reached: dict[TopicPartition, int] = {} if found is None else reached_offsets(found)
     for name, source in pipeline.sources.items():

@@ -1,10 +1,10 @@
-"""Ways from a source to the sink that do not lead through a given table."""
+"""Paths from a source to the sink around a table."""
 
 from odradek.spark_it.definition.spec import Pipeline
 
 
 def is_bypassed(pipeline: Pipeline, table: str) -> bool:
-    """Whether rows of a source that `table` is made of come to the sink on another way as well, as in a UNION."""
+    """Return whether rows of a source of `table` reach the sink on another path as well, as in a UNION."""
     written = pipeline.sink_input
     if written is None:
         return False

@@ -1,7 +1,8 @@
-"""From decoded records to what the sink gets: expectations of sources, transforms, expectations of those.
+"""The plan of a pipeline, from decoded records to the rows of the sink: expectations of sources, transforms,
+expectations of transforms.
 
-A part of the way is a frame whose columns are what SQL sees. Records that are bad leave it as dead letters, which keep
-the record as it came. Of what a transform has made of many records a dead letter has the row as JSON.
+The columns of a frame between two steps are those that SQL sees. Bad records leave it as dead letters, with the
+original record. If a transform made a row of many records, the dead letter has the row as JSON.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -33,7 +34,7 @@ Watch = Callable[[DataFrame, str, Sequence[Column]], DataFrame]
 
 
 def unwatched(frame: DataFrame, name: str, counts: Sequence[Column]) -> DataFrame:
-    """Counts nothing."""
+    """Count nothing."""
     return frame
 
 
@@ -50,8 +51,9 @@ class _SourceColumns:
     drops: list[Column]
 
     def checked(self, flat: DataFrame) -> DataFrame:
-        """The frame with errors for rows that are not as expected; it stops the pipeline where a record is bad and may
-        not be."""
+        """Return the frame with errors for rows that violate an expectation. It fails at a bad record where none may be
+        bad.
+        """
         if self.error is not None:
             flat = flat.withColumn(f"{_PREFIX}error", self.error)
         return flat if self.passes is None else flat.filter(self.passes)
@@ -59,7 +61,7 @@ class _SourceColumns:
 
 @dataclass
 class Parts:
-    """What comes of records. `dead` are frames with `key`, `value` and `headers`. `steps` are frames by name."""
+    """The results of a plan. `dead` are frames with `key`, `value` and `headers`. `steps` are frames by name."""
 
     rows: DataFrame
     dead: list[DataFrame]
@@ -67,7 +69,7 @@ class Parts:
 
 
 class Plan:
-    """The way of the rows of one pipeline; `parts` may be called for each batch, or once for a stream."""
+    """The plan of one pipeline; `parts` may be called for each batch, or once for a stream."""
 
     def __init__(self, pipeline: Pipeline) -> None:
         self._pipeline = pipeline
@@ -81,12 +83,12 @@ class Plan:
 
     @property
     def has_dead_letters(self) -> bool:
-        """Whether anything may become a dead letter on the way."""
+        """True if a record or row may become a dead letter."""
         by_expectation = any(one.settings.action == "dead-letter" for one in self._pipeline.expectations)
         return self._has_dead_letters and (self._tolerates or by_expectation)
 
     def parts(self, spark: SparkSession, decoded: Mapping[str, DataFrame], watch: Watch = unwatched) -> Parts:
-        """The whole way, of the decoded frames of all sources. Names of tables are `spark`'s temporary views."""
+        """Return the results for the decoded frames of all sources. Names of tables are `spark`'s temporary views."""
         frames: dict[str, DataFrame] = {}
         dead: list[DataFrame] = []
         for name, frame in decoded.items():
@@ -101,7 +103,7 @@ class Plan:
             dead += bad
             rows.createOrReplaceTempView(step.name)
         written = self._pipeline.sink_input
-        assert written is not None  # `checks` has seen to it
+        assert written is not None  # static_checks requires it
         return Parts(frames[written.casefold()], dead, frames)
 
     def _source(self, name: str, decoded: DataFrame, watch: Watch) -> tuple[DataFrame, list[DataFrame]]:
@@ -195,7 +197,7 @@ class Plan:
         )
 
     def dead_headers(self, headers: Column, origin: Column, error: Column, *, is_part: bool) -> Column:
-        """Headers of a dead letter, as `deadletter.error_headers` has them, by Spark."""
+        """Return the headers of a dead letter as a column, as `dead_letters.headers.error_headers` returns them."""
         empty = f.array().cast(HEADERS_TYPE)
         kept = f.filter(f.coalesce(headers, empty), lambda one: ~one["key"].startswith(connect_headers.PREFIX))
         if not self._pipeline.errors.deadletterqueue_context_headers_enable:

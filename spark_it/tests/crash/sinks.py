@@ -39,10 +39,10 @@ class Numbers:
         self.names = [topics.create(f"{name}-{letter}", PARTITIONS) for letter in "ab"]
         self.count = count
         self.bad = set()
-        lanes = [(topic, partition) for topic in self.names for partition in range(PARTITIONS)]
-        for lane, (topic, partition) in enumerate(lanes):
+        slots = [(topic, partition) for topic in self.names for partition in range(PARTITIONS)]
+        for slot, (topic, partition) in enumerate(slots):
             values = []
-            for n in range(lane, count, len(lanes)):
+            for n in range(slot, count, len(slots)):
                 values.append(json.dumps({"n": n, "text": f"number {n:08d}"}).encode())
                 if len(values) % (BAD_EVERY + 1) == BAD_EVERY:
                     self.bad.add((topic, partition, len(values)))

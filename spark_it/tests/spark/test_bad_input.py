@@ -263,7 +263,7 @@ def test_markers_that_expired(commands, start_broker, tmp_path, unique):
     servers, topics = broker.bootstrap_servers, Topics(broker.bootstrap_servers)
     admin = AdminClient({"bootstrap.servers": servers})
     topics.produce(topics.create("in"), [order(n) for n in range(5)])
-    # Offset units.
+    # Offset transactions.
     command = commands(servers, tmp_path, unique)
     command.write(orders("in") + to_topic(topics.create("copy")))
     command.runs()
@@ -293,7 +293,7 @@ def test_markers_that_expired(commands, start_broker, tmp_path, unique):
     planned.with_name(".1.crc").unlink()
     assert "it was planned 96.0 hours ago, which is more than half of the time that Kafka keeps" in command.refused()
     assert len(values(servers, "copy")) == 10
-    # Batch units: their topic is deleted, and with it their offsets.
+    # Batch transactions: their topic is deleted, and with it their offsets.
     command = commands(servers, tmp_path, f"{unique}-sums")
     topics.create("more")
     more = orders("more").replace("source.orders", "source.more")
@@ -339,13 +339,13 @@ def test_a_second_copy(copies_of, topics, unique):
     assert len(written) == len(set(written)) == 10
 
 
-@pytest.mark.parametrize("into", ["offset units", "batch units", "files"])
+@pytest.mark.parametrize("into", ["offset transactions", "batch transactions", "files"])
 def test_a_second_copy_that_starts_before_the_first_record(copies_of, topics, tmp_path, unique, into, monkeypatch):
     """Each would begin with all records; their generations, minutes, may be the same or not."""
     topics.produce(topics.create(unique), [order(n) for n in range(5)])
     out = topics.create(f"{unique}-out")
     text = orders(unique)
-    if into == "batch units":
+    if into == "batch transactions":
         topics.create(f"{unique}-more")
         text += orders(f"{unique}-more").replace("source.orders", "source.more")
         text += transform("SELECT id FROM orders UNION ALL SELECT id FROM more")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from odradek.spark_it.cases.runner import Result, lines, run
+from odradek.spark_it.cases.runner import CaseResult, lines, run
 from odradek.spark_it.definition.guarantees import why_stateful
 from spark_it.tests.unit.support import CONSOLE, SOURCE, pipeline, transform
 
@@ -141,6 +141,6 @@ def test_keys_headers_and_places_of_records(problems):
 @pytest.mark.process  # the options of Java for this folder
 def test_what_is_said():
     assert list(lines([])) == ["the file has no tests"]
-    assert list(lines([Result("a", ()), Result("b", ("x", "  - y"))])) == [
+    assert list(lines([CaseResult("a", ()), CaseResult("b", ("x", "  - y"))])) == [
         "test a: passed", "test b: failed", "  x", "    - y", "1 of 2 tests passed",
     ]  # fmt: skip

@@ -132,7 +132,7 @@ def test_an_older_copy_of_the_checkpoint_and_markers_that_are_gone(copies, tmp_p
 
 @pytest.mark.side_by_side
 def test_two_topics_in_one_with_batches_repeated(copies, topics):
-    """Batch units: rows of several sources."""
+    """Batch transactions: rows of several sources."""
     made = copies()
     other = topics.create(f"{made.name}-other")
     step = "[[transform]]\nname = \"both\"\nsql = 'SELECT id FROM orders UNION ALL SELECT id FROM others'\n"

@@ -57,7 +57,8 @@ def test_validate(capsys, file):
         f"orders: {file} is in order\n"
         "  source orders (topic)\n"
         "  sink topic of orders\n"
-        "topic out: exactly once, rows and progress in one transaction for each source partition (offset units)\n"
+        "topic out: exactly once, rows and progress in one transaction for each source partition "
+        "(offset transactions)\n"
         "  provided that readers use isolation.level=read_committed\n"
     )
 

@@ -119,7 +119,7 @@ def test_several_changes():
     assert [change.what for change in found] == [
         "source numbers is new",
         "source orders is gone",
-        "the sink is written in batch units, not offset units",
+        "the sink is written in batch transactions, not offset transactions",
     ]
     assert {change.resets for change in found} == {("earliest",)}
     assert str(found[0]) == (

@@ -212,17 +212,17 @@ def test_a_replay_that_fails_goes_on_where_it_was(bench, monkeypatch):
 
     monkeypatch.setattr(replaying.transactions, "write", fails_the_third_time)
     with pytest.raises(KeyboardInterrupt):
-        bench.replay(records_in_a_unit=3)
+        bench.replay(records_per_transaction=3)
     assert len(bench.back()) == 6 and bench.group() == [6, None]
-    assert bench.replay(records_in_a_unit=3) == [f"4 records went back to topic {bench.source}"]
+    assert bench.replay(records_per_transaction=3) == [f"4 records went back to topic {bench.source}"]
     assert bench.back() == sorted(f"v{number}".encode() for number in range(10))
 
 
 @pytest.mark.side_by_side
 def test_what_a_killed_replay_has_open_is_not_counted_and_not_there(bench):
     bench.die(1, 2)
-    lane = f"{bench.name}:replay:{bench.dead}-0"
-    killed = Clients(bench.servers).producer(lane)
+    slot = f"{bench.name}:replay:{bench.dead}-0"
+    killed = Clients(bench.servers).producer(slot)
     killed.init_transactions(30)
     killed.begin_transaction()
     killed.produce(bench.source, b"v1", b"k1")

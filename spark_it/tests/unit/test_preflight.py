@@ -143,7 +143,7 @@ def test_a_checkpoint_put_back_from_a_copy(tmp_path):
     said = refusal(one, FakeGroup({A: 31, B: 7}))
     assert "is older than what group orders has committed (orders-0: 30, and 31)" in said
     assert said.endswith("reset --to committed or reset --to earliest")
-    # Offset units leave out what is written.
+    # Offset transactions leave out what is written.
     one, _ = begun(tmp_path / "units", SOURCE + TOPIC)
     assert has_checkpoint(begin(one, None, FakeGroup({A: 31, B: 7}), NOW_MS))
 
@@ -157,7 +157,7 @@ def test_a_lost_checkpoint(tmp_path):
     assert starts(one, FakeGroup({A: 0})) == {}
 
 
-def test_offset_units_go_on_without_their_checkpoint(tmp_path):
+def test_offset_transactions_go_on_without_their_checkpoint(tmp_path):
     one, _ = begun(tmp_path, SOURCE + TOPIC)
     shutil.rmtree(one.state_folder)
     assert starts(one, FakeGroup({A: 31})) == {"orders": {A: 31, B: 0}}
@@ -172,7 +172,7 @@ def test_offset_units_go_on_without_their_checkpoint(tmp_path):
         ('start.offsets = "orders:1:4"', {A: 5, B: 4}),
     ],
 )
-def test_offset_units_begin_with_markers(tmp_path, more, begins):
+def test_offset_transactions_begin_with_markers(tmp_path, more, begins):
     """Of the partitions where Spark begins, which must be the same when the first run ends before its first batch."""
     one = pipeline(source(more) + TOPIC, folder=tmp_path)
     group = FakeGroup()
@@ -184,7 +184,7 @@ def test_offset_units_begin_with_markers(tmp_path, more, begins):
     assert starts(one, group) == {"orders": begins}
 
 
-def test_offset_units_do_not_go_on_where_nothing_is(tmp_path):
+def test_offset_transactions_do_not_go_on_where_nothing_is(tmp_path):
     """Without a checkpoint as little as with one."""
     one = pipeline(SOURCE + TOPIC, folder=tmp_path)
     assert "orders-0 ends at 3, and the pipeline has read up to 31" in refusal(one, MadeAnew({A: 31}))
@@ -193,7 +193,7 @@ def test_offset_units_do_not_go_on_where_nothing_is(tmp_path):
     assert starts(going_on, LostRecords({A: 31})) == {"orders": {A: 31, B: 0}}
 
 
-def test_offset_units_after_a_reset_do_not_name_partitions_that_are_gone(tmp_path):
+def test_offset_transactions_after_a_reset_do_not_name_partitions_that_are_gone(tmp_path):
     """Spark would refuse them."""
     one = pipeline(SOURCE + TOPIC, folder=tmp_path)
     write_lock(one.state_folder, replace(lock_of(one, None, 10), start={"orders": {A: 5, ("gone", 0): 1}}))

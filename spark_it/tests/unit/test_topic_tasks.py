@@ -5,12 +5,12 @@ import io
 import pyarrow as pa
 import pytest
 
-from odradek.spark_it.exactly_once.transactions import Clients, FencedError, Outcome, Records
+from odradek.spark_it.exactly_once.transactions import Clients, FencedError, Records, TransactionOutcome
 from odradek.spark_it.sinks import topic_tasks
-from odradek.spark_it.sinks.topic_tasks import Target, pack, unpacked
+from odradek.spark_it.sinks.topic_tasks import TopicTarget, pack, unpacked
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
-TARGET = Target("shop", "out", "dead", has_headers=True, says_why=True)
+TARGET = TopicTarget("shop", "out", "dead", has_headers=True, says_why=True)
 
 
 def batch(**columns):
@@ -137,12 +137,12 @@ def test_records_of_another_part():
         made(batch(part=[2, 1, 2]), target=plain, index=2)
 
 
-@pytest.mark.parametrize(("partition", "unit"), [(0, 0), (2, 2), (5, 2)])
-def test_dead_letters_packed(monkeypatch, partition, unit):
+@pytest.mark.parametrize(("partition", "transaction"), [(0, 0), (2, 2), (5, 2)])
+def test_dead_letters_packed(monkeypatch, partition, transaction):
     monkeypatch.setattr(topic_tasks, "_partition", lambda: partition)
     some, more = batch(headers=[None, [], pairs(("a", b"1"))]), batch(headers=[None, None, None])
     [row] = pack([some, some.slice(0, 0), more], 3, 10_000)
-    assert row.column("unit").to_pylist() == [unit] and row.column("is_too_much").to_pylist() == [False]
+    assert row.column("transaction").to_pylist() == [transaction] and row.column("is_too_much").to_pylist() == [False]
     found = list(unpacked(row.column("records").to_pylist(), TARGET))
     assert [(one.topic, one.is_dead, one.headers) for one in found] == [
         ("dead", True, [None, None, [("a", b"1")]]),
@@ -150,7 +150,7 @@ def test_dead_letters_packed(monkeypatch, partition, unit):
     ]
     assert list(pack([some.slice(0, 0)], 3, 10_000)) == []
     [row] = pack([some, more], 3, some.nbytes)
-    assert row.to_pylist() == [{"unit": unit, "is_too_much": True, "records": None}]
+    assert row.to_pylist() == [{"transaction": transaction, "is_too_much": True, "records": None}]
 
 
 END = b"\xff\xff\xff\xfc"
@@ -179,41 +179,41 @@ def test_the_input_of_a_worker():
     assert main("stream") == ["stream"]
 
 
-def test_a_partition_that_no_unit_is_for(monkeypatch):
+def test_a_partition_that_no_transaction_is_for(monkeypatch):
     monkeypatch.setattr(topic_tasks, "_partition", lambda: 3)
-    with pytest.raises(ValueError, match="partition 3 of a batch that has 1 units"):
+    with pytest.raises(ValueError, match="partition 3 of a batch that has 1 transactions"):
         list(topic_tasks.write_partition([], [None], {}, TARGET, Clients("")))
 
 
-def test_what_a_task_says_of_its_unit(monkeypatch):
+def test_what_a_task_says_of_its_transaction(monkeypatch):
     monkeypatch.setattr(topic_tasks, "_partition", lambda: 0)
     monkeypatch.setattr(topic_tasks, "_worker_input", lambda: io.BufferedReader(io.BytesIO(END)))
     dead = batch(headers=[None, None, None])
     packed = {0: [bytes(next(pack([dead], 1, 10_000)).column("records")[0].as_py())]}
     taken = []
 
-    def written(unit, records, clients):
+    def written(transaction, records, clients):
         taken.extend(records)
-        return Outcome(3, 3, True)
+        return TransactionOutcome(3, 3, True)
 
     monkeypatch.setattr(topic_tasks, "write", written)
     plain = TARGET._replace(has_headers=False)
-    [row] = topic_tasks.write_partition([batch()], ["unit"], packed, plain, Clients(""))
+    [row] = topic_tasks.write_partition([batch()], ["transaction"], packed, plain, Clients(""))
     assert row.to_pylist() == [
-        {"unit": 0, "rows": 3, "dead_letters": 3, "is_new": True, "error": None, "is_retriable": None}
+        {"transaction": 0, "rows": 3, "dead_letters": 3, "is_new": True, "error": None, "is_retriable": None}
     ]
     assert [some.is_dead for some in taken] == [True, False]
 
-    def refused(unit, records, clients):
+    def refused(transaction, records, clients):
         raise topic_tasks.SinkError("down", is_retriable=True)
 
     monkeypatch.setattr(topic_tasks, "write", refused)
-    [row] = topic_tasks.write_partition([batch()], ["unit"], {}, plain, Clients(""))
+    [row] = topic_tasks.write_partition([batch()], ["transaction"], {}, plain, Clients(""))
     assert (row.to_pylist()[0]["error"], row.to_pylist()[0]["is_retriable"]) == ("down", True)
 
-    def overtaken(unit, records, clients):
+    def overtaken(transaction, records, clients):
         raise FencedError("overtaken")
 
     monkeypatch.setattr(topic_tasks, "write", overtaken)
     with pytest.raises(FencedError):
-        list(topic_tasks.write_partition([batch()], ["unit"], {}, plain, Clients("")))
+        list(topic_tasks.write_partition([batch()], ["transaction"], {}, plain, Clients("")))

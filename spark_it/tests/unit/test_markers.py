@@ -1,4 +1,4 @@
-"""Which units a batch has, which markers must be there, and that none grows too old."""
+"""Which transactions a batch has, which markers must be there, and that none grows too old."""
 
 import json
 import threading
@@ -10,18 +10,18 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from odradek.spark_it.definition.guarantees import Units
+from odradek.spark_it.definition.guarantees import TransactionKind
 from odradek.spark_it.exactly_once import markers as markers_module
 from odradek.spark_it.exactly_once.markers import (
     ASSUMED_RETENTION_MS,
     BATCHES_TOPIC,
     RENEW_AFTER_S,
-    Keeper,
+    MarkerRenewal,
     Markers,
     begun,
     why_forgotten,
 )
-from odradek.spark_it.exactly_once.slots import BatchUnit, Lane, MarkerError, OffsetUnit
+from odradek.spark_it.exactly_once.slots import BatchTransaction, MarkerError, OffsetTransaction, TransactionalSlot
 from odradek.spark_it.exactly_once.transactions import Clients, claim, write
 from odradek.spark_it.interfaces.marker import Marker, marker_number
 from odradek.spark_it.interfaces.sink import Batch, Claim, Range, SinkError
@@ -73,7 +73,7 @@ def write_planned(folder, number, planned_ms, offsets):
 
 @pytest.fixture
 def planned(tmp_path, monkeypatch):
-    """Offset units of a pipeline on a broker that keeps offsets for a week, by when batches 0 and 1 were planned."""
+    """Offset transactions of a pipeline, by when batches 0 and 1 were planned. The broker keeps offsets for a week."""
     monkeypatch.setattr(Markers, "retention_ms", lambda _: WEEK_MS)
 
     def made(age_ms, before=None):
@@ -84,47 +84,47 @@ def planned(tmp_path, monkeypatch):
         at_ms = time.time() * 1000 - age_ms
         write_planned(folder, 0, at_ms, before or {"0": 5, "1": 4})
         write_planned(folder, 1, at_ms, {"0": 9, "1": 9, "2": 1, "3": 2})
-        return of(made, Units.OFFSETS)[0]
+        return of(made, TransactionKind.OFFSETS)[0]
 
     return made
 
 
-def test_offset_units(planned):
+def test_offset_transactions(planned):
     found = planned(age_ms=0)
-    units = found.units(batch(1, (0, 5, 9), (1, 4, 9), (2, 0, 1), (3, 1, 2)))
-    assert [(unit.lane, unit.start, unit.end) for unit in units[:2]] == [
-        (Lane("shop:orders-0", "shop", "orders", 0), 5, 9),
-        (Lane("shop:orders-1", "shop", "orders", 1), 4, 9),
+    transactions = found.transactions(batch(1, (0, 5, 9), (1, 4, 9), (2, 0, 1), (3, 1, 2)))
+    assert [(transaction.slot, transaction.start, transaction.end) for transaction in transactions[:2]] == [
+        (TransactionalSlot("shop:orders-0", "shop", "orders", 0), 5, 9),
+        (TransactionalSlot("shop:orders-1", "shop", "orders", 1), 4, 9),
     ]
     # Partition 0 begins at 5, and had nothing until now; 2 and 3 were added later, and begin where they begin.
-    assert [unit.is_first for unit in units] == [True, False, True, True]
-    assert {(unit.generation, unit.batch, unit.resets) for unit in units} == {
+    assert [transaction.is_first for transaction in transactions] == [True, False, True, True]
+    assert {(transaction.generation, transaction.batch, transaction.resets) for transaction in transactions} == {
         (GENERATION, 1, "reset --to committed or reset --to earliest")
     }
-    assert all(unit.is_first for unit in found.units(batch(0, (0, 7, 9), (1, 4, 9))))
+    assert all(transaction.is_first for transaction in found.transactions(batch(0, (0, 7, 9), (1, 4, 9))))
     with pytest.raises(SinkError, match="batch 1 does not say which records"):
-        found.units(batch(1))
+        found.transactions(batch(1))
     with pytest.raises(SinkError, match="batch 1 has a partition in pieces"):
-        found.units(batch(1, (0, 5, 9), (0, 9, 12)))
+        found.transactions(batch(1, (0, 5, 9), (0, 9, 12)))
 
 
 def test_a_new_partition_without_records_has_its_marker_before_the_batch(planned, monkeypatch):
     """Of a later batch, which has its first records, nothing shows that they are the first."""
     claimed = []
-    monkeypatch.setattr(markers_module, "claim", lambda lane, first, *_: claimed.append((lane.partition, first)))
+    monkeypatch.setattr(markers_module, "claim", lambda slot, first, *_: claimed.append((slot.partition, first)))
     # Partition 3 is new, and planned at 2; 2 is new, and has a record; all else was there.
     given = batch(1, (0, 5, 9), (1, 4, 9), (2, 0, 1))
-    planned(0).units(given)
+    planned(0).transactions(given)
     assert claimed == [(3, Marker(2, GENERATION))]
-    planned(0, before={"0": 5, "1": 4, "3": 2}).units(given)
-    planned(WEEK_MS * 0.51).units(given)
+    planned(0, before={"0": 5, "1": 4, "3": 2}).transactions(given)
+    planned(WEEK_MS * 0.51).transactions(given)
     assert len(claimed) == 1
     # In the first batch a partition is new that the source did not begin with.
-    planned(0, before={"0": 5, "1": 4, "2": 0, "3": 2}).units(batch(0, (1, 0, 4)))
+    planned(0, before={"0": 5, "1": 4, "2": 0, "3": 2}).transactions(batch(0, (1, 0, 4)))
     assert claimed[1:] == [(3, Marker(2, GENERATION))]
 
 
-def test_offset_units_of_a_batch_whose_markers_may_have_expired(planned):
+def test_offset_transactions_of_a_batch_whose_markers_may_have_expired(planned):
     """What a batch has of a new partition may have been written by a run whose markers are gone."""
     given = batch(1, (0, 5, 9), (1, 4, 9), (2, 0, 1), (3, 1, 2))
     for age_ms, first in (
@@ -134,11 +134,11 @@ def test_offset_units_of_a_batch_whose_markers_may_have_expired(planned):
         (-WEEK_MS * 0.51, [False] * 4),
     ):
         found = planned(age_ms)
-        assert [unit.is_first for unit in found.units(given)] == first
-        assert [unit.is_first for unit in found.units(batch(0, (0, 5, 9)))] == first[:1]
+        assert [transaction.is_first for transaction in found.transactions(given)] == first
+        assert [transaction.is_first for transaction in found.transactions(batch(0, (0, 5, 9)))] == first[:1]
     # Partition 3 was there before, whatever it begins with.
     found = planned(0, before={"0": 5, "1": 4, "3": 1})
-    assert [unit.is_first for unit in found.units(given)] == [True, False, True, False]
+    assert [transaction.is_first for transaction in found.transactions(given)] == [True, False, True, False]
 
 
 @pytest.mark.parametrize(("retention_ms", "kept"), [(None, "24 hours, which is assumed"), (WEEK_MS, "168 hours (off")])
@@ -150,26 +150,30 @@ def test_how_old_a_batch_may_be(retention_ms, kept):
         assert f"keeps offsets: {kept}" in why
 
 
-def test_batch_units():
+def test_batch_transactions():
     made = declared("shop", steps=COUNT)
-    found, _ = of(made, Units.BATCHES)
-    first, second = found.units(batch(0)), found.units(batch(1))
-    assert [unit.lane for unit in first] == [
-        Lane(f"shop:p{part}", "shop:batches", BATCHES_TOPIC, part) for part in range(3)
+    found, _ = of(made, TransactionKind.BATCHES)
+    first, second = found.transactions(batch(0)), found.transactions(batch(1))
+    assert [transaction.slot for transaction in first] == [
+        TransactionalSlot(f"shop:p{part}", "shop:batches", BATCHES_TOPIC, part) for part in range(3)
     ]
     # The first run of a state gives each part a marker.
-    assert {(unit.end, unit.is_first) for unit in first} == {(marker_number(GENERATION, 0), False)}
-    assert {(unit.end, unit.is_first) for unit in second} == {(marker_number(GENERATION, 1), False)}
+    assert {(transaction.end, transaction.is_first) for transaction in first} == {(marker_number(GENERATION, 0), False)}
+    assert {(transaction.end, transaction.is_first) for transaction in second} == {
+        (marker_number(GENERATION, 1), False)
+    }
     assert first[0].resets == "reset --to earliest or reset --to committed"
 
 
 def test_no_two_pipelines_have_a_transactional_id_in_common():
     """Names of both pipelines and topics may have a hyphen."""
-    lanes = [
-        of(declared(name, topic=topic), Units.OFFSETS)[0].units(Batch(0, 1, None, (Range(topic, 0, 0, 1),)))[0].lane
+    slots = [
+        of(declared(name, topic=topic), TransactionKind.OFFSETS)[0]
+        .transactions(Batch(0, 1, None, (Range(topic, 0, 0, 1),)))[0]
+        .slot
         for name, topic in (("orders", "eu-clean"), ("orders-eu", "clean"))
     ]
-    assert lanes[0].transactional_id != lanes[1].transactional_id
+    assert slots[0].transactional_id != slots[1].transactional_id
 
 
 @pytest.mark.parametrize("text", [None, "", "{", "[]", '{"orders": 1}', '{"orders": {"a": 1}}'])
@@ -189,19 +193,19 @@ def test_the_topic_of_markers_is_made_and_grows(start_broker, unique):
 
     for tasks_max, expected in ((2, 2), (2, 2), (5, 5), (3, 5)):
         made = declared(unique, servers, steps=COUNT, tasks_max=tasks_max)
-        found, clients = of(made, Units.BATCHES)
+        found, clients = of(made, TransactionKind.BATCHES)
         found.prepare()
         assert parts() == expected
         found.claim(Claim("", GENERATION, is_new=True))
-        for unit in found.units(batch(0)):
-            write(unit, [], clients)
-    found, clients = of(declared(unique, servers, steps=COUNT, tasks_max=5), Units.BATCHES)
-    for unit in found.units(batch(1)):
-        assert write(unit, [], clients).is_new
+        for transaction in found.transactions(batch(0)):
+            write(transaction, [], clients)
+    found, clients = of(declared(unique, servers, steps=COUNT, tasks_max=5), TransactionKind.BATCHES)
+    for transaction in found.transactions(batch(1)):
+        assert write(transaction, [], clients).is_new
     admin.delete_consumer_groups([f"{unique}:batches"])[f"{unique}:batches"].result(30)
-    for unit in found.units(batch(2)):
+    for transaction in found.transactions(batch(2)):
         with pytest.raises(MarkerError, match=r"is gone, expired or deleted.*; reset --to earliest or reset"):
-            write(unit, [], clients)
+            write(transaction, [], clients)
 
 
 class Refusing:
@@ -228,7 +232,7 @@ class Refusing:
     ],
 )
 def test_a_topic_of_markers_that_cannot_be_made(monkeypatch, answer, said, may_pass):
-    found, _ = of(declared("shop", steps=COUNT), Units.BATCHES)
+    found, _ = of(declared("shop", steps=COUNT), TransactionKind.BATCHES)
     monkeypatch.setattr(markers_module, "AdminClient", lambda _: Refusing(2, answer))
     with pytest.raises(SinkError, match=r"cannot make topic __pipeline_batches with 3 partitions at 127\.") as failed:
         found.prepare()
@@ -239,8 +243,8 @@ def test_a_topic_of_markers_that_cannot_be_made(monkeypatch, answer, said, may_p
 
 @pytest.mark.slow
 def test_a_broker_that_is_down():
-    for kind in Units:
-        found, _ = of(declared("shop", steps=COUNT if kind is Units.BATCHES else ""), kind)
+    for kind in TransactionKind:
+        found, _ = of(declared("shop", steps=COUNT if kind is TransactionKind.BATCHES else ""), kind)
         found._clients = Clients("127.0.0.1:1", timeout_s=0.2)
         with pytest.raises(SinkError, match=r"127\.0\.0\.1:1") as failed:
             found.old(0)
@@ -248,19 +252,19 @@ def test_a_broker_that_is_down():
 
 
 @pytest.mark.side_by_side
-@pytest.mark.parametrize("kind", list(Units))
+@pytest.mark.parametrize("kind", list(TransactionKind))
 def test_two_copies_that_start_before_the_first_record(broker, topics, unique, kind):
-    """The one that claims the first lane goes on; a reset has the other one take its place, in every lane."""
+    """The one that claims the first slot goes on; a reset has the other one take its place, in every slot."""
     topic = topics.create(unique, 3)
-    steps = COUNT if kind is Units.BATCHES else ""
+    steps = COUNT if kind is TransactionKind.BATCHES else ""
     made = declared(unique, broker.bootstrap_servers, topic=topic, steps=steps)
     found, clients = of(made, kind)
     found.prepare()
-    begins = {(topic, part): 0 for part in range(3)} if kind is Units.OFFSETS else {}
+    begins = {(topic, part): 0 for part in range(3)} if kind is TransactionKind.OFFSETS else {}
 
     def claims(state, generation=GENERATION, replaced=frozenset()):
         found.claim(Claim(state, generation, replaced, is_new=True, begins=begins))
-        assert found.owners() == {state} and len(found._read(found.lanes())) == 3
+        assert found.owners() == {state} and len(found._read(found.slots())) == 3
 
     assert found.owners() == set() and found.newest() == 0
     claims("one")
@@ -269,18 +273,18 @@ def test_two_copies_that_start_before_the_first_record(broker, topics, unique, k
         claims("two")
 
     def write_batch(state, generation=GENERATION):
-        for lane in found.lanes():
-            common = {"lane": lane, "generation": generation, "batch": 0, "is_first": True, "resets": "reset"}
-            if kind is Units.OFFSETS:
-                unit = OffsetUnit(start=0, end=9, state=state, **common)
+        for slot in found.slots():
+            common = {"slot": slot, "generation": generation, "batch": 0, "is_first": True, "resets": "reset"}
+            if kind is TransactionKind.OFFSETS:
+                transaction = OffsetTransaction(start=0, end=9, state=state, **common)
             else:
-                unit = BatchUnit(end=marker_number(generation, 0), state=state, **common)
-            yield write(unit, [], clients).is_new
+                transaction = BatchTransaction(end=marker_number(generation, 0), state=state, **common)
+            yield write(transaction, [], clients).is_new
 
     with pytest.raises(MarkerError, match="belongs to another copy"):
         next(write_batch("two"))
     assert list(write_batch("one")) == [True] * 3 and list(write_batch("one")) == [False] * 3
-    if kind is Units.OFFSETS:
+    if kind is TransactionKind.OFFSETS:
         Cluster(made.settings).commit(unique, begins, Marker(0, GENERATION, state="two").metadata)
     claims("two", replaced={"one"})
     with pytest.raises(MarkerError, match="belongs to another copy"):
@@ -292,11 +296,11 @@ def test_two_copies_that_start_before_the_first_record(broker, topics, unique, k
     ("owner", "replaced", "claimed"), [("two", set(), None), ("two", {"two"}, {1, 2}), ("", set(), {1, 2})]
 )
 def test_a_lane_that_another_copy_claimed_meanwhile(monkeypatch, owner, replaced, claimed):
-    """The other copy begins with another lowest lane, so that both come to the others."""
-    found, _ = of(declared("shop"), Units.OFFSETS)
-    lanes = [Lane(f"shop:orders-{part}", "shop", "orders", part) for part in range(3)]
-    markers = {lanes[0]: Marker(0, GENERATION, state="one"), lanes[1]: Marker(0, GENERATION, state=owner)}
-    monkeypatch.setattr(found, "lanes", lambda: lanes)
+    """The other copy begins with another lowest slot, so that both come to the others."""
+    found, _ = of(declared("shop"), TransactionKind.OFFSETS)
+    slots = [TransactionalSlot(f"shop:orders-{part}", "shop", "orders", part) for part in range(3)]
+    markers = {slots[0]: Marker(0, GENERATION, state="one"), slots[1]: Marker(0, GENERATION, state=owner)}
+    monkeypatch.setattr(found, "slots", lambda: slots)
     monkeypatch.setattr(found, "_read", lambda *_, **__: markers)
     monkeypatch.setattr(markers_module, "claim", lambda *_: None)
     committed = []
@@ -315,14 +319,14 @@ def test_a_lane_that_another_copy_claimed_meanwhile(monkeypatch, owner, replaced
 @pytest.mark.parametrize("minutes", [2, 10080])
 def test_for_how_long_a_broker_keeps_offsets(start_broker, minutes):
     servers = start_broker({"offsets.retention.minutes": str(minutes)}).bootstrap_servers
-    found, _ = of(declared("shop", servers), Units.OFFSETS)
+    found, _ = of(declared("shop", servers), TransactionKind.OFFSETS)
     assert found.retention_ms() == minutes * 60_000
     # Markers are renewed when a quarter of it is over.
     now_ms = int(time.time() * 1000)
-    lane = Lane("t", "shop", "orders", 0)
-    found.lanes = lambda: [lane]
-    found._read = lambda _: {lane: Marker(9, at_ms=now_ms - 31_000)}
-    assert found.old(now_ms) == ([lane] if minutes == 2 else [])
+    slot = TransactionalSlot("t", "shop", "orders", 0)
+    found.slots = lambda: [slot]
+    found._read = lambda _: {slot: Marker(9, at_ms=now_ms - 31_000)}
+    assert found.old(now_ms) == ([slot] if minutes == 2 else [])
 
 
 def test_a_broker_that_does_not_report_for_how_long_it_keeps_offsets(monkeypatch):
@@ -330,7 +334,7 @@ def test_a_broker_that_does_not_report_for_how_long_it_keeps_offsets(monkeypatch
     refused = Future()
     refused.set_exception(KafkaException(KafkaError(KafkaError.CLUSTER_AUTHORIZATION_FAILED)))
     monkeypatch.setattr(AdminClient, "describe_configs", lambda *_, **__: {"1": refused})
-    found, _ = of(declared("shop"), Units.OFFSETS)
+    found, _ = of(declared("shop"), TransactionKind.OFFSETS)
     assert found.retention_ms() is None
 
 
@@ -341,10 +345,10 @@ def kept(broker, unique):
     admin = AdminClient({"bootstrap.servers": servers})
     admin.create_topics([NewTopic(unique, 3, 1)])[unique].result(30)
     made = declared(unique, servers, topic=unique)
-    found, clients = of(made, Units.OFFSETS)
+    found, clients = of(made, TransactionKind.OFFSETS)
     for part in (0, 1):
-        claim(found.lanes()[part], Marker(9, GENERATION), frozenset(), clients)
-    keeper = Keeper(found, clients, threading.Lock())
+        claim(found.slots()[part], Marker(9, GENERATION), frozenset(), clients)
+    keeper = MarkerRenewal(found, clients, threading.Lock())
     yield made, found, keeper
     keeper.close()
 
@@ -354,12 +358,12 @@ def test_markers_are_renewed_when_they_are_old(kept, unique):
     now_ms = int(time.time() * 1000)
     later_ms = now_ms + int(RENEW_AFTER_S * 1000) + 60_000
     assert keeper.renew_old(now_ms) == 0
-    assert [lane.partition for lane in found.old(later_ms)] == [0, 1]
+    assert [slot.partition for slot in found.old(later_ms)] == [0, 1]
     assert keeper.renew_old(later_ms) == 2
     # One that a reset has committed does not say when.
     cluster = Cluster(made.settings)
     cluster.commit(unique, {(unique, 2): 4})
-    assert [lane.partition for lane in found.old(now_ms)] == [2]
+    assert [slot.partition for slot in found.old(now_ms)] == [2]
     assert keeper.renew_old(now_ms) == 1
     assert keeper.renew_old(now_ms) == 0
     assert cluster.committed(unique, [(unique, part) for part in range(3)]) == {
@@ -373,8 +377,8 @@ def test_a_keeper_waits_for_a_batch_and_ends_at_once(kept, monkeypatch):
     _, found, _ = kept
     monkeypatch.setattr(markers_module, "RENEW_AFTER_S", -60.0)
     lock, renewed = threading.Lock(), threading.Semaphore(0)
-    monkeypatch.setattr(markers_module, "renew", lambda lane, clients: renewed.release())
-    keeper = Keeper(found, found._clients, lock)
+    monkeypatch.setattr(markers_module, "renew", lambda slot, clients: renewed.release())
+    keeper = MarkerRenewal(found, found._clients, lock)
     with lock:
         keeper.start()
         assert not renewed.acquire(timeout=0.5)

@@ -1,4 +1,4 @@
-"""An attempt at a unit in a process of its own, which stops at a given moment, for a test to kill it or to go on.
+"""An attempt at a transaction in a process of its own, which stops at a given moment: a test kills or resumes it.
 
 Reads lines of JSON, one for each attempt, and says what became of it. Before it waits it says `waiting`, and goes on
 with the next line that it reads.
@@ -7,7 +7,7 @@ with the next line that it reads.
 import json
 import sys
 
-from odradek.spark_it.exactly_once.slots import BatchUnit, Lane, OffsetUnit
+from odradek.spark_it.exactly_once.slots import BatchTransaction, OffsetTransaction, TransactionalSlot
 from odradek.spark_it.exactly_once.transactions import Clients, Records, write
 from odradek.spark_it.interfaces.sink import SinkError
 
@@ -43,8 +43,8 @@ def _wait():
     sys.stdin.readline()
 
 
-def unit_of(kind, lane, **fields):
-    return (OffsetUnit if kind == "offsets" else BatchUnit)(lane=Lane(*lane), **fields)
+def transaction_of(kind, slot, **fields):
+    return (OffsetTransaction if kind == "offsets" else BatchTransaction)(slot=TransactionalSlot(*slot), **fields)
 
 
 def main():
@@ -55,7 +55,7 @@ def main():
         values = [text.encode() for text in given["values"]]
         records = [Records(given["topic"], [None] * len(values), values)]
         try:
-            said = write(unit_of(given["kind"], given["lane"], **given["fields"]), records, clients)._asdict()
+            said = write(transaction_of(given["kind"], given["slot"], **given["fields"]), records, clients)._asdict()
         except SinkError as error:
             said = {"error": type(error).__name__}
         print(json.dumps(said), flush=True)

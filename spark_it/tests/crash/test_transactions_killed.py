@@ -13,7 +13,7 @@ from compat_tests import processes
 from odradek.spark_it.exactly_once.slots import MarkerError
 from odradek.spark_it.exactly_once.transactions import Clients, Records, write
 from odradek.spark_it.interfaces.marker import marker_number
-from spark_it.tests.crash import unit_attempt
+from spark_it.tests.crash import transaction_attempt
 from spark_it.tests.records import values
 
 GENERATION = 29_000_000
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.side_by_side
 
 
 class Attempts:
-    """Processes that write units of one lane."""
+    """Processes that write transactions of one slot."""
 
     def __init__(self, broker, topics, name, kind):
         self.servers = broker.bootstrap_servers
@@ -31,7 +31,7 @@ class Attempts:
         self.target = topics.create(f"{name}-target", 2)
         self.source = topics.create(f"{name}-source")
         group = name if kind == "offsets" else f"{name}:batches"
-        self._lane = (f"{name}:0", group, self.source, 0)
+        self._slot = (f"{name}:0", group, self.source, 0)
         self._processes = []
 
     def fields(self, batch, state="one"):
@@ -47,7 +47,7 @@ class Attempts:
     def start(self, moment, batch=0, **options):
         """A process that has come to that moment."""
         process = processes.start(
-            [sys.executable, "-m", "spark_it.tests.crash.unit_attempt"],
+            [sys.executable, "-m", "spark_it.tests.crash.transaction_attempt"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -57,7 +57,7 @@ class Attempts:
             "servers": self.servers,
             "topic": self.target,
             "kind": self.kind,
-            "lane": self._lane,
+            "slot": self._slot,
             "moment": moment,
             "values": self.texts(batch),
             "fields": self.fields(batch, **options),
@@ -78,9 +78,9 @@ class Attempts:
 
     def write(self, batch=0, **options):
         """An attempt here; whether it wrote anything."""
-        unit = unit_attempt.unit_of(self.kind, self._lane, **self.fields(batch, **options))
+        transaction = transaction_attempt.transaction_of(self.kind, self._slot, **self.fields(batch, **options))
         texts = [text.encode() for text in self.texts(batch)]
-        outcome = write(unit, [Records(self.target, [None] * ROWS, texts)], Clients(self.servers))
+        outcome = write(transaction, [Records(self.target, [None] * ROWS, texts)], Clients(self.servers))
         assert outcome.rows == ROWS
         return outcome.is_new
 

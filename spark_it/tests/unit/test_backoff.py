@@ -1,10 +1,10 @@
-from odradek.spark_it.execution.backoff import Patience
+from odradek.spark_it.execution.backoff import Backoff
 from spark_it.tests.unit.support import CONSOLE, SOURCE, pipeline
 
 
 def patience(text, now):
     errors = pipeline(f"{SOURCE}{CONSOLE}[errors]\n{text}").errors
-    return Patience(errors, lambda: now[0])
+    return Backoff(errors, lambda: now[0])
 
 
 def test_waits_grow_and_begin_anew():

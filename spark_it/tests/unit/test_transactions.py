@@ -1,4 +1,4 @@
-"""Units against a broker: written once, whatever attempts there are and in which order they act."""
+"""TransactionKind against a broker: written once, whatever attempts there are and in which order they act."""
 
 import dataclasses
 import itertools
@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from odradek.spark_it.exactly_once.slots import BatchUnit, Lane, MarkerError, OffsetUnit
+from odradek.spark_it.exactly_once.slots import BatchTransaction, MarkerError, OffsetTransaction, TransactionalSlot
 from odradek.spark_it.exactly_once.transactions import Clients, FencedError, Records, renew, write
 from odradek.spark_it.interfaces.marker import Marker, marker_number
 from odradek.spark_it.interfaces.sink import SinkError
@@ -34,9 +34,9 @@ class Bench:
         self.markers = topics.create(f"{name}-markers", 2)
         self.clients = Clients(self.servers)
 
-    def offset_unit(self, start, end, *, batch=0, partition=0, is_first=True, generation=GENERATION):
-        return OffsetUnit(
-            lane=Lane(f"{self.name}:{self.source}-{partition}", self.name, self.source, partition),
+    def offset_transaction(self, start, end, *, batch=0, partition=0, is_first=True, generation=GENERATION):
+        return OffsetTransaction(
+            slot=TransactionalSlot(f"{self.name}:{self.source}-{partition}", self.name, self.source, partition),
             end=end,
             generation=generation,
             batch=batch,
@@ -45,9 +45,9 @@ class Bench:
             start=start,
         )
 
-    def batch_unit(self, batch, *, part=0, is_first=None, generation=GENERATION):
-        return BatchUnit(
-            lane=Lane(f"{self.name}:p{part}", f"{self.name}:batches", self.markers, part),
+    def batch_transaction(self, batch, *, part=0, is_first=None, generation=GENERATION):
+        return BatchTransaction(
+            slot=TransactionalSlot(f"{self.name}:p{part}", f"{self.name}:batches", self.markers, part),
             end=marker_number(generation, batch),
             generation=generation,
             batch=batch,
@@ -55,11 +55,11 @@ class Bench:
             resets="reset --to earliest helps",
         )
 
-    def units(self, kind, batch=0):
-        """The unit of batch 0 and the one after, of one kind."""
+    def transaction(self, kind, batch=0):
+        """The transaction of batch 0 and the one after, of one kind."""
         if kind == "offsets":
-            return self.offset_unit(100 * batch, 100 * (batch + 1), batch=batch, is_first=batch == 0)
-        return self.batch_unit(batch)
+            return self.offset_transaction(100 * batch, 100 * (batch + 1), batch=batch, is_first=batch == 0)
+        return self.batch_transaction(batch)
 
     def records(self, *numbers, headers=None):
         texts = [str(number).encode() for number in numbers]
@@ -68,10 +68,10 @@ class Bench:
     def written(self, **options):
         return values(self.servers, self.target, **options)
 
-    def marker(self, unit):
-        consumer = self.clients.consumer(unit.lane.group)
+    def marker(self, transaction):
+        consumer = self.clients.consumer(transaction.slot.group)
         try:
-            [found] = consumer.committed([TopicPartition(unit.lane.topic, unit.lane.partition)], 30)
+            [found] = consumer.committed([TopicPartition(transaction.slot.topic, transaction.slot.partition)], 30)
         finally:
             consumer.close()
         return None if found.offset < 0 else Marker.read(found.offset, found.metadata)
@@ -94,14 +94,14 @@ KINDS = pytest.mark.parametrize("kind", ["offsets", "batches"])
 
 @KINDS
 @pytest.mark.side_by_side
-def test_a_unit_is_written_with_its_marker_and_only_once(bench, kind):
-    unit = bench.units(kind)
+def test_a_transaction_is_written_with_its_marker_and_only_once(bench, kind):
+    transaction = bench.transaction(kind)
     headers = [[("a", b"1"), ("a", None)], None]
     dead = Records(bench.dead, [None], [b"not good"], [[("why", b"bad")]], is_dead=True)
     given = [bench.records(1, 2, headers=headers), dead, bench.records(3)]
-    assert write(unit, given, bench.clients) == (3, 1, True)
-    assert bench.marker(unit)[:3] == (unit.end, GENERATION, 0)
-    assert write(unit, given, bench.clients) == (3, 1, False)
+    assert write(transaction, given, bench.clients) == (3, 1, True)
+    assert bench.marker(transaction)[:3] == (transaction.end, GENERATION, 0)
+    assert write(transaction, given, bench.clients) == (3, 1, False)
     assert bench.written() == rows(1, 2, 3)
     assert {message.key(): message.headers() for message in messages(bench.servers, bench.target)} == {
         b"1": [("a", b"1"), ("a", None)],
@@ -110,7 +110,7 @@ def test_a_unit_is_written_with_its_marker_and_only_once(bench, kind):
     }
     [dead] = messages(bench.servers, bench.dead)
     assert (dead.key(), dead.value(), dead.headers()) == (None, b"not good", [("why", b"bad")])
-    following = bench.units(kind, batch=1)
+    following = bench.transaction(kind, batch=1)
     assert write(following, [bench.records(4)], bench.clients) == (1, 0, True)
     assert write(following, [bench.records(4)], bench.clients) == (1, 0, False)
     assert bench.written() == rows(1, 2, 3, 4)
@@ -147,7 +147,7 @@ class _Watched:
 @KINDS
 @pytest.mark.side_by_side
 def test_an_attempt_that_wakes_late_is_refused(bench, kind):
-    unit = bench.units(kind)
+    transaction = bench.transaction(kind)
     has_written, may_go_on = threading.Event(), threading.Event()
     said = []
 
@@ -160,15 +160,15 @@ def test_an_attempt_that_wakes_late_is_refused(bench, kind):
 
     def late():
         try:
-            write(unit, [bench.records(*range(100))], Sleeping(bench.servers))
+            write(transaction, [bench.records(*range(100))], Sleeping(bench.servers))
         except SinkError as error:
             said.append(error)
 
     zombie = threading.Thread(target=late)
     zombie.start()
     assert has_written.wait(60)
-    assert write(unit, [bench.records(*range(100))], bench.clients).is_new
-    following = bench.units(kind, batch=1)
+    assert write(transaction, [bench.records(*range(100))], bench.clients).is_new
+    following = bench.transaction(kind, batch=1)
     assert write(following, [bench.records(100)], bench.clients).is_new
     may_go_on.set()
     zombie.join(60)
@@ -176,7 +176,7 @@ def test_an_attempt_that_wakes_late_is_refused(bench, kind):
     assert isinstance(error, FencedError) and not error.is_retriable
     assert "another attempt has taken over" in str(error)
     assert bench.written() == rows(*range(101))
-    assert bench.marker(unit).offset == following.end
+    assert bench.marker(transaction).offset == following.end
 
 
 @pytest.mark.side_by_side
@@ -187,7 +187,7 @@ def test_fencing_comes_before_the_marker_is_read(bench):
     class Watched(Watching):
         producing = reading = staticmethod(asked.append)
 
-    assert write(bench.units("offsets"), [bench.records(1)], Watched(bench.servers)).is_new
+    assert write(bench.transaction("offsets"), [bench.records(1)], Watched(bench.servers)).is_new
     steps = [name for name, _ in itertools.groupby(asked)]
     assert steps == [
         "list_topics",
@@ -202,8 +202,8 @@ def test_fencing_comes_before_the_marker_is_read(bench):
     ]
 
 
-def test_records_are_made_while_the_unit_begins(bench):
-    """And those that come before it is known that the unit is written are not lost."""
+def test_records_are_made_while_the_transaction_begins(bench):
+    """And those that come before it is known that the transaction is written are not lost."""
     has_begun, are_made = threading.Event(), threading.Event()
 
     class Slow(Watching):
@@ -219,28 +219,28 @@ def test_records_are_made_while_the_unit_begins(bench):
         are_made.set()
         yield bench.records(5)
 
-    unit = bench.units("offsets")
+    transaction = bench.transaction("offsets")
     for is_new in (True, False):
         has_begun.clear()
         are_made.clear()
-        assert write(unit, made(), Slow(bench.servers)) == (6, 0, is_new)
+        assert write(transaction, made(), Slow(bench.servers)) == (6, 0, is_new)
     assert bench.written() == rows(*range(6))
 
 
 @KINDS
 def test_rows_that_cannot_be_made_leave_nothing(bench, kind):
-    unit = bench.units(kind)
+    transaction = bench.transaction(kind)
 
     def broken():
         yield bench.records(1, 2)
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        write(unit, broken(), bench.clients)
-    assert bench.marker(unit) is None
+        write(transaction, broken(), bench.clients)
+    assert bench.marker(transaction) is None
     # Were the transaction open, a reader of committed records would wait for it.
     assert bench.written() == []
-    assert write(unit, [bench.records(1, 2)], bench.clients).is_new
+    assert write(transaction, [bench.records(1, 2)], bench.clients).is_new
     assert bench.written() == rows(1, 2)
     assert len(bench.written(isolation_level="read_uncommitted")) in (2, 4)
 
@@ -248,25 +248,25 @@ def test_rows_that_cannot_be_made_leave_nothing(bench, kind):
 def test_more_records_than_the_queue_holds(bench):
     small = Clients(bench.servers, {"queue.buffering.max.messages": "100", "linger.ms": "1"})
     numbers = range(1000)
-    unit = bench.units("offsets")
+    transaction = bench.transaction("offsets")
     headers = [[("n", b"1")]] * 1000
     given = [bench.records(*numbers), bench.records(*numbers, headers=headers)]
-    assert write(unit, given, small) == (2000, 0, True)
+    assert write(transaction, given, small) == (2000, 0, True)
     assert bench.written() == sorted([*rows(*numbers), *rows(*numbers)])
 
 
-def test_a_unit_without_records_moves_its_marker(bench):
-    unit = bench.offset_unit(0, 7)
-    assert write(unit, [], bench.clients) == (0, 0, True)
-    assert bench.marker(unit).offset == 7
+def test_a_transaction_without_records_moves_its_marker(bench):
+    transaction = bench.offset_transaction(0, 7)
+    assert write(transaction, [], bench.clients) == (0, 0, True)
+    assert bench.marker(transaction).offset == 7
     assert bench.cluster().committed(bench.name, [(bench.source, 0)]) == {(bench.source, 0): 7}
 
 
 @KINDS
 def test_a_marker_that_is_gone(bench, kind):
-    unit = bench.units(kind, batch=1)
+    transaction = bench.transaction(kind, batch=1)
     with pytest.raises(MarkerError, match=r"is gone, expired or deleted.*; reset --to \w+ helps") as refused:
-        write(unit, [bench.records(1)], bench.clients)
+        write(transaction, [bench.records(1)], bench.clients)
     assert not refused.value.is_retriable
     assert bench.written(isolation_level="read_uncommitted") == []
 
@@ -282,19 +282,19 @@ def test_a_producer_ends_with_its_attempt_though_the_error_is_kept(bench):
             return producer
 
     with pytest.raises(MarkerError) as _:
-        write(bench.units("offsets", batch=1), [bench.records(1)], Noted(bench.servers))
+        write(bench.transaction("offsets", batch=1), [bench.records(1)], Noted(bench.servers))
     [producer] = made
     assert producer() is None
 
 
 def test_a_checkpoint_that_is_older_than_what_is_written(bench):
     for batch in range(3):
-        unit = bench.offset_unit(100 * batch, 100 * batch + 100, batch=batch, is_first=False)
-        unit = unit if batch else bench.offset_unit(0, 100)
-        assert write(unit, [bench.records(batch)], bench.clients).is_new
-    again = bench.offset_unit(100, 250, batch=1, is_first=False)
+        transaction = bench.offset_transaction(100 * batch, 100 * batch + 100, batch=batch, is_first=False)
+        transaction = transaction if batch else bench.offset_transaction(0, 100)
+        assert write(transaction, [bench.records(batch)], bench.clients).is_new
+    again = bench.offset_transaction(100, 250, batch=1, is_first=False)
     assert write(again, [bench.records(7)], bench.clients) == (1, 0, False)
-    straddling = bench.offset_unit(250, 400, batch=2, is_first=False)
+    straddling = bench.offset_transaction(250, 400, batch=2, is_first=False)
     with pytest.raises(MarkerError, match=r"is 300, and batch 2 goes from 250 to 400: the checkpoint is older.*"):
         write(straddling, [bench.records(8)], bench.clients)
     assert bench.written() == rows(0, 1, 2)
@@ -303,20 +303,20 @@ def test_a_checkpoint_that_is_older_than_what_is_written(bench):
 @pytest.mark.parametrize("moved_to", [50, 100, 150, 300])
 def test_an_offset_that_somebody_else_has_moved(bench, moved_to):
     """As far as it is not where the batch begins, it does not say that anything is written."""
-    assert write(bench.offset_unit(0, 100), [bench.records(0)], bench.clients).is_new
+    assert write(bench.offset_transaction(0, 100), [bench.records(0)], bench.clients).is_new
     bench.cluster().commit(bench.name, {(bench.source, 0): moved_to})
-    unit = bench.offset_unit(100, 200, batch=1, is_first=False)
+    transaction = bench.offset_transaction(100, 200, batch=1, is_first=False)
     if moved_to == 100:
-        assert write(unit, [bench.records(1)], bench.clients).is_new
+        assert write(transaction, [bench.records(1)], bench.clients).is_new
         return
     with pytest.raises(MarkerError, match=f"is {moved_to}, and batch 1 goes from 100 to 200: somebody else"):
-        write(unit, [bench.records(1)], bench.clients)
+        write(transaction, [bench.records(1)], bench.clients)
     assert bench.written() == rows(0)
 
 
 def test_what_an_earlier_generation_has_written_is_not_taken_for_this_one(bench):
-    assert write(bench.offset_unit(0, 500), [bench.records(0)], bench.clients).is_new
-    reset = bench.offset_unit(0, 300, generation=GENERATION + 1)
+    assert write(bench.offset_transaction(0, 500), [bench.records(0)], bench.clients).is_new
+    reset = bench.offset_transaction(0, 300, generation=GENERATION + 1)
     with pytest.raises(MarkerError, match="an earlier state of the pipeline"):
         write(reset, [bench.records(0)], bench.clients)
     bench.cluster().commit(bench.name, {(bench.source, 0): 0})
@@ -326,37 +326,39 @@ def test_what_an_earlier_generation_has_written_is_not_taken_for_this_one(bench)
 
 def test_batches_of_other_generations(bench):
     for batch in (0, 1):
-        assert write(bench.batch_unit(batch), [bench.records(batch)], bench.clients).is_new
+        assert write(bench.batch_transaction(batch), [bench.records(batch)], bench.clients).is_new
     with pytest.raises(MarkerError, match="is of a later batch: the checkpoint is older"):
-        write(bench.batch_unit(0), [bench.records(0)], bench.clients)
+        write(bench.batch_transaction(0), [bench.records(0)], bench.clients)
     later = GENERATION + 1
     with pytest.raises(MarkerError, match="is gone"):
-        write(bench.batch_unit(1, generation=later), [bench.records(3)], bench.clients)
-    assert write(bench.batch_unit(0, generation=later), [bench.records(2)], bench.clients).is_new
+        write(bench.batch_transaction(1, generation=later), [bench.records(3)], bench.clients)
+    assert write(bench.batch_transaction(0, generation=later), [bench.records(2)], bench.clients).is_new
     with pytest.raises(MarkerError, match="is of a later batch"):
-        write(bench.batch_unit(2), [bench.records(3)], bench.clients)
+        write(bench.batch_transaction(2), [bench.records(3)], bench.clients)
     assert bench.written() == rows(0, 1, 2)
 
 
 @KINDS
 def test_a_marker_renewed_says_the_same(bench, kind):
-    unit = bench.units(kind)
-    renew(unit.lane, bench.clients)
-    assert bench.marker(unit) is None
-    write(unit, [bench.records(1)], bench.clients)
-    before = bench.marker(unit)
-    renew(unit.lane, bench.clients)
-    after = bench.marker(unit)
+    transaction = bench.transaction(kind)
+    renew(transaction.slot, bench.clients)
+    assert bench.marker(transaction) is None
+    write(transaction, [bench.records(1)], bench.clients)
+    before = bench.marker(transaction)
+    renew(transaction.slot, bench.clients)
+    after = bench.marker(transaction)
     assert after[:3] == before[:3] and after.at_ms > before.at_ms
-    assert not write(unit, [bench.records(1)], bench.clients).is_new
-    bench.cluster().commit(unit.lane.group, {(unit.lane.topic, unit.lane.partition): unit.end})
-    renew(unit.lane, bench.clients)
-    after = bench.marker(unit)
-    assert after[:3] == (unit.end, None, None) and after.at_ms > before.at_ms
+    assert not write(transaction, [bench.records(1)], bench.clients).is_new
+    bench.cluster().commit(
+        transaction.slot.group, {(transaction.slot.topic, transaction.slot.partition): transaction.end}
+    )
+    renew(transaction.slot, bench.clients)
+    after = bench.marker(transaction)
+    assert after[:3] == (transaction.end, None, None) and after.at_ms > before.at_ms
 
 
 def test_renewing_does_not_take_back_what_is_committed_meanwhile(bench):
-    first, second = bench.offset_unit(0, 100), bench.offset_unit(100, 200, batch=1)
+    first, second = bench.offset_transaction(0, 100), bench.offset_transaction(100, 200, batch=1)
     write(first, [bench.records(1)], bench.clients)
 
     class Late(Watching):
@@ -368,7 +370,7 @@ def test_renewing_does_not_take_back_what_is_committed_meanwhile(bench):
                 write(second, [bench.records(2)], bench.clients)
 
     with pytest.raises(FencedError):
-        renew(first.lane, Late(bench.servers))
+        renew(first.slot, Late(bench.servers))
     assert bench.marker(first).offset == 200
 
 
@@ -390,8 +392,8 @@ def test_somebody_in_the_group_is_not_in_the_way(bench):
         member.subscribe([bench.target])
         while not member.assignment():
             member.poll(0.1)
-        assert write(bench.offset_unit(0, 100), [bench.records(1)], bench.clients).is_new
-        assert not write(bench.offset_unit(0, 100), [bench.records(1)], bench.clients).is_new
+        assert write(bench.offset_transaction(0, 100), [bench.records(1)], bench.clients).is_new
+        assert not write(bench.offset_transaction(0, 100), [bench.records(1)], bench.clients).is_new
     finally:
         member.close()
     assert bench.written() == rows(1)
@@ -399,7 +401,7 @@ def test_somebody_in_the_group_is_not_in_the_way(bench):
 
 @pytest.mark.side_by_side
 def test_a_transaction_that_takes_too_long(bench):
-    unit = bench.units("offsets")
+    transaction = bench.transaction("offsets")
 
     class Sleeping(Watching):
         """Commits when the broker has put the end of the transaction behind its only record."""
@@ -421,23 +423,23 @@ def test_a_transaction_that_takes_too_long(bench):
 
     hasty = Sleeping(bench.servers, {"transaction.timeout.ms": "1000", "message.timeout.ms": "1000"})
     with pytest.raises(FencedError, match=r"or it took longer than transaction\.timeout\.ms .*; see that .*, or set"):
-        write(unit, [bench.records(1)], hasty)
+        write(transaction, [bench.records(1)], hasty)
     assert bench.written() == []
-    assert write(unit, [bench.records(1, 2)], bench.clients).is_new
+    assert write(transaction, [bench.records(1, 2)], bench.clients).is_new
     assert bench.written() == rows(1, 2)
 
 
 def test_a_broker_that_is_down(bench):
     nobody = Clients("127.0.0.1:1", timeout_s=0.5)
     with pytest.raises(SinkError, match=r"cannot write .* at 127\.0\.0\.1:1: ") as failed:
-        write(bench.units("offsets"), [], nobody)
+        write(bench.transaction("offsets"), [], nobody)
     assert failed.value.is_retriable and not isinstance(failed.value, FencedError)
 
 
 @pytest.mark.side_by_side
 def test_a_source_that_was_deleted_does_not_come_back(bench):
-    unit = bench.offset_unit(0, 10)
-    gone = dataclasses.replace(unit, lane=unit.lane._replace(topic=f"{bench.name}-gone"))
+    transaction = bench.offset_transaction(0, 10)
+    gone = dataclasses.replace(transaction, slot=transaction.slot._replace(topic=f"{bench.name}-gone"))
     with pytest.raises(SinkError):
         write(gone, [], dataclasses.replace(bench.clients, timeout_s=3))
     assert f"{bench.name}-gone" not in AdminClient({"bootstrap.servers": bench.servers}).list_topics(timeout=30).topics
@@ -445,29 +447,29 @@ def test_a_source_that_was_deleted_does_not_come_back(bench):
 
 def test_a_topic_that_goes_away_can_be_tried_again(bench):
     clients = Clients(bench.servers, {"message.timeout.ms": "2000", "allow.auto.create.topics": "false"})
-    unit = bench.units("offsets")
+    transaction = bench.transaction("offsets")
     gone = Records("no-such-topic." + bench.name, [None], [b"x"])
     with pytest.raises(SinkError, match="cannot write") as failed:
-        write(unit, [gone], clients)
+        write(transaction, [gone], clients)
     assert failed.value.is_retriable
-    assert bench.marker(unit) is None
-    assert write(unit, [bench.records(1)], bench.clients).is_new
+    assert bench.marker(transaction) is None
+    assert write(transaction, [bench.records(1)], bench.clients).is_new
 
 
 def test_a_record_that_is_too_large_is_not_tried_again(bench):
-    unit = bench.units("offsets")
+    transaction = bench.transaction("offsets")
     with pytest.raises(SinkError, match="too large") as failed:
-        write(unit, [bench.records(1), Records(bench.target, [None], [bytes(2_000_000)])], bench.clients)
+        write(transaction, [bench.records(1), Records(bench.target, [None], [bytes(2_000_000)])], bench.clients)
     assert not failed.value.is_retriable
     assert bench.written() == []
 
 
 def test_a_transaction_that_is_to_take_less_than_a_delivery_may(bench):
     short = Clients(bench.servers, {"transaction.timeout.ms": "10000"})
-    assert write(bench.units("offsets"), [bench.records(1)], short).is_new
+    assert write(bench.transaction("offsets"), [bench.records(1)], short).is_new
 
 
 def test_settings_that_librdkafka_refuses(bench):
     with pytest.raises(SinkError, match=r"producer\.override or admin\.override cannot be: .*no\.such") as failed:
-        write(bench.units("offsets"), [], Clients(bench.servers, {"no.such.thing": "1"}))
+        write(bench.transaction("offsets"), [], Clients(bench.servers, {"no.such.thing": "1"}))
     assert not failed.value.is_retriable
