@@ -1,7 +1,7 @@
 """The command line of pipelines: `odradek pipeline COMMAND FILE`.
 
-Exit codes: 0; 1 when something could not be done, with a line on standard error saying what; 2 for a wrong command
-line or a wrong file, with a line `file:line: message` for each mistake; 130 after Ctrl-C, but for `run`, which ends so.
+Exit codes: 0; 1 when a command failed, with a line on standard error; 2 for a wrong command line or a wrong file, with
+a line `file:line: message` for each mistake; 130 after Ctrl-C, except for `run`, which Ctrl-C stops normally.
 """
 
 import argparse
@@ -34,11 +34,11 @@ EXIT_INTERRUPTED = 130
 
 
 class _FailedError(Exception):
-    """What could not be done, and why."""
+    """A failure of a command, with its reason."""
 
 
 class _Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line; `--help` has the rest."""
+    """Reports a mistake in one line; `--help` has the rest."""
 
     def error(self, message: str) -> NoReturn:
         _say(f"{message} (see {self.prog} --help)")
@@ -66,38 +66,40 @@ def _parser() -> argparse.ArgumentParser:
         made.set_defaults(run=run)
         return made
 
-    validating = command("validate", _validate, "check a pipeline's file and say what the pipeline guarantees")
-    validating.add_argument("--without-spark", action="store_true", help="leave out what only Spark sees")
-    validating.add_argument("--connect", action="store_true", help="look up topics, schemas and tables too")
-    runs = command("run", _run, "run a pipeline until it is asked to stop")
-    runs.add_argument("--available-now", action="store_true", help="take what is there and end")
-    runs.add_argument("--master", metavar="URL", help="Spark's master, in place of the file's")
+    validating = command("validate", _validate, "check a pipeline's file and print the pipeline's guarantee")
+    validating.add_argument("--without-spark", action="store_true", help="check only what needs no Spark")
+    validating.add_argument("--connect", action="store_true", help="check that topics, schemas and tables exist")
+    runs = command("run", _run, "run a pipeline until it is stopped")
+    runs.add_argument("--available-now", action="store_true", help="process the available records and exit")
+    runs.add_argument("--master", metavar="URL", help="Spark's master; overrides the file's")
     runs.add_argument("--rewind-last", action="store_true", help="repeat the last batch first, as after a crash")
-    command("status", _status, "show how far a pipeline is, running or stopped")
-    resetting = command("reset", _reset, "begin a stopped pipeline anew at another place")
+    command("status", _status, "show the progress and lag of a pipeline, running or stopped")
+    resetting = command("reset", _reset, "restart a stopped pipeline from other offsets")
     resetting.add_argument(
         "--to",
         type=_to,
         required=True,
         metavar="WHERE",
-        help="earliest; committed, where it is; or an instant such as 2026-01-01T00:00:00Z",
+        help="earliest; committed, the current position; or an instant such as 2026-01-01T00:00:00Z",
     )
-    resetting.add_argument("--execute", action="store_true", help="do it; without, only say what would happen")
-    command("test", _test, "run the tests that a pipeline's file has")
+    resetting.add_argument("--execute", action="store_true", help="do it; without this option only print the plan")
+    command("test", _test, "run the tests in a pipeline's file")
     replaying = command("replay-dlq", _replay, "send dead letters to the topics that they come from")
-    replaying.add_argument("--execute", action="store_true", help="do it; without, only say what would happen")
+    replaying.add_argument("--execute", action="store_true", help="do it; without this option only print the plan")
     replaying.add_argument(
         "--partly-written",
         choices=("send", "leave"),
-        help="what happens to records of which the sink may have other rows, which it would get again",
+        help="treatment of records of which the sink may already have other rows, which would be written again",
     )
     written = command("reference", _reference, "write the reference of all keys", of_file=False)
-    written.add_argument("--into", type=Path, metavar="PAGE", help="renew the reference in this page instead")
+    written.add_argument(
+        "--into", type=Path, metavar="PAGE", help="replace the reference in this page instead of printing it"
+    )
     return parser
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs a command; returns the exit code, or raises SystemExit with it."""
+    """Run a command; return the exit code, or raise SystemExit with it."""
     options = _parser().parse_args(arguments)
     try:
         return int(options.run(options))
@@ -120,7 +122,7 @@ def _validate(options: argparse.Namespace) -> int:
         try:
             from odradek.spark_it.validation import spark_checks
         except ImportError as error:
-            _say(f"Spark has not looked at it: package {error.name} is missing (pip install 'odradek[spark]')")
+            _say(f"Spark did not analyse it: package {error.name} is missing (pip install 'odradek[spark]')")
         else:
             try:
                 if options.connect:

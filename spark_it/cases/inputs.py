@@ -1,4 +1,4 @@
-"""The given rows of a `[[test]]` case, as files and as the frames that sources give the plan."""
+"""Given rows of a `[[test]]` case, as files and as frames in the form of sources."""
 
 import os
 from collections.abc import Sequence
@@ -36,7 +36,7 @@ _LINE = t.StructType(
 
 
 class CaseError(Exception):
-    """What keeps a case from being run; `str()` says what."""
+    """The reason why a case cannot run."""
 
 
 class CaseInput:
@@ -118,11 +118,11 @@ class CaseInput:
         return as_json({name: value for name, value in row.items() if name not in added})
 
     def raw(self) -> DataFrame:
-        """A streaming frame of lines, a file in each batch."""
+        """Return a streaming frame of lines, one file in each batch."""
         return self._spark.readStream.format("text").option("maxFilesPerTrigger", 1).load(str(self._folder))
 
     def decoded(self, lines: DataFrame) -> DataFrame:
-        """The columns that sources give the plan."""
+        """Return the columns that sources return."""
         line = f.from_json("value", _LINE)
         if self._is_record:
             headers = line["headers"].cast(HEADERS_TYPE)

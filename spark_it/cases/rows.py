@@ -1,7 +1,7 @@
-"""Rows of `[[test]]` cases: those given as JSON, and those expected held against those that came, by type.
+"""Rows of `[[test]]` cases: given rows as JSON, and the comparison of expected and actual rows by type.
 
-TOML has no null, so a column that a row leaves out is null. Of columns whose name begins with `_`, which the source
-adds, only those are compared that the expected row has.
+TOML has no null, so a column that a row leaves out is null. Columns whose name begins with `_`, which the source adds,
+are compared only if the expected row has them.
 """
 
 import base64
@@ -23,7 +23,7 @@ _DIGITS = {t.FloatType: 6, t.DoubleType: 12}
 
 
 def as_json(value: Any) -> str:
-    """A value of TOML as JSON that Spark reads by a schema; decimals may be strings."""
+    """Return a TOML value as JSON that Spark reads by a schema; decimals may be strings."""
     return json.dumps(_plain(value), ensure_ascii=False)
 
 
@@ -40,9 +40,9 @@ def _plain(value: Any) -> Any:
 
 
 def differences(expected: Sequence[Row], actual: Sequence[str], schema: t.StructType) -> Iterator[str]:
-    """Lines about what is missing (-) and what is too much (+), in any order; none if the rows are those expected.
+    """Return lines about missing (-) and unexpected (+) rows, in any order; none if the rows are as expected.
 
-    `actual` are rows as JSON by Spark, as `times.WRITTEN` says.
+    `actual` are rows as JSON by Spark, with the options `durations.WRITTEN`.
     """
     wrong = [*_unknown(expected, schema)]
     if wrong:
@@ -79,7 +79,7 @@ def _signed(sign: str, rows: "Counter[str]") -> Iterator[str]:
 
 
 def _unknown(expected: Sequence[Row], schema: t.StructType) -> Iterator[str]:
-    """Columns that rows are expected to have and that are not there."""
+    """Columns that rows are expected to have and that do not exist."""
     known = {field.name.casefold(): field.name for field in schema.fields}
     for name in dict.fromkeys(name for row in expected for name in row):
         if name not in schema.names:
@@ -176,7 +176,7 @@ def _shown(row: Mapping[str, Any]) -> str:
 
 
 def event_micros(value: Any) -> int | None:
-    """The time in a column of a given row; None if there is none that can be read."""
+    """Return the time in a column of a given row; None if there is none that can be read."""
     try:
         moment = datetime.fromisoformat(_instant(value).replace("Z", "+00:00"))
     except (ValueError, TypeError):

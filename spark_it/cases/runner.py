@@ -1,10 +1,10 @@
-"""Runs the `[[test]]` cases of a pipeline's file: through real streaming, with the pipeline's own plan, without any of
-its sources and its sink.
+"""Runs the `[[test]]` cases of a pipeline's file: real streaming with the pipeline's own plan, without its sources and
+its sink.
 
-Given rows are files, a line each, that Spark's file source reads. Where the pipeline keeps state, rows that are older
-than the watermark which the rows before them have made come in a batch of their own, after an empty one: so whether
-they are late does not depend on how rows fall into batches. When all is read, one more batch without rows has its
-watermark at the end of time, so that all windows close. It is written into the checkpoint, as if Spark had planned it.
+Given rows are files, a line each, that Spark's file source reads. If the pipeline keeps state, rows that are older than
+the watermark of the rows before them come in a batch of their own, after an empty one: lateness then does not depend on
+the division into batches. After all rows, one more batch without rows has its watermark at the end of time, so that all
+windows close. It is written into the checkpoint as if Spark had planned it.
 """
 
 import itertools
@@ -41,16 +41,16 @@ _END_OF_TIME_MS = 253_402_300_799_000
 
 @dataclass(frozen=True)
 class CaseResult:
-    """What came of a case; `problems` is empty if it passed."""
+    """The result of a case; `problems` is empty if it passed."""
 
     name: str
     problems: tuple[str, ...]
 
 
 def run(pipeline: Pipeline, spark: SparkSession, stateful: str | None) -> Iterator[CaseResult]:
-    """Runs the cases one after the other, in a session of their own on Spark's context.
+    """Run the cases one after the other, in a session of their own on Spark's context.
 
-    `stateful` is why the pipeline keeps state, as `Analysis` finds it.
+    `stateful` is the reason why the pipeline keeps state, as `Analysis` finds it.
     """
     for case in pipeline.cases:
         folder = Path(tempfile.mkdtemp(prefix=f"odradek-test-{pipeline.name}-"))
@@ -196,7 +196,7 @@ class _Run:
 
 
 def merged(batches: Sequence[Sequence[str]], keys: Sequence[str]) -> list[str]:
-    """What a sink has in which a row takes the place of the one with the same key; rows are JSON."""
+    """Return the content of a sink that replaces rows by key; rows are JSON."""
     folded = [key.casefold() for key in keys]
     rows: dict[str, str] = {}
     for row in itertools.chain(*batches):
@@ -246,7 +246,7 @@ def _close_windows(checkpoint: Path) -> bool:
 
 
 def lines(results: Sequence[CaseResult]) -> Iterator[str]:
-    """What is said of the cases."""
+    """Return the report of the cases."""
     for result in results:
         yield f"test {result.name}: {'failed' if result.problems else 'passed'}"
         yield from (f"  {line}" for line in result.problems)

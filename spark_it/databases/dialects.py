@@ -1,4 +1,4 @@
-"""What databases say differently from one another: how they replace rows, and what their errors mean."""
+"""SQL dialects of databases: upserts, types, and the meaning of errors."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -1,8 +1,8 @@
-"""Statements to a database through JDBC, from the driver's Python by way of its JVM.
+"""JDBC statements to a database, from the driver's Python through its JVM.
 
-Spark's own reader and writer know neither transactions over several statements nor markers. The drivers are those whose
-jars Spark has: they are looked for with the thread's class loader, since `java.sql.DriverManager` sees only what the
-JVM was started with.
+Spark's own reader and writer support neither transactions over several statements nor markers. JDBC drivers come from
+Spark's jars: the thread's class loader finds them, since `java.sql.DriverManager` sees only the jars that the JVM was
+started with.
 """
 
 import re

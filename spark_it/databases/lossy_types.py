@@ -1,7 +1,7 @@
-"""Columns of databases that change values of a Spark type without an error: they round, cut or convert them.
+"""Column types of databases that change values of a Spark type without an error: they round, cut or convert them.
 
-What a database refuses with an error is not lossy: a number that is too large, a text that is too long. Such a row is a
-bad row.
+A value that a database refuses with an error is not lossy: a number that is too large, a text that is too long. Such a
+row is a bad row.
 """
 
 from pyspark.sql.types import (

@@ -23,11 +23,11 @@ def create_if_missing(pipeline: Pipeline, group: Group) -> bool:
     factor = pipeline.errors.deadletterqueue_topic_replication_factor
     too_many = too_many_replicas(pipeline, group)
     if too_many is not None:
-        raise ClusterError(f"dead-letter topic {topic} is not there, and cannot be created: {too_many}")
+        raise ClusterError(f"dead-letter topic {topic} does not exist, and cannot be created: {too_many}")
     try:
         group.create_topic(topic, factor)
     except ClusterError as error:
-        raise ClusterError(f"dead-letter topic {topic} is not there: {error}; create it, or see {_KEY}") from None
+        raise ClusterError(f"dead-letter topic {topic} does not exist: {error}; create it, or see {_KEY}") from None
     return True
 
 

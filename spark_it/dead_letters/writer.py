@@ -34,7 +34,7 @@ class DeadLetterWriter:
             "client.id": f"{pipeline.name}.dead-letters",
             "enable.idempotence": True,
             "log_level": 0,
-            # How long a topic that is not there may take to come.
+            # How long a topic that does not exist may take to come.
             "topic.metadata.propagation.max.ms": 5000,
             "message.timeout.ms": 60_000,
         }

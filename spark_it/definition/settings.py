@@ -276,7 +276,7 @@ class ErrorSettings(Settings):
         maximum=32767,
         check=lambda factor: factor == -1 or factor > 0,
         note="at least 1, or -1 for what the brokers are configured with",
-        doc="Replicas of that topic where a run makes it, with one partition, since it is not there.",
+        doc="Replicas of that topic where a run makes it, with one partition, since it does not exist.",
     )
     deadletterqueue_context_headers_enable = boolean(
         "deadletterqueue.context.headers.enable", True, doc="Whether headers `__connect.errors.*` say what was wrong."

@@ -65,7 +65,7 @@ class IcebergSink(Sink):
     title = "Sink: iceberg"
 
     iceberg_tables = string("iceberg.tables", "", doc="Table as namespace.table; one.")
-    auto_create = boolean("auto.create", True, doc="Whether a table that is not there is made.")
+    auto_create = boolean("auto.create", True, doc="Whether a table that does not exist is made.")
     auto_evolve = boolean("auto.evolve", False, doc="Whether the table gets columns that it does not have.")
     required: ClassVar[Required] = (iceberg_tables,)
     place: ClassVar[Required] = (iceberg_tables,)
@@ -89,7 +89,7 @@ class JdbcSink(Sink):
         doc="upsert: a row takes the place of the one with the same pk.fields.",
     )
     pk_fields = string_list("pk.fields", (), unique=True, doc="Columns of the table's primary key.")
-    auto_create = boolean("auto.create", False, doc="Whether a table that is not there is made.")
+    auto_create = boolean("auto.create", False, doc="Whether a table that does not exist is made.")
     auto_evolve = boolean("auto.evolve", False, doc="Whether the table gets columns that it does not have.")
     cast = string_list(
         "cast",

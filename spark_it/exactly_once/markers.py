@@ -201,7 +201,7 @@ class Markers:
         return self._begun
 
     def _known(self, batch: Batch) -> Mapping[At, int] | None:
-        """The offsets from which a batch was planned, of the partitions that there were; None if they are not there."""
+        """The offsets from which a batch was planned, of the partitions that there were; None if they do not exist."""
         if batch.id == 0:
             return self._begins(batch) or None
         before = _planned(self._folder(batch), batch.id - 1)
@@ -315,7 +315,7 @@ class Markers:
 
 
 def _planned(folder: Path, batch_id: int) -> checkpoint.PlannedBatch | None:
-    """A batch of the checkpoint; None if it is not there."""
+    """A batch of the checkpoint; None if it does not exist."""
     try:
         return checkpoint.read_batch(folder, batch_id)
     except (OSError, CheckpointError):

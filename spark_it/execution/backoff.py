@@ -1,4 +1,4 @@
-"""How long to wait for what may pass: ever longer up to `retry.delay.max.ms`, for `retry.timeout` in all."""
+"""Backoff for failures that may pass: pauses grow to `retry.delay.max.ms`, for `retry.timeout` in all."""
 
 import time
 from collections.abc import Callable
@@ -9,7 +9,7 @@ FIRST_DELAY_S = 0.5
 
 
 class Backoff:
-    """Waits of one pipeline, which begin anew when something has gone well."""
+    """The pauses of one pipeline, which start again after a success."""
 
     def __init__(self, errors: ErrorSettings, now: Callable[[], float] = time.monotonic) -> None:
         self._longest_s = errors.retry_delay_max_ms / 1000
@@ -18,12 +18,12 @@ class Backoff:
         self.renew()
 
     def renew(self) -> None:
-        """Something has gone well: what fails next is the first."""
+        """Start again, after a success."""
         self._first_at: float | None = None
         self._delay_s = min(FIRST_DELAY_S, self._longest_s)
 
     def delay_s(self) -> float | None:
-        """How long to wait before the next try; None when it is enough."""
+        """Return the pause before the next attempt; None if the timeout is over."""
         now = self._now()
         if self._first_at is None:
             self._first_at = now

@@ -1,6 +1,6 @@
-"""One batch of a pipeline: records are decoded and parted, dead letters written, rows given to the sink.
+"""One batch of a pipeline: decode records, write dead letters, pass rows to the sink.
 
-What is done here may be done again with the same records after a crash; it is the sink that writes nothing twice.
+All of this may be repeated with the same records after a crash; the sink writes no row twice.
 """
 
 import threading
@@ -29,13 +29,14 @@ T = TypeVar("T")
 
 
 class StoppedError(Exception):
-    """The pipeline was asked to stop while a batch was not done; it is repeated by the next run."""
+    """The pipeline was stopped while a batch was not done; the next run repeats it."""
 
 
 @dataclass(frozen=True)
 class BatchOutcome:
-    """What a batch did. `read` is None where it was not counted; `broken` says how many rows were not as expected, by
-    table and expectation."""
+    """The outcome of a batch. `read` is None if it was not counted; `broken` has the number of rows that violate an
+    expectation, by table and expectation.
+    """
 
     id: int
     written: int
@@ -45,7 +46,7 @@ class BatchOutcome:
 
 
 class Counts:
-    """Counts that Spark takes by the way while it computes a batch."""
+    """Counts that Spark makes while it computes a batch."""
 
     def __init__(self) -> None:
         self._observations: list[tuple[str, Observation]] = []
@@ -56,7 +57,7 @@ class Counts:
         return frame.observe(observation, *counts)
 
     def found(self) -> dict[tuple[str, str], int]:
-        """What was counted, by table and name; nothing of a frame that the sink has not looked at."""
+        """Return the counts by table and name; none for a frame that the sink has not read."""
         give_up_at = time.monotonic() + _COUNTED_S
         counted: dict[tuple[str, str], int] = {}
         for table, observation in self._observations:
@@ -67,7 +68,7 @@ class Counts:
 
 @dataclass(frozen=True)
 class Content:
-    """What is to be written of a batch."""
+    """The rows and dead letters of a batch."""
 
     rows: DataFrame
     dead: DataFrame | None
@@ -75,10 +76,10 @@ class Content:
 
 
 class BatchWriter:
-    """Gives batches to the sink, again and again while it is down.
+    """Passes batches to the sink, and retries while it is down.
 
-    `said` is called with what keeps a batch from being written, each time. Waiting ends when `stop` is set.
-    `located` adds to dead letters what is looked up for them alone.
+    `said` is called with the reason of each failure. Waiting ends when `stop` is set. `located` adds headers to dead
+    letters that are looked up for them only.
     """
 
     def __init__(
@@ -102,7 +103,7 @@ class BatchWriter:
         self._located = located
 
     def write(self, make: Callable[[], Content], batch_id: int, ranges: tuple[Range, ...] | None) -> BatchOutcome:
-        """Writes dead letters, then rows. Raises SinkError, StoppedError, deadletter.BadRecordError."""
+        """Write dead letters, then rows. Raises SinkError, StoppedError, BadRecordError."""
         dead_lettered: list[int] = []
 
         def once() -> BatchOutcome:
@@ -123,7 +124,7 @@ class BatchWriter:
         return self.until_done(once)
 
     def until_done(self, do: Callable[[], T]) -> T:
-        """Does it again after a while for as long as it fails with what may pass, and `retry.timeout` is not over."""
+        """Retry a call while it fails with errors that may pass, until `retry.timeout` is over."""
         begun = time.monotonic()
         longest_s = self._errors.retry_delay_max_ms / 1000
         delay_s = min(FIRST_DELAY_S, longest_s)
@@ -155,7 +156,7 @@ def _outcome(
 
 
 class RawBatches:
-    """Batches of a stream of raw records of one source: all happens in here."""
+    """Batches of a stream of raw records of one source; the whole plan runs within the batch."""
 
     def __init__(self, name: str, stream: Stream, plan: Plan, writer: BatchWriter, *, has_ranges: bool) -> None:
         self._name = name
@@ -183,7 +184,7 @@ class RawBatches:
 
 
 class StreamBatches:
-    """Batches of a stream that does all but write: rows and dead letters come in one frame, and are parted here."""
+    """Batches of a stream that includes the plan: rows and dead letters come in one frame and are separated here."""
 
     def __init__(self, plan: Plan, writer: BatchWriter) -> None:
         self._plan = plan
@@ -191,7 +192,7 @@ class StreamBatches:
         self._is_both = False
 
     def frame(self, spark: SparkSession, decoded: Mapping[str, DataFrame]) -> DataFrame:
-        """The stream, of the decoded frames of all sources; counts are in its progress."""
+        """Return the stream, of the decoded frames of all sources; counts are in its progress."""
         parts = self._plan.parts(spark, decoded, lambda frame, name, counts: frame.observe(name, *counts))
         dead = union_dead_letters(parts)
         if dead is None:
@@ -220,8 +221,10 @@ def _columns(frame: DataFrame) -> list[Column]:
 
 
 class BatchFunction:
-    """A function for foreachBatch. What batches did, and what went wrong in one, is kept for the runner. `begin` is
-    called with the number of each batch before it."""
+    """The function for foreachBatch. It keeps outcomes and failures for the runner.
+
+    `begin` is called with the number of each batch before it.
+    """
 
     def __init__(
         self,
@@ -249,10 +252,10 @@ class BatchFunction:
                 raise RuntimeError(f"batch {batch_id} is not done") from None
 
     def outcome(self, batch_id: int) -> BatchOutcome | None:
-        """What a batch did, once."""
+        """Return the outcome of a batch, once."""
         return self._outcomes.pop(batch_id, None)
 
     def wait_until_idle(self) -> None:
-        """Waits for a batch that is being written; when `stop` is set none begins after it."""
+        """Wait for the batch in progress; when `stop` is set no other begins."""
         with self._lock:
             pass

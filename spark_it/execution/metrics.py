@@ -1,5 +1,5 @@
-"""What a running pipeline has done, for Prometheus over HTTP, with the names of Kafka Connect's metrics where there are
-any (`sink-task-metrics`, `task-error-metrics`), as its JMX names become in Prometheus.
+"""Metrics of a running pipeline for Prometheus over HTTP, with the names of Kafka Connect's metrics where they exist
+(`sink-task-metrics`, `task-error-metrics`), in the form that its JMX names have in Prometheus.
 
 Source: Kafka's documentation, "Connect Monitoring"; Prometheus, "Exposition formats", version 0.0.4.
 """
@@ -25,7 +25,7 @@ class _Metric(NamedTuple):
 
 
 def text(name: str, progress: Progress | None, lags: Iterable[PartitionLag] = ()) -> str:
-    """The page for pipeline `name`; without progress it only says that the pipeline runs."""
+    """Return the page for pipeline `name`; without progress it only has that the pipeline runs."""
     return "".join(f"{line}\n" for line in _lines(name, progress, lags))
 
 
@@ -99,15 +99,15 @@ class Metrics:
 
     @property
     def port(self) -> int:
-        """The port it is on, which for 0 is a free one."""
+        """The port of the page."""
         return int(self._server.server_address[1])
 
     def update(self, progress: Progress, lags: Iterable[PartitionLag] = ()) -> None:
-        """Says from now on what this progress says."""
+        """Serve this progress from now on."""
         self._page = text(self._name, progress, lags).encode()
 
     def close(self) -> None:
-        """Takes the page away."""
+        """Stop serving."""
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()

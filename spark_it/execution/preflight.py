@@ -1,5 +1,8 @@
-"""Whether a pipeline may run on the state that is there, and where its sources begin. Nothing is read yet, and nothing
-written but the lock; what would lose records or write them twice is refused, with the reset that helps."""
+"""Preflight of a run: decides from the existing state where sources begin, or refuses the run.
+
+Nothing is read from sources yet, and nothing is written except the lock. A run that would lose records or write them
+twice is refused, with the reset that helps.
+"""
 
 from collections.abc import Mapping, Set
 from dataclasses import dataclass, field, replace
@@ -33,15 +36,15 @@ LATEST = -1
 
 
 class RefusedError(Exception):
-    """A pipeline that would go wrong if it ran; `str()` says why, and what to do."""
+    """A refused run; `str()` has the reason and the remedy."""
 
 
 @dataclass(frozen=True)
 class Start:
-    """How a run begins. `old` is the lock that was there, `known` the marker of the newest batch in the checkpoint.
+    """The start of a run. `old` is the previous lock, `known` the marker of the newest batch in the checkpoint.
 
-    `starts` has the topic sources that begin at certain offsets; a checkpoint goes before it. With `is_new` there is no
-    batch yet.
+    `starts` has the topic sources that begin at certain offsets; a checkpoint takes precedence. With `is_new` there is
+    no batch yet.
     """
 
     old: Lock | None
@@ -53,14 +56,14 @@ class Start:
 
 
 def check_topics(pipeline: Pipeline, group: Group) -> None:
-    """Makes sure that there is something to read. Raises RefusedError, ClusterError."""
+    """Check that the topics exist. Raises RefusedError, ClusterError."""
     for name, source in pipeline.sources.items():
         if isinstance(source, TopicSource) and not group.partitions(source):
             raise RefusedError(f"source {name}: no topic is there that matches {source.topics_regex}")
 
 
 def begin(pipeline: Pipeline, stateful: str | None, group: Group, now_ms: int) -> Start:
-    """Looks at the state, and ends a reset that is pending. The pipeline must be held (`running.exclusively`).
+    """Read the state, and finish a pending reset. The caller holds the pid lock (`pid_lock.exclusively`).
 
     Raises RefusedError, ClusterError, LockError, OSError.
     """
@@ -99,10 +102,10 @@ def begin(pipeline: Pipeline, stateful: str | None, group: Group, now_ms: int) -
 
 
 def take(pipeline: Pipeline, began: Start, written: int, owners: Set[str]) -> Claim:
-    """Writes the lock of the run, unless the sink has `written`, the marker of a batch that the state does not know of,
-    or markers of other states (`owners`). Returns what the sink is to be claimed with before anything is read.
+    """Write the lock of the run and return the claim on the sink.
 
-    Raises RefusedError, OSError.
+    The run is refused if the sink has `written`, the marker of a batch that the state does not have, or markers of
+    other states (`owners`). Raises RefusedError, OSError.
     """
     lock = began.lock
     by_offsets = lock.transaction_kind == TransactionKind.OFFSETS.name.lower()
@@ -120,7 +123,7 @@ def take(pipeline: Pipeline, began: Start, written: int, owners: Set[str]) -> Cl
 
 
 def settle(pipeline: Pipeline, began: Start) -> None:
-    """Notes that the sink is claimed: a copy that takes it over later is not replaced again. Raises OSError."""
+    """Record that the sink is claimed: a copy that takes it over later is not replaced again. Raises OSError."""
     if began.lock.takes_over:
         write_lock(pipeline.state_folder, replace(began.lock, takes_over=False))
 

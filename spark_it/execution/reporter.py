@@ -1,4 +1,4 @@
-"""What is said and kept after each batch: a line, `progress.json`, metrics, and the group's offsets."""
+"""Reports after each batch: a line, `progress.json`, metrics, and the group's offsets."""
 
 import contextlib
 import json
@@ -27,7 +27,8 @@ NO_BATCH = -1
 class Reporter:
     """Follows the progress of one run. `group` is where offsets are committed; None if the sink commits them.
 
-    A problem may be said from any thread, the rest from one. An error that ends the block is kept as well.
+    `problem` may be called from any thread, the other methods from one. An error that ends the block is recorded as
+    well.
     """
 
     def __init__(
@@ -69,12 +70,12 @@ class Reporter:
                 self._keep_error(readable(error))
 
     def problem(self, message: str) -> None:
-        """Something went wrong, and perhaps goes on."""
+        """Report a failure, which may continue."""
         self._said(message)
         self._keep_error(message)
 
     def take(self, events: Iterable[Event], guarded: BatchFunction) -> None:
-        """Takes in what Spark says of batches since the last time."""
+        """Process Spark's events of batches since the last call."""
         for event in events:
             if event["batchId"] > self._progress.batch and "addBatch" in event["durationMs"]:
                 self._done(event, guarded.outcome(event["batchId"]))

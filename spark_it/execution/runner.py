@@ -1,4 +1,4 @@
-"""Runs a pipeline: checks, one streaming query with foreachBatch, and what is said and kept after each batch."""
+"""Runs a pipeline: preflight, one streaming query with foreachBatch, restarts, reports."""
 
 import contextlib
 import signal
@@ -57,7 +57,7 @@ _ENDS_S = 2.0
 
 
 class RunError(Exception):
-    """Why a pipeline stopped; `str()` is a line."""
+    """The reason why a pipeline stopped, in one line."""
 
 
 FAILURES: tuple[type[Exception], ...] = (
@@ -74,7 +74,7 @@ FAILURES: tuple[type[Exception], ...] = (
 
 @dataclass(frozen=True)
 class Options:
-    """What the command line says of a run. `master` goes before the file's."""
+    """Options of the command line. `master` overrides the file's."""
 
     is_available_now: bool = False
     master: str | None = None
@@ -89,10 +89,10 @@ def run(
     spark: SparkSession | None = None,
     stop: threading.Event | None = None,
 ) -> None:
-    """Runs a pipeline until `stop` is set, by a signal or by somebody else, or it has taken what is there; `said` gets
-    lines for people. With a session of somebody's own it starts and ends none.
+    """Run a pipeline until `stop` is set, by a signal or by the caller, or all available records are processed.
 
-    Raises FAILURES, PipelineError, AlreadyRunningError, CheckpointError, LockError, OSError.
+    `said` gets lines for people. A session that the caller passes is neither started nor stopped. Raises FAILURES,
+    PipelineError, AlreadyRunningError, CheckpointError, LockError, OSError.
     """
     report.validate(pipeline)
     stop = stop or threading.Event()

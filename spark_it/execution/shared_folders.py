@@ -1,8 +1,8 @@
-"""Folders that the workers of a cluster share with the driver, held against what the workers see.
+"""Checks that the workers of a cluster share the driver's folders.
 
-A path such as /data/out is another folder on each machine, unless a network's file system is mounted there. Spark does
-not notice: every worker writes to its own disk, the driver finds nothing to put in place, and the rows are lost. So
-before a run on a cluster the driver puts files into the folders, and tasks look for them.
+A path such as /data/out is another folder on each machine, unless a network file system is mounted there. Spark does
+not detect that: every worker writes to its own disk, the driver finds no files, and the rows are lost. So before a run
+on a cluster the driver puts files into the folders, and tasks look for them.
 """
 
 import contextlib
@@ -29,9 +29,9 @@ _BYTES = b"1"
 
 
 def check(pipeline: Pipeline, stateful: str | None, spark: SparkSession) -> None:
-    """Raises RefusedError for a folder that a worker does not see, OSError for one that cannot be written.
+    """Raise RefusedError for a folder that a worker does not see, OSError for one that cannot be written.
 
-    Workers that come later are not asked.
+    Workers that are added later are not checked.
     """
     jvm: Any = spark._jvm
     configuration = spark._jsparkSession.sessionState().newHadoopConf()
@@ -49,7 +49,7 @@ def check(pipeline: Pipeline, stateful: str | None, spark: SparkSession) -> None
 
 
 def written(pipeline: Pipeline, stateful: str | None) -> dict[str, str]:
-    """Folders that tasks write, or read what the driver has written, by the keys that name them."""
+    """Return folders that tasks write, or in which they read what the driver has written, by their keys."""
     found = {}
     has_spool = any(isinstance(source, JdbcSource) for source in pipeline.sources.values())
     if stateful is not None or has_spool:
@@ -66,15 +66,15 @@ def written(pipeline: Pipeline, stateful: str | None) -> dict[str, str]:
 
 
 def read(pipeline: Pipeline) -> dict[str, str]:
-    """Folders of others that tasks read, by the keys that name them."""
+    """Return folders of others that tasks read, by their keys."""
     sources = pipeline.sources.items()
     return {f"source.{name}.path": pipeline.located(one.path) for name, one in sources if isinstance(one, FilesSource)}
 
 
 def local_path(path: str, default_scheme: str) -> Path | None:
-    """The path on the machine's own file system, as far as its name says; None for one that is elsewhere.
+    """Return the path on the machine's own file system, judged by its name; None for one that is elsewhere.
 
-    `default_scheme` is Hadoop's, of paths that have none.
+    `default_scheme` is Hadoop's, for paths that have none.
     """
     if path.startswith("file:"):
         return Path("/" + path.removeprefix("file:").lstrip("/"))

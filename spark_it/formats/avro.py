@@ -1,7 +1,7 @@
 """Format avro: plain Avro with one schema for all records, or Confluent's framing with schemas in a registry.
 
-A record is read with the schema that it was written with and becomes what `value.schema` says; without that, what the
-newest schema of the subject says. What is written has `value.schema`, or a schema made of the columns.
+A record is read with the schema that it was written with, and converted to `value.schema`, or without one to the newest
+schema of the subject. Records are written with `value.schema`, or with a schema derived from the columns.
 """
 
 import json

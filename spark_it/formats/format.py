@@ -1,6 +1,7 @@
-"""Formats: how keys and values of records become columns and back. A module for each, imported when it is used.
+"""The interface of a format, which converts keys and values of records to columns and back, and the format for a name.
 
-Each module has `make(part, pipeline, topic, side) -> Format`; that of a format with a registry also takes a `Place`.
+Each format's module is imported when it is used. It has `make(part, pipeline, topic, side) -> Format`; `make` of a
+format with a registry also takes a `Place`.
 """
 
 from importlib import import_module

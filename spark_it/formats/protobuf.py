@@ -10,7 +10,7 @@
 | google.protobuf.Timestamp | TIMESTAMP, below a microsecond cut off |
 | google.protobuf.Int64Value and the other wrappers | the type that is wrapped, or null |
 
-A field that is not there is null if that can be known (`optional`, messages, members of a `oneof`), else its default.
+A field that does not exist is null if that can be known (`optional`, messages, members of a `oneof`), else its default.
 """
 
 from collections.abc import Callable, Iterator

@@ -1,4 +1,4 @@
-"""Text and bytes as they are. Text is UTF-8; what is none is replaced as Kafka's StringDeserializer does it."""
+"""Formats string and bytes. A string is UTF-8; invalid bytes are replaced as Kafka's StringDeserializer does it."""
 
 from pyspark.sql import Column
 from pyspark.sql import functions as f

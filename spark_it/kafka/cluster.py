@@ -48,7 +48,7 @@ _NOT_YET = (
 
 
 class _UnknownTopicError(ClusterError):
-    """A topic that is not there."""
+    """A topic that does not exist."""
 
 
 class Cluster:

@@ -16,8 +16,8 @@ class MissingTopicsError(ClusterError):
 
     def __init__(self, topics: Sequence[str]) -> None:
         is_one = len(topics) == 1
-        which = f"topic {topics[0]} is" if is_one else f"topics {', '.join(topics)} are"
-        super().__init__(f"{which} not there; create {'it' if is_one else 'them'}")
+        which = f"topic {topics[0]} does" if is_one else f"topics {', '.join(topics)} do"
+        super().__init__(f"{which} not exist; create {'it' if is_one else 'them'}")
         self.topics = tuple(topics)
 
 

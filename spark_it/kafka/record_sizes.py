@@ -58,7 +58,7 @@ def sizes(topics: Iterable[str], admin_configuration: Mapping[str, Any], produce
 
 
 def _max_message_bytes(topic: str, configuration: Mapping[str, Any]) -> int:
-    """Kafka's default if the topic is not there, or the broker does not tell everybody. Raises SinkError."""
+    """Kafka's default if the topic does not exist, or the broker does not tell everybody. Raises SinkError."""
     resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
     give_up_at = time.monotonic() + _HEARD_S
     while True:

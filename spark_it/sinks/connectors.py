@@ -1,6 +1,6 @@
-"""The sink of a pipeline by its connector. A sink's module is imported when a pipeline has it.
+"""The sink for a connector. Its module is imported when a pipeline uses it.
 
-Each has `make(pipeline, kind, spark, dead_letters) -> BatchSink`.
+Each module has `make(pipeline, kind, spark, dead_letters) -> BatchSink`.
 """
 
 from importlib import import_module
@@ -30,7 +30,7 @@ MODULES = {
 def sink_of(
     pipeline: Pipeline, kind: TransactionKind | None, spark: "SparkSession", dead_letters: "DeadLetterWriter | None"
 ) -> BatchSink:
-    """The sink of a pipeline. `dead_letters` is None where it has no dead-letter topic. Raises SinkError."""
+    """Return the sink of a pipeline. `dead_letters` is None if it has no dead-letter topic. Raises SinkError."""
     connector = pipeline.sink.connector.partition(":")[0]
     made: BatchSink = import_module(MODULES[connector]).make(pipeline, kind, spark, dead_letters)
     return made

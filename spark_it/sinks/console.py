@@ -1,4 +1,4 @@
-"""Rows on standard output."""
+"""The console sink: prints rows."""
 
 import sys
 
@@ -35,7 +35,7 @@ class ConsoleSink:
         return frozenset()
 
     def claim(self, claim: Claim) -> None:
-        """There are no markers."""
+        """Do nothing: there are no markers."""
 
     def write(self, rows: DataFrame, dead: DataFrame | None, batch: Batch) -> Written:
         kept = rows.persist()

@@ -1,8 +1,8 @@
-"""Database tables, exactly once: Spark's tasks write a batch to a staging table, then the driver takes it over in one
-transaction with the number of the batch.
+"""The database sink, exactly once: Spark's tasks write a batch to a staging table, then the driver moves it to the
+table in one transaction with the number of the batch.
 
-Rows that the table does not take (SQLSTATE 22 and 23, not a lost connection) are found by halves: a half without any
-is taken over at once. They go to the dead letters after the good ones are in the transaction and before it commits.
+Rows that the table refuses (SQLSTATE 22 and 23, not a lost connection) are found by bisection: a half without any is
+moved at once. They are written to the dead letters after the good rows are in the transaction and before it commits.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -44,7 +44,7 @@ class _BadRow(NamedTuple):
 def make(
     pipeline: Pipeline, kind: TransactionKind | None, spark: SparkSession, dead_letters: DeadLetterWriter | None
 ) -> "JdbcTable":
-    """The sink of a pipeline. Raises SinkError."""
+    """Return the sink of a pipeline. Raises SinkError."""
     sink = pipeline.sink
     assert isinstance(sink, JdbcSink)
     return JdbcTable(pipeline, sink, spark, dead_letters)
@@ -288,7 +288,7 @@ class JdbcTable:
             raise SinkError(f"{where}: {error}", is_retriable=error.is_retriable) from None
 
     def close(self) -> None:
-        """Nothing is held between batches."""
+        """Do nothing: nothing is held between batches."""
 
 
 def _halves(segments: Sequence[Segment]) -> list[list[Segment]]:

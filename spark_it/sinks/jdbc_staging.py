@@ -1,12 +1,12 @@
-"""The staging table of a database sink: where Spark's tasks put the rows of a batch before they are taken over.
+"""The staging table of a database sink: Spark's tasks write the rows of a batch to it, and the driver moves them.
 
-Each attempt at a batch has a table of its own, so that a task or a driver that wakes late writes to none that counts.
-Every row has a number, from Spark's `monotonically_increasing_id()`: the rows of a partition have consecutive ones.
-So a row that is there twice, since a task was run once more after it had committed, is noticed, as is a table that
-lost its rows because the database crashed: its first row, which the driver puts there, is gone too.
+Each attempt at a batch has a table of its own, so that a late task or driver writes to none that counts. Every row has
+a number, from Spark's `monotonically_increasing_id()`: the rows of a partition have consecutive ones. They reveal a row
+that is there twice, because a task ran again after it had committed, and a table that lost its rows because the
+database crashed: its first row, which the driver writes, is gone too.
 
 Such a task may commit at any time. Rows are only added, and each statement of the driver's transaction sees what the
-one before it saw: when the table has as many rows after the rows are taken over as it had before, these were taken.
+one before it saw: if the table has as many rows after the move as before, exactly these were moved.
 """
 
 import contextlib

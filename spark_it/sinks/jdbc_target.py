@@ -1,4 +1,4 @@
-"""The table that a database sink writes to: whether it takes such rows, and the statement that takes them over."""
+"""The table of a database sink: checks that it accepts the rows, and the statement that moves them."""
 
 import re
 from collections.abc import Iterator, Sequence

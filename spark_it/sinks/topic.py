@@ -130,7 +130,7 @@ class TopicWriter:
                 for topic in filter(None, (self._target.topic, self._target.dead_topic)):
                     error = consumer.list_topics(topic, self._clients.timeout_s).topics[topic].error
                     if error is not None and error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
-                        raise SinkError(f"topic {topic} is not there ({error.str()}); create it")
+                        raise SinkError(f"topic {topic} does not exist ({error.str()}); create it")
                     if error is not None:
                         raise SinkError(f"cannot write topic {topic}: {error.str()}", is_retriable=is_passing(error))
             finally:

@@ -1,5 +1,7 @@
-"""Which record of a source has become one that the sink's topic does not take: looked for once it has stopped the
-pipeline, since records do not carry it."""
+"""The source record of a row that is too large for the sink's topic.
+
+It is looked up after it has stopped the pipeline, since records do not carry their origin.
+"""
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f

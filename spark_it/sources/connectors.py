@@ -1,7 +1,7 @@
-"""The source of a pipeline by its connector. A source's module is imported when a pipeline has it.
+"""The source for a connector. Its module is imported when a pipeline uses it.
 
-Each has `make(name, source, pipeline) -> Stream`, where `source` has the keys of `[source.NAME]`; that of topics also
-takes a folder for decisions.
+Each module has `make(name, source, pipeline) -> Stream`, where `source` has the keys of `[source.NAME]`; `make` of
+topics also takes a folder for decisions.
 """
 
 from importlib import import_module
@@ -22,7 +22,7 @@ MODULES = {
 
 
 def stream_of(name: str, pipeline: Pipeline, decisions: Path | None = None) -> Stream:
-    """The source of a pipeline by its name. `decisions` is a folder for answers that hold for a batch."""
+    """Return the source of a pipeline by its name. `decisions` is a folder for answers that hold for a batch."""
     source: Source = pipeline.sources[name]
     make = import_module(MODULES[source.connector.partition(":")[0]]).make
     keeps = decisions is not None and isinstance(source, TopicSource)

@@ -1,4 +1,4 @@
-"""Files that appear in a folder, by Spark's own file source. Which ones are read is in the checkpoint."""
+"""Files that appear in a folder, with Spark's own file source. The checkpoint records which ones are read."""
 
 from collections.abc import Mapping, Sequence
 

@@ -1,4 +1,4 @@
-"""Numbered rows, the same in every run, by Spark's `rate-micro-batch`."""
+"""Numbered rows, the same in every run, with Spark's `rate-micro-batch`."""
 
 from collections.abc import Mapping
 

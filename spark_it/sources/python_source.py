@@ -1,4 +1,4 @@
-"""A `pyspark.sql.datasource.DataSource` of one's own, with a stream reader."""
+"""A source written in Python: a `pyspark.sql.datasource.DataSource` with a stream reader."""
 
 from collections.abc import Mapping
 
@@ -19,7 +19,7 @@ def make(name: str, source: PythonSource, pipeline: Pipeline) -> "PythonStream":
 
 
 class PythonStream(Stream):
-    """Options of the file go to the class as they are."""
+    """Passes the options of the file to the class unchanged."""
 
     def __init__(self, name: str, source: PythonSource) -> None:
         self._name = name

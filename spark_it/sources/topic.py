@@ -1,4 +1,4 @@
-"""Records of topics, by Spark's own Kafka source. It keeps its place in the checkpoint and commits nothing."""
+"""Records of topics, with Spark's own Kafka source. Its offsets are in the checkpoint; it commits nothing."""
 
 import json
 from collections import defaultdict
@@ -37,10 +37,10 @@ def make(name: str, source: TopicSource, pipeline: Pipeline, decisions: Path | N
 
 
 class TopicStream(Stream):
-    """Headers are read where SQL sees them and where a dead letter keeps them. `decisions` is a folder for answers of
-    schema registries; with it a record that is decoded several times in a batch is decoded the same each time.
+    """A `Stream` of topics. Headers are read where SQL or a dead letter needs them.
 
-    Columns are made once for all batches: each takes several calls of Java.
+    `decisions` is a folder for answers of schema registries; with it a record that is decoded several times in a batch
+    is decoded the same way each time. Columns are built once for all batches: each takes several calls of Java.
     """
 
     def __init__(self, name: str, source: TopicSource, pipeline: Pipeline, decisions: Path | None = None) -> None:

@@ -1,4 +1,4 @@
-"""How many rows a frame had, known without reading it a second time."""
+"""Number of rows of a frame, counted while it is written."""
 
 import time
 

@@ -1,9 +1,9 @@
-"""What Spark starts on this machine in place of `pyspark.daemon`, as `spark.python.daemon.module`: the same process, of
-which each Python worker is a fork, with loaded before the first fork what every worker of a pipeline loads.
+"""The parent process of Python workers on this machine, as `spark.python.daemon.module` in place of `pyspark.daemon`.
 
-Spark has Python load PySpark from an archive without compiled modules, which takes a second, and more in each worker;
-beside this Python the same modules lie compiled, and are taken. What is loaded here is frozen, since a worker collects
-garbage after every task.
+Each Python worker is a fork of it. It imports before the first fork what every worker of a pipeline needs. Spark makes
+Python load PySpark from an archive without compiled modules, which takes a second, and more in each worker; this
+process loads the compiled modules of the installed package instead. The imported objects are frozen, since a worker
+collects garbage after every task.
 """
 
 import contextlib

@@ -1,4 +1,4 @@
-"""What Spark says of an error, as one line that people can read; and bad records that travel in its errors."""
+"""Spark's errors as one readable line."""
 
 import re
 

@@ -1,7 +1,7 @@
-"""How far a query is, in the events that Spark makes of it after each batch: their JSON, read as it is.
+"""Progress events of a query, read as Spark's JSON after each batch.
 
-PySpark's own `lastProgress` and `recentProgress` ask Java hundreds of times for each event, and for all of the hundred
-that Spark keeps: that takes longer than most batches.
+PySpark's own `lastProgress` and `recentProgress` call Java hundreds of times for each event, and for each of the
+hundred events that Spark keeps: that takes longer than most batches.
 """
 
 import json

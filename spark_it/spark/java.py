@@ -1,4 +1,4 @@
-"""What Java threw, when that is why a call of the JVM or a Spark job failed."""
+"""Java exceptions that made a call of the JVM or a Spark job fail."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -48,7 +48,7 @@ def kinds(throwable: Any) -> tuple[str, ...]:
 def what_is_down(error: BaseException, place: str) -> str | None:
     """What a file system or a catalog said, when that is why it failed and it may be better later; else None.
 
-    `place` is a path that no source has, so that a file which is not there is the sink's.
+    `place` is a path that no source has, so that a file which does not exist is the sink's.
     """
     for cause in causes(error):
         names = kinds(cause)

@@ -1,4 +1,4 @@
-"""The jars that a pipeline's connectors are in: names for Spark to fetch them by, or what is in a folder."""
+"""Jars of a pipeline's connectors: Maven coordinates that Spark fetches, or files in a folder."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path

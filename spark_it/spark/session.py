@@ -1,4 +1,4 @@
-"""Spark's session for one pipeline: small and quiet on this machine, and whatever `spark.*` keys say."""
+"""The Spark session of one pipeline: small and quiet on this machine, and configured by `spark.*` keys."""
 
 import contextlib
 import os

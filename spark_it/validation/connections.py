@@ -1,4 +1,4 @@
-"""`validate --connect`: whether what a pipeline reads and writes is there."""
+"""`validate --connect`: checks that topics, schemas and tables exist."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -31,7 +31,7 @@ def found(pipeline: Pipeline, group: Group) -> Iterator[str]:
 
 
 def _topics(pipeline: Pipeline, group: Group, missing: list[str]) -> Iterator[str]:
-    """Lines about the topics that are read and written; those that are not there are added to `missing`."""
+    """Lines about the topics that are read and written; those that do not exist are added to `missing`."""
     for name, source in pipeline.sources.items():
         if isinstance(source, TopicSource) and source.topics_regex is None:
             for topic in source.topics:
@@ -39,7 +39,7 @@ def _topics(pipeline: Pipeline, group: Group, missing: list[str]) -> Iterator[st
         elif isinstance(source, TopicSource):
             counts = Counter(topic for topic, _ in group.partitions(source))
             for topic, count in counts.items():
-                yield f"  source {name}: topic {topic} is there, {_partitions(count)}"
+                yield f"  source {name}: topic {topic} exists, {_partitions(count)}"
             if not counts:
                 yield f"  source {name}: no topic is there yet that matches {source.topics_regex}"
     if isinstance(pipeline.sink, TopicSink):
@@ -52,7 +52,7 @@ def _topic(what: str, topic: str, group: Group, missing: list[str]) -> Iterator[
     except MissingTopicsError:
         missing.append(topic)
     else:
-        yield f"  {what}: topic {topic} is there, {_partitions(count)}"
+        yield f"  {what}: topic {topic} exists, {_partitions(count)}"
 
 
 def _dead_letters(pipeline: Pipeline, group: Group, problems: list[str]) -> Iterator[str]:
@@ -65,9 +65,9 @@ def _dead_letters(pipeline: Pipeline, group: Group, problems: list[str]) -> Iter
         return
     too_many = dead_letter_topic.too_many_replicas(pipeline, group)
     if too_many is None:
-        yield f"  dead letters: topic {topic} is not there yet; a run creates it"
+        yield f"  dead letters: topic {topic} does not exist yet; a run creates it"
     else:
-        problems.append(f"dead-letter topic {topic} is not there: {too_many}")
+        problems.append(f"dead-letter topic {topic} does not exist: {too_many}")
 
 
 def _subjects(of: str, settings: RecordFormat, topic: str | None) -> Iterator[str]:
@@ -87,7 +87,7 @@ def _subjects(of: str, settings: RecordFormat, topic: str | None) -> Iterator[st
             newest = Registry(address).latest(subject)
         except (RegistryError, UnavailableError) as error:
             raise ClusterError(f"{of}: {error}") from None
-        what = "is not there yet" if newest is None else f"is there, with schema {newest.id}"
+        what = "does not exist yet" if newest is None else f"exists, with schema {newest.id}"
         yield f"  {of}: subject {subject} in {address.url} {what}"
 
 

@@ -1,4 +1,4 @@
-"""`validate`: all that can be said of a pipeline without its data."""
+"""Validation of a pipeline without its data, and its report."""
 
 from collections.abc import Callable, Iterable, Iterator
 
@@ -11,14 +11,15 @@ Analysis = Callable[[Pipeline], tuple[str | None, Iterable[Problem]]]
 
 
 def read_off(pipeline: Pipeline) -> tuple[str | None, Iterable[Problem]]:
-    """The look that needs no Spark."""
+    """Analyse a pipeline without Spark."""
     return why_stateful(pipeline), ()
 
 
 def validate(pipeline: Pipeline, analyse: Analysis = read_off) -> Guarantee:
-    """What a pipeline guarantees that `spec_reader` has read; whoever runs one asks it first.
+    """Return the guarantee of a pipeline; every run calls this first.
 
-    Raises PipelineError for what the analysis finds wrong, and for what cannot be exactly once and has to be.
+    Raises PipelineError for problems that the analysis finds, and for a pipeline that must be exactly once and cannot
+    be.
     """
     stateful, found = analyse(pipeline)
     problems = [*found, *refusals(pipeline, stateful)]
@@ -28,8 +29,8 @@ def validate(pipeline: Pipeline, analyse: Analysis = read_off) -> Guarantee:
 
 
 def summary(pipeline: Pipeline, guaranteed: Guarantee) -> Iterator[str]:
-    """Lines for people: the way of the rows, and the guarantee."""
-    yield f"{pipeline.name}: {pipeline.file} is in order"
+    """Return lines about the path of the rows, and the guarantee."""
+    yield f"{pipeline.name}: {pipeline.file} is valid"
     for name, source in pipeline.sources.items():
         yield f"  source {name} ({source.connector})"
     for step in pipeline.transforms:

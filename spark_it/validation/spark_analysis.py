@@ -1,7 +1,7 @@
-"""The deeper look of `validation`: the whole plan on empty frames, by Spark. No data is read.
+"""Spark's analysis of a pipeline: the whole plan on empty frames. No data is read.
 
-It finds what the tokens of a statement do not show: columns that are not there, types that do not go together, schemas
-that cannot be read, operations that a stream does not have, and plans that bring rows together.
+It finds what the tokens of a statement do not show: missing columns, types that do not match, schemas that cannot be
+read, operations that streams do not support, and plans that bring rows together.
 """
 
 import re
@@ -37,7 +37,9 @@ _BRINGS_TOGETHER = re.compile(
 
 
 class Analysis:
-    """Looks with one session. `schema` is, after a look without problems, what the sink gets."""
+    """Analyses pipelines with one session. `schema` is the schema of the sink's input after an analysis without
+    problems.
+    """
 
     def __init__(self, spark: SparkSession) -> None:
         # Names of tables are of a session, and this one is nobody else's.
@@ -69,7 +71,7 @@ class Analysis:
             schema = stream.schema(self._spark)
         except (FormatError, ImportError, AttributeError, SourceError) as error:
             if isinstance(source, JdbcSource):
-                raise  # a database that is not there is no mistake of the file
+                raise  # a database that does not exist is no mistake of the file
             message = str(error).removeprefix(f"source {name}: ")
             keys = ("key.schema", "value.schema", "schema")
             key = next((key for key in keys if message.startswith(key)), "connector")
@@ -205,7 +207,7 @@ class Analysis:
 
 
 def brings_together(frame: DataFrame) -> str | None:
-    """What in the plan of a frame brings rows of several partitions together; None if nothing does."""
+    """Return the plan node that brings rows of several partitions together; None if there is none."""
     return next((node for node in physical_nodes(frame) if _BRINGS_TOGETHER.fullmatch(node)), None)
 
 

@@ -1,5 +1,4 @@
-"""`validate` with Spark, and `test`: a small session of its own, without the connectors but those of databases that are
-asked for something."""
+"""The `validate` and `test` commands with Spark, in a small session with the connectors of databases only."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -41,7 +40,7 @@ def _session(pipeline: Pipeline, master: str, *, asks_sink: bool = False) -> Ite
 
 
 def validate(pipeline: Pipeline, say: Callable[[str], None]) -> Guarantee:
-    """What a pipeline guarantees, with all that Spark knows; `say` hears why Spark could not look.
+    """Return the guarantee of a pipeline, with Spark's analysis; `say` gets the reason if Spark could not analyse it.
 
     Raises PipelineError.
     """
@@ -49,14 +48,14 @@ def validate(pipeline: Pipeline, say: Callable[[str], None]) -> Guarantee:
         with _session(pipeline, "local[1]") as spark:
             return report.validate(pipeline, Analysis(spark))
     except FAILURES as error:
-        say(f"Spark has not looked at it: {error}")
+        say(f"Spark did not analyse it: {error}")
         return report.validate(pipeline)
 
 
 def connect(pipeline: Pipeline, say: Callable[[str], None]) -> tuple[Guarantee, list[str]]:
-    """As `validate`, and lines about the tables of databases that it reads and writes.
+    """As `validate`, with lines about the database tables that the pipeline reads and writes.
 
-    Raises PipelineError, and FAILURES for a database or table that is not there or does not fit.
+    Raises PipelineError, and FAILURES for a database or table that does not exist or does not match.
     """
     if not any(isinstance(part, JdbcSource | JdbcSink) for part in (pipeline.sink, *pipeline.sources.values())):
         return validate(pipeline, say), []
@@ -71,11 +70,11 @@ def _tables(pipeline: Pipeline, spark: SparkSession, rows: StructType) -> Iterat
         if isinstance(source, JdbcSource):
             columns = len(stream_of(name, pipeline).schema(spark))
             what = f"table {source.table_whitelist}" if source.table_whitelist else "query"
-            yield f"  source {name}: {what} is there, {_columns(columns)}"
+            yield f"  source {name}: {what} exists, {_columns(columns)}"
     sink = pipeline.sink
     if isinstance(sink, JdbcSink):
         there = _check(pipeline.name, sink, spark, rows)
-        what = "is not there yet; the pipeline makes it" if there is None else f"is there, {_columns(there)}"
+        what = "does not exist yet; the pipeline creates it" if there is None else f"exists, {_columns(there)}"
         yield f"  sink: table {sink.table_name_format} {what}"
 
 
@@ -97,15 +96,15 @@ def _columns(count: int) -> str:
 
 
 def test(pipeline: Pipeline, say: Callable[[str], None]) -> bool:
-    """Runs the cases of the file, and whether all passed. Raises PipelineError, and FAILURES.
+    """Run the cases of the file, and return whether all passed. Raises PipelineError, and FAILURES.
 
-    Of a database that cannot be asked the columns are those of the given rows.
+    The columns of a database that cannot be reached are those of the given rows.
     """
     with _session(pipeline, "local[2]") as spark:
         try:
             stateful, problems = Analysis(spark)(pipeline)
         except SourceError as error:
-            say(f"Spark has not looked at it: {error}")
+            say(f"Spark did not analyse it: {error}")
             stateful, problems = why_stateful(pipeline), []
         report.validate(pipeline, lambda _: (stateful, problems))
         results = list(runner.run(pipeline, spark, stateful))

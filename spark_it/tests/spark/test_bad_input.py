@@ -107,13 +107,13 @@ table.name.format = "{table}"
 
 def test_topics_that_are_not_there(command, topics, unique):
     text = orders(unique) + to_topic(f"{unique}-out") + errors(f"{unique}-dead")
-    assert command.refused(text) == f"topic {unique} is not there; create it"
+    assert command.refused(text) == f"topic {unique} does not exist; create it"
     topics.produce(topics.create(unique), [order(1), (b"x", b"bad")])
     said = command.refused()
-    assert said.startswith(f"dead-letter topic {unique}-dead is not there, and cannot be created: errors.deadletterq")
+    assert said.startswith(f"dead-letter topic {unique}-dead does not exist, and cannot be created: errors.deadletterq")
     assert said.endswith("factor is 3, and there is 1 broker; write 1 or less, or create the topic")
     text += "deadletterqueue.topic.replication.factor = 1\n"
-    assert command.refused(text).startswith(f"topic {unique}-out is not there (")
+    assert command.refused(text).startswith(f"topic {unique}-out does not exist (")
     topics.create(f"{unique}-out")
     command.runs()
     assert len(values(command.servers, f"{unique}-out")) == 1
@@ -182,7 +182,7 @@ def test_what_is_looked_up_of_a_database(command, postgres, topics, unique):
     assert (code, err) == (1, [said])
     command.write(text + "auto.create = true\n")
     code, out, err = command("validate", "--connect")
-    assert (code, err) == (0, []) and f"  sink: table {table} is not there yet; the pipeline makes it\n" in out
+    assert (code, err) == (0, []) and f"  sink: table {table} does not exist yet; the pipeline creates it\n" in out
     postgres.execute(f"CREATE TABLE {table} (id BIGINT, amounts NUMERIC)")
     command.write(orders(unique) + transform("SELECT id, amount FROM orders") + to_table(postgres, table))
     code, _, [said] = command("validate", "--connect")
@@ -205,7 +205,7 @@ connector = "console"
 """
     command.write(read.format(""))
     code, out, err = command("validate", "--connect")
-    assert (code, err) == (0, []) and f"  source t: table {table} is there, 2 columns\n" in out
+    assert (code, err) == (0, []) and f"  source t: table {table} exists, 2 columns\n" in out
     # Its tests run without it.
     test = '[[test]]\nname = "as given"\ngiven.t = [{ id = 1 }]\nexpect = [{ id = 1 }]\n'
     gone = read.format("").replace(postgres.jdbc_url, "jdbc:postgresql://127.0.0.1:1/none")

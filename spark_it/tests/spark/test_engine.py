@@ -250,7 +250,7 @@ def test_a_changed_pipeline_is_refused_before_it_reads(engine, topics, unique):
 
 
 def test_a_missing_topic(engine, unique):
-    with pytest.raises(Exception, match=f"^topic {unique} is not there; create it$"):
+    with pytest.raises(Exception, match=f"^topic {unique} does not exist; create it$"):
         engine.run(orders(unique))
 
 

@@ -337,7 +337,7 @@ def test_rows_that_cannot_be_records(sunk, keys, columns, message):
 def test_a_topic_that_is_not_there(sunk):
     made = sunk()
     made.sink._target = made.sink._target._replace(dead_topic=f"{made.name}-missing")
-    with pytest.raises(SinkError, match=f"topic {made.name}-missing is not there .*; create it"):
+    with pytest.raises(SinkError, match=f"topic {made.name}-missing does not exist .*; create it"):
         made.sink.prepare(numbered(made.spark, 1).schema)
     made.sink._clients = Clients("127.0.0.1:1", timeout_s=0.2)
     with pytest.raises(SinkError, match=r"cannot look up topics at 127\.0\.0\.1:1") as down:

@@ -54,7 +54,7 @@ def test_a_wrong_command_line(capsys):
 def test_validate(capsys, file):
     assert cli.main(["validate", "--without-spark", str(file)]) == 0
     assert capsys.readouterr().out == (
-        f"orders: {file} is in order\n"
+        f"orders: {file} is valid\n"
         "  source orders (topic)\n"
         "  sink topic of orders\n"
         "topic out: exactly once, rows and progress in one transaction for each source partition "
@@ -184,17 +184,17 @@ def test_what_is_read_and_written_is_looked_up(capsys, file, odradek_broker):
     file.write_text(f'bootstrap.servers = "{odradek_broker.bootstrap_servers}"\n{SOURCE}{TOPIC}', "utf-8")
     asked = ["validate", "--without-spark", "--connect", str(file)]
     assert cli.main(asked) == 1
-    assert capsys.readouterr().err == "odradek pipeline: topics orders, out are not there; create them\n"
+    assert capsys.readouterr().err == "odradek pipeline: topics orders, out do not exist; create them\n"
     # A run says so before it starts Spark.
     assert cli.main(["run", str(file)]) == 1
-    assert capsys.readouterr().err == "odradek pipeline: topic orders is not there; create it\n"
+    assert capsys.readouterr().err == "odradek pipeline: topic orders does not exist; create it\n"
     admin = AdminClient({"bootstrap.servers": odradek_broker.bootstrap_servers})
     for name, partitions in (("orders", 2), ("out", 1)):
         admin.create_topics([NewTopic(name, partitions, 1)])[name].result(10)
     assert cli.main(asked) == 0
     said = capsys.readouterr().out
     assert said.endswith(
-        "  source orders: topic orders is there, 2 partitions\n  sink: topic out is there, 1 partition\n"
+        "  source orders: topic orders exists, 2 partitions\n  sink: topic out exists, 1 partition\n"
     )
     with exclusively(load(file, {}).state_folder):
         assert cli.main(["run", str(file)]) == 1

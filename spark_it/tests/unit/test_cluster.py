@@ -159,7 +159,7 @@ def test_a_topic_is_created_once(broker, unique):
     with pytest.raises(ClusterError, match=f"cannot create topic {unique} at {broker.bootstrap_servers}: "):
         cluster.create_topic(unique, brokers + 1)
     source = TopicSource({"topics": unique})
-    with pytest.raises(MissingTopicsError, match=f"topic {unique} is not there"):
+    with pytest.raises(MissingTopicsError, match=f"topic {unique} does not exist"):
         cluster.partitions(source)
     for factor in (-1, brokers):
         cluster.create_topic(unique, factor)

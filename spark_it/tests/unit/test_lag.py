@@ -64,7 +64,7 @@ def test_topics_by_pattern(one, cluster):
 
 def test_a_topic_that_is_not_there(cluster):
     other = pipeline(SOURCE.replace('topics = "orders"', 'topics = "none"') + CONSOLE)
-    with pytest.raises(ClusterError, match="topic none is not there"):
+    with pytest.raises(ClusterError, match="topic none does not exist"):
         cluster.partitions(other.sources["orders"])
 
 

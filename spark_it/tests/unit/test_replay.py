@@ -288,7 +288,7 @@ def test_why_there_is_nothing_to_replay(bench):
     key = "deadletterqueue.context.headers.enable"
     assert refused(bench.text(f"{key} = false\n")) == f"errors.{key} is false: no dead letter says where it is from"
     missing = bench.text().replace(bench.dead, f"{bench.dead}-missing")
-    with pytest.raises(ClusterError, match="missing is not there"):
+    with pytest.raises(ClusterError, match="missing does not exist"):
         list(replay(pipeline(missing), bench.cluster, execute=True))
 
 

@@ -35,7 +35,7 @@ def writer(monkeypatch):
 @pytest.mark.parametrize(
     ("code", "said", "may_pass"),
     [
-        (KafkaError.UNKNOWN_TOPIC_OR_PART, "topic out is not there", False),
+        (KafkaError.UNKNOWN_TOPIC_OR_PART, "topic out does not exist", False),
         (KafkaError.TOPIC_AUTHORIZATION_FAILED, "cannot write topic out: ", False),
         (KafkaError.LEADER_NOT_AVAILABLE, "cannot write topic out: ", True),
     ],
