@@ -8,5 +8,5 @@
 - `events`: progress events of a query
 - `columns`: columns of decoded frames
 - `counting`: counts the rows of a frame while it is written
-- `internals`: calls of Spark's internal classes; no other module has any
+- `internals`: calls of Spark's internals: plans, partitions and observations of frames
 """

@@ -1,8 +1,8 @@
-"""Calls of Spark's internal classes, for which Spark has no documented interface. No other module calls them.
+"""Calls of Spark's internals: plans, partitions and observations of frames. No other module reaches through a frame.
 
-They are tested with the one version of PySpark that the package requires (4.0.0). Each function's docstring gives the
-reason why no documented call does the same. Not in here: Java's own classes, Hadoop's file systems, JDBC, Delta Lake
-and Iceberg, whose documented Java interfaces are called through PySpark's gateway.
+They are tested with the one version of PySpark that the package requires (4.0.0). Each function's docstring, or the
+comment above its group, gives the reason why no documented call does the same. Classes of connectors (JDBC, Hadoop's
+file systems, Delta Lake, Iceberg) are not in here: the modules of those connectors call them through PySpark's gateway.
 """
 
 import re

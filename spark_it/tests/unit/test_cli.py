@@ -193,9 +193,7 @@ def test_what_is_read_and_written_is_looked_up(capsys, file, odradek_broker):
         admin.create_topics([NewTopic(name, partitions, 1)])[name].result(10)
     assert cli.main(asked) == 0
     said = capsys.readouterr().out
-    assert said.endswith(
-        "  source orders: topic orders exists, 2 partitions\n  sink: topic out exists, 1 partition\n"
-    )
+    assert said.endswith("  source orders: topic orders exists, 2 partitions\n  sink: topic out exists, 1 partition\n")
     with exclusively(load(file, {}).state_folder):
         assert cli.main(["run", str(file)]) == 1
     assert "runs already as process" in capsys.readouterr().err
