@@ -171,10 +171,13 @@ class PartitionLog:
         """Have the next flush, or the close of the log, sync the directory's name and the topic id in it."""
         self.state.has_unsynced_name = True
 
-    def has_holes(self) -> bool:
-        """Return whether offsets are missing between two segments, as after a compaction. Reads the end of each."""
+    def end_of_holes(self) -> int:
+        """Return the base of the last segment before which offsets are missing, as after a compaction; 0 if none are.
+
+        Reads the end of each segment.
+        """
         pairs = zip(self.segments, self.state.bases[1:], strict=False)
-        return any(segment.next_offset() < next_base for segment, next_base in pairs)
+        return max((next_base for segment, next_base in pairs if segment.next_offset() < next_base), default=0)
 
     def move(self, directory: str) -> None:
         """Follow a rename of the partition's directory (it is being deleted, or was a future replica)."""

@@ -66,7 +66,7 @@ class _FoundLog(NamedTuple):
 class _LoadedLog(NamedTuple):
     """Result of opening one log. Neither `log` nor `failure`: it was not opened, because it is another topic's.
 
-    `has_new_point`: the recovery point must be durable before the partition is adopted.
+    `has_new_point`: recovery point and `cleaned_to` must be durable before the partition is adopted.
     """
 
     key: Key
@@ -128,7 +128,7 @@ class LogLoader:
             self._register(loaded)
             report.add(loaded.report)
         for path in {loaded.path.rpartition("/")[0] for loaded in self._loaded if loaded.has_new_point}:
-            self._write_recovery_points(self._log_dirs.by_path[path])
+            self._write_checkpoints(self._log_dirs.by_path[path])
         for path, key in self._strays:
             self._retirement.rename_stray(path, key)
         self.has_found_strays = bool(self._strays)
@@ -226,8 +226,10 @@ class LogLoader:
             log.update_high_watermark(offsets[HIGH_WATERMARKS_FILE].get(key, 0))
             if not directory.was_clean:
                 log.directory_unsynced()
-            # Once the partition is adopted, recovery would take a hole behind the recovery point for a lost end.
-            has_new_point = stored_topic_id is None and log.has_holes()
+            if stored_topic_id is None and (holes_end := log.end_of_holes()):
+                # Recovery of the adopted partition would cut it at a hole that no checkpoint attributes to compaction.
+                cleaned_to = max(cleaned_to or 0, holes_end)
+                has_new_point = True
             if has_new_point or (config.flush_before_acks and not directory.was_clean):
                 # What was found may be in memory only, and is about to be read.
                 log.flush(self._schedule.monotonic_ms())
@@ -285,8 +287,9 @@ class LogLoader:
 
         return log.log_end_offset == 0 and not has_topic_id(log) and has_topic_id(beside)
 
-    def _write_recovery_points(self, directory: LogDirectory) -> None:
+    def _write_checkpoints(self, directory: LogDirectory) -> None:
         try:
-            self._checkpoints.write_now(directory, RECOVERY_POINTS_FILE)
+            for file_name in (CLEANER_OFFSETS_FILE, RECOVERY_POINTS_FILE):
+                self._checkpoints.write_now(directory, file_name)
         except (LogDirFailure, ShortageError) as error:
             self._log_dirs.fail(directory.path, error)
