@@ -50,8 +50,9 @@ class LogTable:
 
     def found_logs(self) -> list[FoundLog]:
         """Return all partitions, those included that are not served."""
-        return [
-            FoundLog(*key, self.topic_ids.get(key), -1 if log is None else log.leader_epochs.latest_epoch)
-            for key in (*self.logs, *self.offline)
-            for log in [self.logs.get(key)]
-        ]
+        offline = [FoundLog(*key, self.topic_ids.get(key), -1) for key in self.offline if key not in self.logs]
+        return [*(self._found(key, log) for key, log in self.logs.items()), *offline]
+
+    def _found(self, key: Key, log: PartitionLog) -> FoundLog:
+        epoch = log.producer_state.producers.coordinator_epoch
+        return FoundLog(*key, self.topic_ids.get(key), log.leader_epochs.latest_epoch, epoch)

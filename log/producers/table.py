@@ -22,6 +22,7 @@ _pack_record = RECORD.pack_into
 _unpack_record = RECORD.unpack_from
 _unpack_mark = MARK.unpack_from
 _TIMESTAMP_FIELD: Final = 5
+_COORDINATOR_EPOCH_FIELD: Final = 6
 _MOST_RECENT: Final = 2048
 """Packing this many takes about 2 ms of the reactor."""
 _PACKED_AT_ONCE: Final = 256
@@ -80,6 +81,11 @@ class ProducerTable:
     def written_since(self, timestamp_ms: int) -> list[int]:
         """Return the producers whose last timestamp is not before this one."""
         return [fields[0] for fields in RECORD.iter_unpack(self.records) if fields[_TIMESTAMP_FIELD] >= timestamp_ms]
+
+    @property
+    def coordinator_epoch(self) -> int:
+        """The largest epoch of a coordinator that ended a transaction of these producers; -1 if none did."""
+        return max((fields[_COORDINATOR_EPOCH_FIELD] for fields in RECORD.iter_unpack(self.records)), default=-1)
 
     def remove(self, producer_id: int) -> None:
         """The last slot takes the place of the producer's."""

@@ -24,12 +24,17 @@ _SHOWN_NAMES = 10
 
 
 class FoundLog(NamedTuple):
-    """A partition's directory; `latest_epoch` is the last leader epoch in its log, -1 if it has none."""
+    """A partition's directory.
+
+    latest_epoch: the last leader epoch in its log, -1 if it has none
+    coordinator_epoch: the largest epoch of a transaction coordinator that wrote a marker to it, -1 if none is known
+    """
 
     topic: str
     partition: int
     topic_id: bytes | None
     latest_epoch: int
+    coordinator_epoch: int = -1
 
 
 class KnownPartitions(NamedTuple):

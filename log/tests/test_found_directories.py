@@ -67,7 +67,7 @@ def test_a_partition_that_nobody_knows_is_served_for_adoption() -> None:
     checkpoints.write_partition_metadata(fs, "/data/a/with-id-9999", TOPIC_ID)
     manager = start(fs, KnownPartitions())
     assert served(manager) == [("old", 3), ("with-id", 9999)]
-    assert sorted(manager.found_logs()) == [("old", 3, None, -1, -1), ("with-id", 9999, TOPIC_ID, -1)]
+    assert sorted(manager.found_logs()) == [("old", 3, None, -1, -1), ("with-id", 9999, TOPIC_ID, -1, -1)]
     assert find_partitions(fs, "/data/a", is_topic_name) == ["old-3", "with-id-9999"]
     assert find_partitions(fs, "/absent", is_topic_name) == []
 

@@ -24,6 +24,7 @@ from odradek.replication.metadata import znodes
 from odradek.replication.metadata.image import ClusterMetadata, PartitionMetadata, TopicMetadata
 from odradek.replication.metadata.kraft_metadata import KraftMetadata, KraftTopic
 from odradek.replication.metadata.store import Delete, MetadataStore
+from odradek.replication.metadata.topic_names import TRANSACTION_STATE_TOPIC
 
 logger = logging.getLogger(__name__)
 
@@ -141,7 +142,8 @@ class Adoption:
                     f"directories of topics {other} and {name} have the same topic id, so one of them is a copy; "
                     "move the copy out of log.dirs"
                 )
-            topics.append(self._planned(name, topic_id, logs[-1].partition + 1, _epochs(logs)))
+            epochs = _coordinator_epochs(logs, found) if name == TRANSACTION_STATE_TOPIC else _epochs(logs)
+            topics.append(self._planned(name, topic_id, logs[-1].partition + 1, epochs))
         return topics
 
     def _report_missing(self, found: Mapping[str, Sequence[FoundLog]]) -> None:
@@ -204,3 +206,14 @@ class Adoption:
 
 def _epochs(logs: Iterable[FoundLog]) -> dict[int, int]:
     return {log.partition: log.latest_epoch for log in logs}
+
+
+def _coordinator_epochs(logs: Sequence[FoundLog], all_logs: Iterable[FoundLog]) -> dict[int, int]:
+    """Return the epochs of `__transaction_state`, none below that of a marker in any log.
+
+    Its leader epoch is the coordinator's. A partition refuses the markers of an older coordinator than its last one,
+    which may have led in an epoch of which its own log has no record.
+    """
+    last = max((log.coordinator_epoch for log in all_logs), default=_NEVER_LED)
+    epochs = _epochs(logs)
+    return {partition: max(epochs.get(partition, last), last) for partition in range(logs[-1].partition + 1)}

@@ -69,6 +69,16 @@ def test_topics_are_those_of_the_directories_and_keep_everything(caplog):
     assert "count=2: t, u; set retention.ms" in line
 
 
+def test_the_coordinators_epochs_are_above_those_of_all_markers():
+    """A coordinator led in epoch 7 and wrote markers, but no record of its own."""
+    start = Start()
+    names = "__transaction_state", "t"
+    logs = [FoundLog(names[0], 1, A, latest_epoch=5), FoundLog(names[1], 0, B, latest_epoch=2, coordinator_epoch=7)]
+    run_now(start.adoption.adopt(logs, lambda: NEW, lambda name: {}))
+    epochs = {name: [one.leader_epoch for one in start.image.topics[name].partitions] for name in names}
+    assert epochs == {"__transaction_state": [8, 8], "t": [3]}
+
+
 def test_internal_topics_keep_their_own_configuration(caplog):
     start = Start().adopt(("__consumer_offsets", 1, A))
     assert start.configs("__consumer_offsets") == INTERNAL["__consumer_offsets"]
