@@ -27,7 +27,7 @@ from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.replication.controller import topic_admin
 from odradek.replication.replicas import adoption
 from odradek.replication.replicas.partition import Partition
-from odradek.server.broker import Broker
+from odradek.server import broker
 from odradek.server.coordinators.marker_sender import MarkerSender
 from odradek.server.handlers.delete_records import _PendingRequest
 from odradek.simulation.checks.checker import ViolationKind
@@ -227,8 +227,9 @@ def _answered_before_it_is_saved(old: Any) -> Any:
     return wait
 
 
-async def _settles_nothing(*arguments: Any) -> None:
+async def _settles_nothing(*arguments: Any, **options: Any) -> int:
     """Allocate producer ids from the metadata store only."""
+    return 0
 
 
 _K: Final = ViolationKind
@@ -353,7 +354,7 @@ SAFEGUARDS: Final = (
     Safeguard(
         "producer-ids",
         "Producer ids are allocated above those in the logs.",
-        ((Broker, "_settle_producer_ids", _replaced_by(_settles_nothing)),),
+        ((broker, "settle_producer_ids", _replaced_by(_settles_nothing)),),
         (_K.LOST_WRITE, _K.TWO_VALUES, _K.ABORTED_READ),
         542,
     ),

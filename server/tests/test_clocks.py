@@ -21,6 +21,7 @@ COMPARED_WITH_TIMESTAMPS = {
     "log/producers/state.py": "retention of producer ids",
     "log/validation/record.py": "records too far ahead or behind",
     "log/retention.py": "retention of records",
+    "log/roll.py": "age of a segment by its records",
     "log/validation/batch.py": "records too far ahead or behind",
     "replication/controller/config_changes.py": "retention of notices in the metadata store",
 }

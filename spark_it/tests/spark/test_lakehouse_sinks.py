@@ -86,7 +86,7 @@ def rows_in_data_files(folder):
     return sum(pyarrow.parquet.ParquetFile(file).metadata.num_rows for file in folder.rglob("*.parquet"))
 
 
-@pytest.mark.parametrize("moment", ["Counted", "DataFiles.add"])
+@pytest.mark.parametrize("moment", ["CountedFrame", "DataFiles.add"])
 def test_two_drivers_of_which_both_have_looked(spark, tmp_path, monkeypatch, moment):
     """One of them is believed dead: it has seen that the batch is not written, and wakes when the other has written."""
     table = Table("iceberg", spark, tmp_path)
